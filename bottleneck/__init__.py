@@ -1,4 +1,6 @@
-"""The front of the package: its version and two names for programs, and nothing that costs time to import.
+"""The front of the package: its version and two names for programs.
+
+Nothing here costs time to import.
 
 pandas probes for an unrelated package of this name (fast array reductions) whenever it is imported. It finds us, asks
 for ``__version__`` (which must stay below the 1.5 from which it would call functions that we lack) and warns that we
@@ -19,23 +21,32 @@ else:
     _HOMES = {"record": "bottleneck.recorder.recorded_block", "step": "bottleneck.harness.marks"}
 
     def __getattr__(name: str) -> object:
-        """The version or one of ours, imported now; no other name, or array libraries would take us for theirs."""
+        """Imports and gives one of our names, or gives the version.
+
+        No other name, or array libraries would take us for theirs.
+        """
         if name == "__version__":
             return _told_version()
         if name not in _HOMES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import import_module  # noqa: PLC0415 - not before it is needed
 
-        found = globals()[name] = getattr(import_module(_HOMES[name]), name)
-        return found
+        value = globals()[name] = getattr(import_module(_HOMES[name]), name)
+        return value
 
     def __dir__() -> list[str]:
-        """The names in memory and those that would come when asked for, as a notebook completes them."""
+        """Gives the names in memory and those importable on request.
+
+        A notebook completes all of them.
+        """
         return sorted({*globals(), *_HOMES})
 
 
 def _told_version() -> str:
-    """The version; pandas asks right before it warns, so the filter is in place under any warning settings."""
+    """Gives the version, after filtering the warning of pandas.
+
+    pandas asks right before it warns, so the filter is in place under any warning settings.
+    """
     warnings.filterwarnings(
         "ignore", message=r"Pandas requires version '[^']+' or newer of 'bottleneck'", category=UserWarning
     )

@@ -1,4 +1,7 @@
-"""The command line: builds the commands and turns errors into exit codes; the entry point of every run."""
+"""Builds the commands and turns errors into exit codes.
+
+It is the entry point of every run.
+"""
 
 import errno
 import functools
@@ -57,7 +60,10 @@ def _show_version(wanted: bool) -> None:
 
 
 def build_app(only: str | None = None) -> typer.Typer:
-    """The command line application with every row of COMMANDS, or with one of them, which takes less time."""
+    """Builds the application with every row of COMMANDS.
+
+    Or with one of them, which takes less time.
+    """
     app = typer.Typer(
         name="bottleneck",
         no_args_is_help=True,
@@ -103,7 +109,10 @@ def _add_command(app: typer.Typer, name: str, settings: Mapping[str, Any]) -> No
 
 
 def _ended_by_its_signal(function: Callable[..., None]) -> Callable[..., None]:
-    """The command, which a signal ends with that signal's status: typer takes every one for Ctrl-C."""
+    """Wraps a command so that a signal ends it with that signal's status.
+
+    Typer takes every one for Ctrl-C.
+    """
 
     @functools.wraps(function)
     def command(*arguments: Any, **options: Any) -> None:
@@ -160,7 +169,10 @@ def _check_folder() -> None:
 
 
 def _command_line(arguments: list[str]) -> list[str]:
-    """The arguments with the words `version` and `help` as options; UsageError for an unknown command."""
+    """Returns the arguments with the words `version` and `help` as options.
+
+    Raises UsageError for an unknown command.
+    """
     first, rest = arguments[:1], arguments[1:]
     names = [name for name, _ in COMMANDS]
     if first == ["version"]:
@@ -213,7 +225,10 @@ _Misuse: Any = typer.BadParameter.__base__
 
 
 def _report_misuse(misuse: Any, *, has_arguments: bool) -> int:
-    """Says what is wrong with the command line; shows the help where it is empty."""
+    """Says what is wrong with the command line.
+
+    It shows the help where the line is empty.
+    """
     if has_arguments:
         _print_error(_in_our_words(misuse))
     else:
@@ -248,7 +263,10 @@ _KINDS = {
 
 
 def _report_failure(failure: Exception) -> int:
-    """Tells of a bug of ours, or of a name that no file can have, at which any look at the disk fails."""
+    """Tells of a bug of ours.
+
+    Or of a name that no file can have, at which any look at the disk fails.
+    """
     if isinstance(failure, OSError) and failure.errno == errno.ENAMETOOLONG:
         _print_error(UsageError("a name is too long", why="no file can have it", fix="check the command line"))
         return UsageError.exit_code

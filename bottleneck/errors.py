@@ -1,4 +1,6 @@
-"""The error tree: every failure that a user can meet, with the exit code that it ends in.
+"""The error tree: every failure that a user can meet.
+
+Behind each stands the exit code that it ends in.
 
 BottleneckError            70  a broken promise of ours
 ├── UsageError              2  the command line asks for something that cannot be
@@ -12,10 +14,11 @@ ERROR_MARK = "error: "
 
 
 class BottleneckError(Exception):
-    """Three short lines for the user: what happened and where, why, and what to do next.
+    """An error as three short lines for the user.
 
-    ``why`` and ``fix`` may be empty when ``what`` says it all. ``fix_in_code`` is the fix for those who call
-    the library instead of the command, where that is another. ``rank`` is set where the trace tells whose it is.
+    They say what happened and where, why, and what to do next. ``why`` and ``fix`` may be empty when ``what`` says it
+    all. ``fix_in_code`` is the fix for those who call the library instead of the command, where that is another.
+    ``rank`` is set where the trace tells whose it is.
     """
 
     exit_code = 70

@@ -1,4 +1,7 @@
-"""The only code that knows the order of the stages: from paths to one Analysis."""
+"""Runs the stages in order, from paths to one Analysis.
+
+No other code knows their order.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -108,7 +111,10 @@ _LARGEST_ANALYSIS_BYTES = 256 * 2**20
 
 
 class OnTrace(Protocol):
-    """Called as traces are read, with the number of those done, of all, the path of one, and the bytes read of it."""
+    """Called as traces are read.
+
+    With the number of those done, of all, the path of one, and the bytes read of it.
+    """
 
     def __call__(self, done: int, total: int, path: Path, read_bytes: int = 0, size_bytes: int = 0, /) -> None:
         """Takes how far the reading is."""
@@ -128,15 +134,18 @@ def analyse(
 
     ``on_trace`` is called before each trace is read, with the number of those done, of all, and its path, and while the
     only one is read also with the bytes read of those in its file; ``reading`` tells in which processes several ranks
-    are read.
-    Raises TraceError when something cannot be read or is no trace, UsageError when the paths make no sense together.
+    are read. Raises TraceError when something cannot be read or is no trace, UsageError when the paths make no sense
+    together.
     """
     saved = saved_analysis(paths, options)
     return explain(paths, options, on_trace, reading).analysis if saved is None else saved
 
 
 def saved_analysis(paths: Sequence[Path], options: Options | None = None) -> Analysis | None:
-    """The finished analysis that the one path is a file of; null where none is. Raises as ``analyse`` does."""
+    """Reads the finished analysis that the one path is a file of.
+
+    Null where none is. Raises as ``analyse`` does.
+    """
     saved = [path for path in paths if is_saved_analysis(path)]
     if saved and len(paths) > 1:
         raise UsageError(
@@ -164,9 +173,10 @@ def explain(
     on_trace: OnTrace = _tell_nobody,
     reading: RankReading | None = None,
 ) -> Explanation:
-    """The analysis of traces or a recording, with its findings and its evidence; raises as ``analyse`` does.
+    """Explains traces or a recording, with findings and evidence.
 
-    With several ranks the analysis is of all of them, the tables are those of the rank that sets the pace.
+    Raises as ``analyse`` does. With several ranks the analysis is of all of them, the tables are those of the rank that
+    sets the pace.
     """
     sources = [source for path in paths for source in find_traces(path)]
     options = options or DEFAULTS
@@ -197,7 +207,10 @@ def _with_bound(evidence: Evidence) -> Evidence:
 
 
 def _is_replayed(linked: Linked) -> bool:
-    """True where a report replays the step: of a larger trace it would take an eighth of the time and memory."""
+    """True where a report replays the step.
+
+    Of a larger trace it would take an eighth of the time and memory.
+    """
     return len(linked.trace.events) <= _MOST_REPLAYED_EVENTS
 
 
@@ -227,9 +240,12 @@ def _digest_each(
     on_trace: Callable[[int, int, Path], None],
     reading: RankReading,
 ) -> Iterator[tuple[int, RankDigest | BottleneckError]]:
-    """The digest of each source, or why it has none, by its position, as they get done."""
-    told = "\n".join((repr(options), *map(stamp, options.captures)))
-    return reading.results(partial(digest, options=options), sources, told, on_trace)
+    """Yields the digest of each source, or why it has none.
+
+    By its position, as they get done.
+    """
+    options_text = "\n".join((repr(options), *map(stamp, options.captures)))
+    return reading.results(partial(digest, options=options), sources, options_text, on_trace)
 
 
 def digest_all(
@@ -238,14 +254,14 @@ def digest_all(
     on_trace: Callable[[int, int, Path], None],
     reading: RankReading,
 ) -> tuple[list[tuple[RankDigest, TraceSource]], list[LeftOut]]:
-    """The digests of the ranks, each with its source, and those that could not be used, by path.
+    """Returns the digests of the ranks, each with its source.
 
-    Neither depends on the workers or on the order of the sources. Raises TraceError or UsageError where none can be
-    used, WorkloadError where the workers were lost.
+    And those that could not be used, by path. Neither depends on the workers or on the order of the sources. Raises
+    TraceError or UsageError where none can be used, WorkloadError where the workers were lost.
     """
     results = dict(_digest_each(sources, options, on_trace, reading))
-    errors = [(sources[at], found) for at, found in results.items() if isinstance(found, BottleneckError)]
-    digests = [(found, sources[at]) for at, found in results.items() if isinstance(found, RankDigest)]
+    errors = [(sources[at], result) for at, result in results.items() if isinstance(result, BottleneckError)]
+    digests = [(result, sources[at]) for at, result in results.items() if isinstance(result, RankDigest)]
     if not digests:
         raise _none_usable([error for _, error in sorted(errors, key=lambda pair: str(pair[0].trace))])
     from bottleneck.analysis.rank_numbers import number_ranks  # noqa: PLC0415 - for several ranks only
@@ -262,23 +278,29 @@ def _on_shared_steps(
     on_trace: Callable[[int, int, Path], None],
     reading: RankReading,
 ) -> tuple[list[tuple[RankDigest, TraceSource]], StepSharing]:
-    """The digests over the steps that all ranks recorded, and whether there are any; few ranks are read again."""
+    """Returns the digests over the steps that all ranks recorded.
+
+    And whether there are any; few ranks are read again.
+    """
     from bottleneck.trace.common_steps import share_steps  # noqa: PLC0415 - for several ranks only
 
     shared = share_steps([one for one, _ in digests])
     pairs = [*digests]
     again = [at for at, reasons in enumerate(shared.set_aside) if reasons is not None]
     sources = [replace(pairs[at][1], set_aside=shared.set_aside[at]) for at in again]
-    for number, found in _digest_each(sources, options, on_trace, reading):
-        if not isinstance(found, RankDigest):
-            raise found
+    for number, result in _digest_each(sources, options, on_trace, reading):
+        if not isinstance(result, RankDigest):
+            raise result
         at = again[number]
-        pairs[at] = (replace(found, rank=pairs[at][0].rank), sources[number])
+        pairs[at] = (replace(result, rank=pairs[at][0].rank), sources[number])
     return pairs, shared.sharing
 
 
 def _left_out(source: TraceSource, error: BottleneckError) -> LeftOut:
-    """The trace and the error, which names the file: beside its path it is "it"."""
+    """Returns the trace and the error, which names the file.
+
+    Beside its path it is "it".
+    """
     path = str(source.trace)
     return LeftOut(path, source.rank if error.rank is None else error.rank, error.what.replace(path, "it"))
 
@@ -293,7 +315,10 @@ def _none_usable(errors: Sequence[BottleneckError]) -> BottleneckError:
 
 
 def annotate(paths: Sequence[Path], options: Options = DEFAULTS) -> Annotations:
-    """One trace with what an export adds to it; raises as ``analyse`` does, UsageError for several traces."""
+    """Returns one trace with what an export adds to it.
+
+    Raises as ``analyse`` does, UsageError for several traces.
+    """
     if saved_analysis(paths, options) is not None:
         raise UsageError(f"{paths[0]} is a finished analysis, without the events of its trace", fix="pass the trace")
     from bottleneck.analysis.timeline import build_timeline  # noqa: PLC0415 - for an export only
@@ -311,9 +336,10 @@ def annotate(paths: Sequence[Path], options: Options = DEFAULTS) -> Annotations:
 
 
 def digest(source: TraceSource, options: Options = DEFAULTS) -> RankDigest:
-    """One rank of a job, reduced to what the ranks are compared by; raises as ``analyse`` does.
+    """Reduces one rank of a job to what the ranks are compared by.
 
-    Depends on the files of the source and the options alone, so that it may run in any process.
+    Raises as ``analyse`` does. It depends on the files of the source and the options alone, so that it may run in any
+    process.
     """
     from bottleneck.analysis.ranks import digest_rank  # noqa: PLC0415 - for several ranks only
 
@@ -323,7 +349,10 @@ def digest(source: TraceSource, options: Options = DEFAULTS) -> RankDigest:
 def examine(
     source: TraceSource, options: Options = DEFAULTS, on_bytes: Callable[[int, int], None] = ignore_progress
 ) -> Evidence:
-    """The evidence of one trace, from which findings and verdict follow; raises as ``analyse`` does."""
+    """Returns the evidence of one trace.
+
+    Findings and verdict follow from it. Raises as ``analyse`` does.
+    """
     trace = read_trace(source.trace, options.jobs, on_bytes)
     try:
         window = _window(trace, source, options)
@@ -343,16 +372,19 @@ def examine(
         return _with_sides_told(evidence, Caveat("two-sided-step", f"{describe_sides(sides)}; {message}"), sides)
     which, other = ("later", earlier) if side.start_us > window.start_us else ("earlier", later)
     message = f"the {which} side is explained, the other is left out: --window {other}"
-    told = Caveat("one-side", f"{describe_sides(sides)}; {message}", max(1.0 - side.wall_us / window.wall_us, 0.0))
-    return _with_sides_told(_examine(trace, side, source, options), told, None)
+    caveat = Caveat("one-side", f"{describe_sides(sides)}; {message}", max(1.0 - side.wall_us / window.wall_us, 0.0))
+    return _with_sides_told(_examine(trace, side, source, options), caveat, None)
 
 
 def _with_sides_told(evidence: Evidence, told: Caveat, sides: TwoSided | None) -> Evidence:
-    """The evidence with these sides, and a caveat in place of the one that a window has two of them."""
+    """Returns the evidence with these sides.
+
+    A caveat stands in place of the one that a window has two of them.
+    """
     caveats = tuple(caveat for caveat in evidence.analysis.caveats if caveat.slug != TWO_SIDED)
     explained = replace(evidence, analysis=replace(evidence.analysis, caveats=(told, *caveats)), sides=sides)
     # Neither changes what the host did.
-    explained.cache.update({make: found for make, found in evidence.cache.items() if make is read_host})
+    explained.cache.update({make: value for make, value in evidence.cache.items() if make is read_host})
     return explained
 
 
@@ -417,13 +449,19 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
 def _ledger(
     linked: Linked, roofline: pd.DataFrame, device: Device, light: Stretches | None
 ) -> tuple[LedgerResult, Host | None]:
-    """The ledger, and what the host did, which a replay needs too: null for a trace too large to replay."""
+    """Returns the ledger, and what the host did.
+
+    A replay needs that too: null for a trace too large to replay.
+    """
     host = read_host(linked)
     return build_ledger(linked, roofline, device, host, light), host if _is_replayed(linked) else None
 
 
 def _read_light(source: TraceSource, linked: Linked, device: Device) -> LightAmounts | None:
-    """The amounts of the recording's window with the fewest options; null where there is none of the same kind."""
+    """Reads the amounts of the recording's lighter window.
+
+    It is the one with the fewest options; null where there is none of the same kind.
+    """
     if source.light is None:
         return None
     trace = read_trace(source.trace.parent / source.light.file)
@@ -448,7 +486,10 @@ def finish(evidence: Evidence, findings: tuple[Finding, ...] = ()) -> Explanatio
 def _cost(
     linked: Linked, compiled: Compiled | None = None, captures: Sequence[CostedTrace] = ()
 ) -> tuple[CostedTrace, tuple[Caveat, ...]]:
-    """The trace with completed calls, their costs and the op that each kernel is attributed to."""
+    """Returns the trace with completed calls and their costs.
+
+    And with the op that each kernel is attributed to.
+    """
     generated = infer_shapes(linked)
     costs = compute_costs(generated.trace.signatures)
     if compiled is not None:

@@ -49,7 +49,10 @@ def _gate(workload: str, wish: str, root: Path) -> None:
 
 
 def _failure_text(done: "subprocess.CompletedProcess[str]", wish: str) -> str:
-    """The gate's output, with a hint on making the first lock-file where it may be missing."""
+    """Gives the gate's output, with a hint where it may help.
+
+    The hint is on making the first lock-file where it may be missing.
+    """
     is_undecided = done.returncode == 5 and wish == "--strict"
     hint = "\nno lock-file yet? pytest --bottleneck-update makes it; commit it" if is_undecided else ""
     return f"{done.stdout}{done.stderr}".strip() + hint

@@ -66,7 +66,10 @@ _SI = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
 def counted(number: int | str, noun: str, plural: str | None = None) -> str:
-    """A count, or its text, with its noun: '1 step', '1,200 steps', '0.5 steps', '2 copies'."""
+    """Words a count, or its text, with its noun.
+
+    Such as '1 step', '1,200 steps', '0.5 steps', '2 copies'.
+    """
     text = number if isinstance(number, str) else f"{number:,}"
     return f"{text} {noun if text == '1' else plural or f'{noun}s'}"
 
@@ -88,7 +91,10 @@ def format_si(value: float, unit: str) -> str:
 
 
 def format_share(share: float) -> str:
-    """A share as a percentage; nonzero never shows as 0 %, partial never as 100 %."""
+    """Words a share as a percentage.
+
+    Nonzero never shows as 0 %, partial never as 100 %.
+    """
     percent = share * 100
     if 0 < percent < 0.1:
         return "<0.1 %"
@@ -101,20 +107,27 @@ _ZEROS = re.compile(r"\.(\d*?)0+(?!\d)")
 
 
 def trimmed(amount: str) -> str:
-    """An amount as formatted here without decimals that are 0, as ticks of an axis have it: '2.5 us', '10 G'."""
+    """Returns an amount as formatted here without decimals that are 0.
+
+    As ticks of an axis have it: '2.5 us', '10 G'.
+    """
     return _ZEROS.sub(lambda decimals: f".{decimals[1]}" if decimals[1] else "", amount).strip()
 
 
 def apportion_groups(groups: Sequence[Sequence[float]]) -> list[list[int]]:
-    """Whole numbers beside the values of each group; sums of groups are rounded first, as they are shown alone too."""
+    """Returns whole numbers beside the values of each group.
+
+    Sums of groups are rounded first, as they are shown alone too.
+    """
     totals = apportion([math.fsum(group) for group in groups])
     return [apportion(group, total) for group, total in zip(groups, totals, strict=True)]
 
 
 def apportion(values: Sequence[float], total: int | None = None) -> list[int]:
-    """Whole numbers beside the values that add up to their rounded sum (largest remainder; earlier wins a tie).
+    """Returns whole numbers beside the values that add up to their sum.
 
-    ``total`` is a sum that was rounded elsewhere, up or down.
+    The sum is rounded (largest remainder; earlier wins a tie). ``total`` is a sum that was rounded elsewhere, up or
+    down.
     """
     floors = [math.floor(value) for value in values]
     missing = (round(math.fsum(values)) if total is None else total) - sum(floors)

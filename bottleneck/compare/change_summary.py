@@ -214,7 +214,10 @@ def _row_words(rows: Sequence[ChangeRow]) -> str:
 
 
 def _place(rows: Sequence[ChangeRow]) -> str:
-    """' in decoder.rotary', layers as 'layer_*'; empty where no module is known."""
+    """Words the module and line of a change: ' of decoder.rotary (model.py:12)'.
+
+    Layers are 'layer_*'. Empty where neither is known.
+    """
     modules = {row.module or "" for row in rows}
     module = modules.pop() if len(modules) == 1 else _numberless(rows[0].module or "")
     parts = module.split(".")

@@ -44,6 +44,7 @@ _MOST_CONCATENATED = 8
 _FLAGGED_NORMS = frozenset({"native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "_native_batch_norm_legit"})
 _TRAINING = 5
 _BATCH_NORM = re.compile(r"native_group_norm|_batch_norm_with_update|(?:\w+_)?(?:batch|native_group)_norm_backward")
+_VECTOR_PRODUCTS = frozenset({"mm", "bmm"})
 _JOINS = frozenset({"cat", "_cat", "concat", "concatenate", "stack", "hstack", "vstack", "dstack"})
 
 
@@ -72,20 +73,25 @@ class FusedLoop:
     moves_result: bool = False
 
 
-def fuse_calls(step: StepCalls, *, channels_last: bool = False) -> list[FusedLoop]:
+def fuse_calls(step: StepCalls, *, channels_last: bool = False, tunes: bool = False) -> list[FusedLoop]:
     """Gives the loops of a step whose storages are known.
 
-    They are in the order of their first calls. Calls whose results nothing uses have no loop.
+    They are in the order of their first calls. Calls whose results nothing uses have no loop. A compiler that ``tunes``
+    makes a loop of a product with one row or column (torch/_inductor/decomposition.py, `mm`).
     """
-    return _Fusion(step, channels_last).run()
+    return _Fusion(step, channels_last, tunes).run()
 
 
 def live_calls(step: StepCalls) -> list[bool]:
     """Marks calls whose results reach what outlives the step.
 
-    A compiler drops the others.
+    A compiler drops the others. A step that leaves nothing behind gives back what it holds at its end, which the
+    program dropped.
     """
     lasting = {number for number, storage in enumerate(step.storages) if storage.freed is None or storage.created < 0}
+    made = {use.storage for call in step.calls for use in call.outputs}
+    if not made & lasting:
+        lasting |= {number for number, storage in enumerate(step.storages) if (storage.freed or 0) >= len(step.calls)}
     needed, live = set(lasting), [True] * len(step.calls)
     for position in range(len(step.calls) - 1, -1, -1):
         call = step.calls[position]
@@ -179,11 +185,19 @@ def _parsed(call: StepCall) -> OpCall | None:
         return None
 
 
+def _is_by_vector(call: StepCall) -> bool:
+    """True for a product of which one operand has one row or column."""
+    left, right = (use.dims for use in call.inputs[-2:])
+    return left[-2] == 1 or right[-1] == 1
+
+
 def _reduced(call: StepCall) -> tuple[float, bool]:
     """Gives the number of elements that make one result.
 
     The flag is true where they lie apart in memory.
     """
+    if _bare(call.name) in _VECTOR_PRODUCTS:
+        return float(call.inputs[-1].dims[-2]), False
     dims = call.inputs[0].dims
     folded = _folded_dims(_parsed(call), len(dims)) or ()
     if "softmax" in call.name:
@@ -199,9 +213,10 @@ class _Fusion:
     Each write to a storage makes a new version of it, which one loop produces.
     """
 
-    def __init__(self, step: StepCalls, channels_last: bool) -> None:
+    def __init__(self, step: StepCalls, channels_last: bool, tunes: bool) -> None:
         self.step = step
         self.channels_last = channels_last
+        self.tunes = tunes
         self.loops: list[FusedLoop] = []
         self.version: dict[int, int] = {}
         self.maker: dict[tuple[int, int], FusedLoop] = {}
@@ -235,6 +250,8 @@ class _Fusion:
         is_large = family == "pooling" and _is_large_window(_parsed(call), name)
         if name == "convolution":
             self._add_convolution(position, call)
+        elif self.tunes and name in _VECTOR_PRODUCTS and _is_by_vector(call):
+            self._add_reduction(position, call, {max(math.prod(use.dims) for use in call.inputs)})
         elif family in _LIBRARY or is_large or not call.outputs:
             self._add_library(position, call)
         elif name == "cat" and len(call.inputs) > 1:

@@ -1,6 +1,7 @@
-"""Reads the device table, rates per architecture and names of kernels from the CSV files beside this module.
+"""Reads the tables of devices, of rates and of kernel names.
 
-Devices from other sources follow: a file of ceilings by the user, a calibration, a recording.
+They are CSV files beside this module; rates are per architecture. Devices from other sources follow: a file of ceilings
+by the user, a calibration, a recording.
 """
 
 import json
@@ -44,11 +45,12 @@ _PCIE_PRACTICAL = {"PCIe3": (12e9, 32.0), "PCIe4": (25e9, 64.0), "PCIe5": (52e9,
 
 @dataclass(frozen=True)
 class Entry:
-    """One row of the table in SI units: dense peaks with fp32 accumulation, per device as torch counts devices.
+    """One row of the table in SI units.
 
-    A name in ``exact_names`` matches as a whole only; one in ``names`` also where another word follows it.
-    ``sm_counts`` and ``memory_bytes`` hold every figure that the part is known to report; the first SM count is the one
-    that the peaks belong to. ``called`` are what people call it.
+    Peaks are dense with fp32 accumulation, per device as torch counts devices. A name in ``exact_names`` matches as a
+    whole only; one in ``names`` also where another word follows it. ``sm_counts`` and ``memory_bytes`` hold every
+    figure that the part is known to report; the first SM count is the one that the peaks belong to. ``called`` are what
+    people call it.
     """
 
     names: tuple[str, ...]
@@ -82,7 +84,10 @@ def entries() -> tuple[Entry, ...]:
 
 @cache
 def rates() -> Mapping[str, Mapping[str, float]]:
-    """FLOPs per clock and multiprocessor by architecture and peak; 'special' holds special-function ops per clock."""
+    """Returns FLOPs per clock and multiprocessor by architecture and peak.
+
+    'special' holds special-function ops per clock.
+    """
     return {
         row["architecture"]: {
             column.removesuffix("_flops_per_clock").removesuffix("_ops_per_clock"): float(value)
@@ -95,12 +100,15 @@ def rates() -> Mapping[str, Mapping[str, float]]:
 
 @cache
 def reported_as() -> Mapping[str, tuple[str, ...]]:
-    """Architectures by the compute capability that their boards report where it is not their own name."""
-    found: dict[str, tuple[str, ...]] = {}
+    """Returns architectures by the compute capability that boards report.
+
+    They are those whose boards report another than their own name.
+    """
+    by_report: dict[str, tuple[str, ...]] = {}
     for row in read_rows("rates.csv"):
         if row["reported_as"]:
-            found[row["reported_as"]] = (*found.get(row["reported_as"], ()), row["architecture"])
-    return found
+            by_report[row["reported_as"]] = (*by_report.get(row["reported_as"], ()), row["architecture"])
+    return by_report
 
 
 @cache
@@ -111,14 +119,18 @@ def kinds_by_vendor() -> Mapping[str, str]:
 
 @cache
 def usual_names() -> Mapping[str, Entry]:
-    """Returns rows by what people call them: of several such devices the part that is rented most."""
+    """Returns rows by what people call them.
+
+    Of several such devices it is the part that is rented most.
+    """
     return {called: entry for entry in entries() for called in entry.called}
 
 
 class KernelName(Struct, frozen=True):
-    """Names of kernels made for a generation, and the architectures that run kernels of such names.
+    """Names of kernels made for a generation.
 
-    Libraries build some of their kernels for later generations under the old name.
+    With the architectures that run kernels of such names: libraries build some of their kernels for later generations
+    under the old name.
     """
 
     pattern: re.Pattern[str]
@@ -189,14 +201,20 @@ _FIX = (
 
 
 def ridges(peaks_flops_per_s: Mapping[str, float], bandwidth_bytes_per_s: float | None) -> dict[str, float]:
-    """FLOPs per byte at which each peak and the bandwidth take equally long; empty without a bandwidth."""
+    """Returns FLOPs per byte at which a peak and the bandwidth are equal.
+
+    They are by peak; empty without a bandwidth.
+    """
     if not bandwidth_bytes_per_s:
         return {}
     return {peak: value / bandwidth_bytes_per_s for peak, value in peaks_flops_per_s.items()}
 
 
 def device_from_json(data: Mapping[str, Any]) -> Device:
-    """The device of these plain values; ValueError when a field is missing, unknown or of another type."""
+    """Makes a device of plain values.
+
+    Raises ValueError when a field is missing, unknown or of another type.
+    """
     import msgspec  # noqa: PLC0415 - only reading foreign data needs it
 
     try:
@@ -210,10 +228,11 @@ def device_from_json(data: Mapping[str, Any]) -> Device:
 
 
 def device_from_peaks_file(path: Path) -> Device:
-    """The device that a TOML or JSON file describes, with the fields of ``Device`` as keys and source 'user'.
+    """Reads the device that a TOML or JSON file describes.
 
-    ``name``, ``peaks_flops_per_s`` and ``bandwidth_bytes_per_s`` must be there; ridges are computed. Raises UsageError
-    when the file cannot be read, is malformed, or holds a ceiling that is not a positive number.
+    Keys are the fields of ``Device``, and the source is 'user'. ``name``, ``peaks_flops_per_s`` and
+    ``bandwidth_bytes_per_s`` must be there; ridges are computed. Raises UsageError when the file cannot be read, is
+    malformed, or holds a ceiling that is not a positive number.
     """
     try:
         data = _read(path)

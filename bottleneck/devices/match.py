@@ -1,4 +1,7 @@
-"""Finds the ceilings of a device: by name, checked against its recorded properties, else by fingerprint or formula."""
+"""Finds the ceilings of a device.
+
+By name, checked against its recorded properties, else by fingerprint or formula.
+"""
 
 import difflib
 import re
@@ -28,7 +31,10 @@ _MHZ = 1e6
 
 
 def formula_peaks(architecture: str, sm_count: float, clock_mhz: float, tensor_mhz: float) -> dict[str, float]:
-    """FLOP/s per peak of an architecture; empty when its rates are unknown. Sparsity is never counted."""
+    """Returns FLOP/s per peak of an architecture.
+
+    Empty when its rates are unknown. Sparsity is never counted.
+    """
     return {
         peak: rate * sm_count * _MHZ * clock_of(peak, clock_mhz, tensor_mhz)
         for peak, rate in rates().get(architecture, {}).items()
@@ -37,20 +43,27 @@ def formula_peaks(architecture: str, sm_count: float, clock_mhz: float, tensor_m
 
 
 def clock_of(peak: str, clock_mhz: float, tensor_mhz: float) -> float:
-    """The clock at which a data sheet quotes a peak: tensor cores have one of their own, except for fp64."""
+    """Returns the clock at which a data sheet quotes a peak.
+
+    Tensor cores have one of their own, except for fp64.
+    """
     return clock_mhz if peak.startswith("fp64") or peak.endswith("_vector") else tensor_mhz
 
 
 def special_ops_per_s(architecture: str, sm_count: float, clock_mhz: float) -> float | None:
-    """Exponentials, roots … per second of the special-function units; null where the rate is unknown."""
+    """Returns exponentials, roots … per second of the special units.
+
+    Null where the rate is unknown.
+    """
     rate = rates().get(architecture, {}).get("special")
     return None if rate is None else rate * sm_count * clock_mhz * _MHZ
 
 
 def default_clocks_mhz(architecture: str) -> tuple[float, float] | None:
-    """The fastest boost and tensor clocks that the table lists for an architecture; null when it lists none.
+    """Returns the fastest boost and tensor clocks of an architecture.
 
-    Traces do not record clocks. The fastest gives ceilings that may be too high, so that floors stay lower bounds.
+    They are those that the table lists; null when it lists none. Traces do not record clocks. The fastest gives
+    ceilings that may be too high, so that floors stay lower bounds.
     """
     rows = [entry for entry in entries() if entry.architecture == architecture]
     if not rows:
@@ -59,22 +72,26 @@ def default_clocks_mhz(architecture: str) -> tuple[float, float] | None:
 
 
 def architectures(properties: DeviceProperties, flavour: str) -> tuple[str, ...]:
-    """The rows of rates.csv that a device may belong to, by vendor, compute capability and name.
+    """Returns the rows of rates.csv that a device may belong to.
 
-    NVIDIA and AMD give different parts equal numbers: a warp of 64 means AMD. GeForce
-    boards run tensor cores with fp32 accumulation at half rate; without a name both variants are possible.
+    They follow from vendor, compute capability and name. NVIDIA and AMD give different parts equal numbers: a warp of
+    64 means AMD. GeForce boards run tensor cores with fp32 accumulation at half rate; without a name both variants are
+    possible.
     """
     capability = properties.compute_capability or ""
     if flavour == "rocm" or properties.warp_size == _CDNA_WARP:
         return reported_as().get(capability, ())
     halved = f"{capability}-geforce"
     wanted = (capability, halved) if not properties.name else ((halved,) if "GeForce" in properties.name else ())
-    known = tuple(name for name in wanted or (capability,) if name in rates())
-    return known or ((capability,) if capability in rates() else ())
+    rated = tuple(name for name in wanted or (capability,) if name in rates())
+    return rated or ((capability,) if capability in rates() else ())
 
 
 def upper_peaks(several: Iterable[Mapping[str, float]]) -> dict[str, float]:
-    """The highest ceiling per peak over several devices: an upper bound whichever of them it is."""
+    """Returns the highest ceiling per peak over several devices.
+
+    It is an upper bound, whichever of them it is.
+    """
     highest: dict[str, float] = {}
     for peaks in several:
         for peak, value in peaks.items():
@@ -83,7 +100,10 @@ def upper_peaks(several: Iterable[Mapping[str, float]]) -> dict[str, float]:
 
 
 def same_fingerprint(properties: DeviceProperties, flavour: str) -> list[Entry]:
-    """Rows of the same architecture, multiprocessor count and memory (within 15 %): the fingerprint without a name."""
+    """Finds the rows of the same fingerprint without a name.
+
+    It is architecture, multiprocessor count and memory (within 15 %).
+    """
     kinds = architectures(properties, flavour)
     return [
         entry
@@ -95,7 +115,10 @@ def same_fingerprint(properties: DeviceProperties, flavour: str) -> list[Entry]:
 
 
 def memory_agrees(entry: Entry, memory_bytes: int | None) -> bool:
-    """True where a reported memory size is one of the row's, within 15 % (part of it is reserved), or unknown."""
+    """True where a reported memory size is one of the row's, or unknown.
+
+    Within 15 %, since part of it is reserved.
+    """
     return memory_bytes is None or any(abs(memory_bytes / size - 1) <= 0.15 for size in entry.memory_bytes)
 
 
@@ -108,7 +131,10 @@ DeviceWithCaveats = tuple[Device, tuple[Caveat, ...]]
 
 
 def from_entry(entry: Entry, properties: DeviceProperties | None = None) -> Device:
-    """The row as a device, with the name, multiprocessors and memory that the device itself reports."""
+    """Makes a device of a row.
+
+    Name, multiprocessors and memory are those that the device itself reports.
+    """
     reported = properties or DeviceProperties()
     return Device(
         name=reported.name.strip() or entry.label,
@@ -174,8 +200,9 @@ def scale_to_count(entry: Entry, properties: DeviceProperties) -> DeviceWithCave
 
 
 def match_fingerprint(fitting: Sequence[Entry], properties: DeviceProperties) -> DeviceWithCaveats:
-    """The row, or the highest ceilings of the rows, with this architecture, multiprocessor count and memory.
+    """Makes a device of the rows with its fingerprint.
 
+    It is the one row, or has the highest ceilings of several, with this architecture, multiprocessor count and memory.
     Only AMD names its parts so vaguely (none at all, 'AMD Radeon Graphics') that a fingerprint is as good as a name; a
     new NVIDIA name is a part that we do not know.
     """
@@ -199,7 +226,10 @@ def match_fingerprint(fitting: Sequence[Entry], properties: DeviceProperties) ->
 
 
 def derive_from_architecture(properties: DeviceProperties, flavour: str) -> DeviceWithCaveats | None:
-    """Ceilings of the architecture at its fastest listed clock, bandwidth unknown; null without an architecture."""
+    """Derives ceilings from the architecture at its fastest listed clock.
+
+    The bandwidth is unknown. Null without an architecture.
+    """
     kinds = [kind for kind in architectures(properties, flavour) if default_clocks_mhz(kind) is not None]
     if not kinds or properties.sm_count is None:
         return None
@@ -258,18 +288,19 @@ _CPU_RIDGES = {
 
 
 def plausible_ridges(flavour: str, kinds: Sequence[str] = ()) -> dict[str, tuple[float, float]]:
-    """Lowest and highest ridge per peak of the devices of this flavour, of these architectures where any are given.
+    """Returns the lowest and highest ridge per peak.
 
-    For CPUs a range of all that torch runs on; for GPUs the rows of the table of devices.
+    They are of the devices of this flavour, and of these architectures where any are given. For CPUs it is a range of
+    all that torch runs on; for GPUs the rows of the table of devices.
     """
     if flavour == "cpu":
         return dict(_CPU_RIDGES)
-    found: dict[str, list[float]] = {}
+    by_peak: dict[str, list[float]] = {}
     for entry in entries():
         if kinds_by_vendor().get(entry.vendor) == flavour and (not kinds or entry.architecture in kinds):
             for peak, ridge in ridges(entry.peaks_flops_per_s, entry.bandwidth_bytes_per_s).items():
-                found.setdefault(peak, []).append(ridge)
-    return {peak: (min(each), max(each)) for peak, each in found.items()}
+                by_peak.setdefault(peak, []).append(ridge)
+    return {peak: (min(values), max(values)) for peak, values in by_peak.items()}
 
 
 def unknown_device(properties: DeviceProperties, flavour: str) -> DeviceWithCaveats:
@@ -303,9 +334,10 @@ def match_device(properties: Sequence[DeviceProperties], used: Sequence[int], fl
 
 
 def device_by_name(name: str) -> Device:
-    """The device of the table that a user names: whole, by its own words ('mi300x', 'rtx 4070'), or as people call it.
+    """Finds the device of the table that a user names.
 
-    Raises UsageError with the nearest names when no row, or more than one, fits.
+    The name is whole, by its own words ('mi300x', 'rtx 4070'), or as people call it. Raises UsageError with the nearest
+    names when no row, or more than one, fits.
     """
     usual, query = usual_names().get(" ".join(name.lower().split())), _words(name)
     if usual is not None:
@@ -337,7 +369,10 @@ def _distinct(found: Sequence[Entry]) -> list[Entry]:
 
 
 def _near_names(name: str, names: list[str]) -> list[str]:
-    """Names of which the whole, or the end from some word on, is spelt much like the query."""
+    """Finds names that are spelt much like the query.
+
+    It may be the whole name, or its end from some word on.
+    """
     tails = {" ".join(_words(label)[start:]): label for label in names for start in range(len(_words(label)))}
     hits = difflib.get_close_matches(" ".join(_words(name)), tails, n=4, cutoff=0.6)
     return list(dict.fromkeys(tails[hit] for hit in hits))
@@ -358,7 +393,10 @@ def _find(properties: DeviceProperties, flavour: str) -> DeviceWithCaveats:
 
 
 def _by_name(name: str) -> Entry | None:
-    """The row with the longest pattern that the name is, or continues with another word; null when there is none."""
+    """Finds the row with the longest pattern that begins the name.
+
+    Another word may follow it. Null when there is none.
+    """
     plain = name.strip().removeprefix("NVIDIA ")
     hits = [
         (len(pattern), entry)
@@ -376,7 +414,10 @@ def _agrees(entry: Entry, properties: DeviceProperties) -> bool:
 
 
 def _is_another_part(entry: Entry, properties: DeviceProperties) -> bool:
-    """True where a longer name means a bigger board: an RTX 3060 Ti has more multiprocessors than an RTX 3060."""
+    """True where a longer name means a bigger board.
+
+    An RTX 3060 Ti has more multiprocessors than an RTX 3060.
+    """
     longer = properties.name.strip() not in entry.names + entry.exact_names
     return longer and (properties.sm_count or 0) > max(entry.sm_counts)
 
@@ -396,7 +437,10 @@ _NO_CEILINGS = (
 
 
 def _guess_by_kernels(trace: Trace, device: Device, caveats: tuple[Caveat, ...]) -> DeviceWithCaveats:
-    """A device without ceilings, with the ridges of the architectures that its kernels are named for, and a guess."""
+    """Guesses a device by the architectures that its kernels are named for.
+
+    The device has no ceilings, but their ridges.
+    """
     kernels = trace.events["name"][(trace.events["category"] == "kernel").to_numpy()].unique()
     names = [str(name)[:NAME_LIMIT] for name in kernels]
     for row in kernel_names():

@@ -1,1 +1,4 @@
-"""Check-up of a machine or a trace, beside the data path: facts are gathered, then judged check by check."""
+"""Checks a machine or a trace, beside the data path.
+
+Facts are gathered, then judged check by check.
+"""

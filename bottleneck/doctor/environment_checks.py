@@ -1,4 +1,7 @@
-"""Check-up of this machine: judges facts about programs, processors, memory, accelerators and sensors, row by row."""
+"""Judges facts about this machine, row by row.
+
+They are of programs, processors, memory, accelerators and sensors.
+"""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -17,10 +20,13 @@ def examine_environment() -> Checkup:
 
 
 def judge(facts: Facts) -> Checkup:
-    """The facts as rows. `bottleneck run` can work unless something that it cannot do without is missing."""
+    """Judges the facts as rows.
+
+    `bottleneck run` can work unless something that it cannot do without is missing.
+    """
     devices = (_devices(facts), _kernels(facts), _visible(facts), _gpu_calibration(facts))
-    found = (*program_rows(facts), *devices, *sensor_rows(facts), *machine_rows(facts))
-    checks = tuple(check for check in found if check is not None)
+    rows = (*program_rows(facts), *devices, *sensor_rows(facts), *machine_rows(facts))
+    checks = tuple(check for check in rows if check is not None)
     lacking = [f"{check.title}: {check.fact}" for check in at_fault(checks) if check.status == "missing"]
     worse = dict.fromkeys(check.title for check in checks if check.status in {"limited", "missing"})
     worth = f" Worth a look: {', '.join(worse)}." if worse else ""
@@ -88,23 +94,23 @@ def _python(facts: Facts) -> Check:
 
 
 def _torch(facts: Facts) -> Check:
-    found, installed = facts.torch.stages.get("import"), facts.programs.torch
-    if found is None and installed is None:
+    build_facts, installed = facts.torch.stages.get("import"), facts.programs.torch
+    if build_facts is None and installed is None:
         why = "`run` uses the torch of the program that it runs; reports of traces need none"
         return _TORCH("missing", "not installed", why, command=_PIP)
-    if found is None:
+    if build_facts is None:
         why = f"importing it {_end(facts.torch)}"
         return _TORCH("missing", f"{installed} is installed but cannot be imported", why, "install it anew", _PIP)
-    build = f"CUDA {found['cuda']}" if found.get("cuda") else "CPU"
-    build = f"ROCm {found['hip']}" if found.get("hip") else build
-    fact = f"{found['version']} ({build} build), {counted(found['threads'], 'thread')}"
-    if not found.get("kineto"):
+    build = f"CUDA {build_facts['cuda']}" if build_facts.get("cuda") else "CPU"
+    build = f"ROCm {build_facts['hip']}" if build_facts.get("hip") else build
+    fact = f"{build_facts['version']} ({build} build), {counted(build_facts['threads'], 'thread')}"
+    if not build_facts.get("kineto"):
         return _TORCH("missing", fact, "this build has no Kineto, which records the events", command=_PIP)
     first, last = (".".join(map(str, numbers)) for numbers in TESTED_TORCH)
-    if release(str(found["version"])) < TESTED_TORCH[0]:
+    if release(str(build_facts["version"])) < TESTED_TORCH[0]:
         why = f"older than {first}, the oldest that can be measured; traces of any version can be read"
         return _TORCH("missing", fact, why, command=_PIP)
-    if release(str(found["version"])) >= TESTED_TORCH[1]:
+    if release(str(build_facts["version"])) >= TESTED_TORCH[1]:
         return _TORCH("limited", fact, f"tried with {first} up to, not including, {last}")
     return _TORCH("ok", fact)
 
@@ -127,25 +133,25 @@ def _profiler(output: ProbeOutput) -> Check | None:
     """Check that a tiny window holds the ops that ran in it."""
     if "import" not in output.stages:
         return None
-    found = output.stages.get("profiler")
-    if found is None:
+    window = output.stages.get("profiler")
+    if window is None:
         return _PROFILER("missing", "recording a tiny window failed", f"it {_end(output)}", command=_PIP)
-    if "error" in found:
-        return _PROFILER("missing", "recording a tiny window failed", str(found["error"]), command=_PIP)
-    if not found.get("ops"):
+    if "error" in window:
+        return _PROFILER("missing", "recording a tiny window failed", str(window["error"]), command=_PIP)
+    if not window.get("ops"):
         return _PROFILER("missing", "a tiny window was recorded, but holds no op", command=_PIP)
-    return _PROFILER("ok", f"records: {counted(found['ops'], 'op')} in a tiny window")
+    return _PROFILER("ok", f"records: {counted(window['ops'], 'op')} in a tiny window")
 
 
 def _name(facts: Facts) -> Check:
     """Check that `import bottleneck` finds this package; an array library has the same name."""
-    found, other = facts.pandas.stages.get("bottleneck"), facts.programs.bottleneck
+    package, other = facts.pandas.stages.get("bottleneck"), facts.programs.bottleneck
     why = "both are imported as `bottleneck`, and pandas calls functions of the other"
-    if found is None:
+    if package is None:
         fact = "`import bottleneck` fails"
         return _NAME("missing", fact, _end(facts.pandas), "install it anew", decides=True)
-    if found["is_array_library"]:
-        fact = f"`import bottleneck` gives the array library at {found['file']}"
+    if package["is_array_library"]:
+        fact = f"`import bottleneck` gives the array library at {package['file']}"
         return _NAME("missing", fact, why, _ANEW, "pip uninstall Bottleneck", decides=True)
     if other is not None:
         fact = f"the array library Bottleneck {other} is installed too"
@@ -154,14 +160,14 @@ def _name(facts: Facts) -> Check:
 
 
 def _pandas(output: ProbeOutput) -> Check:
-    found, median = output.stages.get("import"), output.stages.get("median")
-    if found is None:
+    imported, median = output.stages.get("import"), output.stages.get("median")
+    if imported is None:
         return _PANDAS("missing", "cannot be imported", _end(output), command="pip install pandas", decides=True)
     if median is None or median["value"] != 2.0:
         why = f"it {_end(output)}" if median is None else f"the median of 1, 2, 3 was {median['value']}"
-        fact = f"{found['version']} does not work beside us"
+        fact = f"{imported['version']} does not work beside us"
         return _PANDAS("missing", fact, why, command="pip uninstall Bottleneck", decides=True)
-    return _PANDAS("ok", f"{found['version']} works beside us")
+    return _PANDAS("ok", f"{imported['version']} works beside us")
 
 
 def _shadows(found: tuple[str, ...]) -> Check:
@@ -175,13 +181,13 @@ def _shadows(found: tuple[str, ...]) -> Check:
 def _other_profilers(environment: Mapping[str, str]) -> Check:
     """Only one profiler can listen to a device at a time."""
     preloaded = environment.get("LD_PRELOAD", "").lower()
-    found = [name for name in environment if name.startswith(_INJECTED)]
-    found += ["LD_PRELOAD"] if any(word in preloaded for word in _PROFILER_LIBRARIES) else []
+    profilers = [name for name in environment if name.startswith(_INJECTED)]
+    profilers += ["LD_PRELOAD"] if any(word in preloaded for word in _PROFILER_LIBRARIES) else []
     kineto = [name for name in environment if name.startswith("KINETO_") and name != "KINETO_LOG_LEVEL"]
-    if found:
+    if profilers:
         why = "a device takes one profiler at a time: kernels may be missing from the recording"
         remedy = "start `bottleneck run` outside of the other profiler"
-        fact = f"another profiler is set up: {', '.join(found)}"
+        fact = f"another profiler is set up: {', '.join(profilers)}"
         return _OTHER_PROFILERS("limited", fact, why, remedy)
     if kineto:
         fact, why = f"set: {', '.join(kineto)}", "they change what torch's profiler records"
@@ -190,11 +196,11 @@ def _other_profilers(environment: Mapping[str, str]) -> Check:
 
 
 def _slowing(environment: Mapping[str, str]) -> Check | None:
-    found = [name for name in _SLOW_SETTINGS if environment.get(name, "").lower() not in _OFF]
-    if not found:
+    slowing = [name for name in _SLOW_SETTINGS if environment.get(name, "").lower() not in _OFF]
+    if not slowing:
         return None
-    why = "; ".join(dict.fromkeys(_SLOW_SETTINGS[name] for name in found))
-    return _SLOWING("limited", f"set: {', '.join(found)}", why, command=f"unset {' '.join(found)}")
+    why = "; ".join(dict.fromkeys(_SLOW_SETTINGS[name] for name in slowing))
+    return _SLOWING("limited", f"set: {', '.join(slowing)}", why, command=f"unset {' '.join(slowing)}")
 
 
 _MACHINE = "machine"
@@ -278,17 +284,17 @@ def _host_sensors(machine: Machine) -> Check:
 
 
 def _calibration(machine: Machine, threads: int | None) -> Check:
-    known = machine.calibration
-    if known is None:
+    ceilings = machine.calibration
+    if ceilings is None:
         why = "the first run of a CPU program measures the ceilings, in about half a minute"
         of = f" with {counted(threads, 'thread')}" if threads is not None else ""
         fact = f"none yet of this CPU{of} and this torch"
         return _CALIBRATION("missing", fact, why, command=_CALIBRATE_CPU)
-    age = "at an unknown time" if known.age_days is None else f"{counted(round(known.age_days), 'day')} ago"
-    fact = f"this CPU with {counted(known.threads, 'thread')}, measured {age}"
-    if known.caveats:
-        return _CALIBRATION("limited", fact, "; ".join(known.caveats), "on a quiet machine:", _CALIBRATE_CPU)
-    if known.age_days is None or known.age_days > _STALE_DAYS:
+    age = "at an unknown time" if ceilings.age_days is None else f"{counted(round(ceilings.age_days), 'day')} ago"
+    fact = f"this CPU with {counted(ceilings.threads, 'thread')}, measured {age}"
+    if ceilings.caveats:
+        return _CALIBRATION("limited", fact, "; ".join(ceilings.caveats), "on a quiet machine:", _CALIBRATE_CPU)
+    if ceilings.age_days is None or ceilings.age_days > _STALE_DAYS:
         return _CALIBRATION("limited", fact, "system and firmware may have changed since", command=_CALIBRATE_CPU)
     return _CALIBRATION("ok", fact)
 
@@ -375,13 +381,13 @@ def sensor_names(facts: Facts) -> Mapping[str, str]:
 
 def _devices(facts: Facts) -> Check:
     state = facts.torch.stages.get("cuda", {})
-    found = state.get("devices", [])
-    if found:
-        named = [f"{one['name']} (compute capability {one['major']}.{one['minor']})" for one in found[:_MOST_DEVICES]]
+    devices = state.get("devices", [])
+    if devices:
+        named = [f"{one['name']} (compute capability {one['major']}.{one['minor']})" for one in devices[:_MOST_DEVICES]]
         driver = f"; driver: {facts.driver.nvidia}" if facts.driver.nvidia else ""
-        fact = f"torch sees {len(found)}: {', '.join(named)}{driver}"
+        fact = f"torch sees {len(devices)}: {', '.join(named)}{driver}"
         targets = state.get("built_for", [])
-        foreign = [one["name"] for one in found if not is_built_for(targets, one["major"], one["minor"])]
+        foreign = [one["name"] for one in devices if not is_built_for(targets, one["major"], one["minor"])]
         if foreign:
             why = f"this torch is built for {', '.join(targets)}, not for {', '.join(foreign[:_MOST_DEVICES])}"
             return _DEVICES("limited", fact, why, "install a newer or older torch")
@@ -400,17 +406,18 @@ def _devices(facts: Facts) -> Check:
 
 
 def is_built_for(targets: Sequence[str], major: int, minor: int) -> bool:
-    """True if machine code or PTX among the targets runs on a device of this capability, or no targets are known.
+    """True if code among the targets runs on a device of this capability.
 
-    Machine code runs on the same major version, PTX on any later one (CUDA C++ Programming Guide, compute capability).
+    Also true where no targets are known. Machine code runs on the same major version, PTX on any later one (CUDA C++
+    Programming Guide, compute capability).
     """
-    wanted, known = 10 * major + minor, []
+    wanted, codes = 10 * major + minor, []
     for target in targets:
         kind, _, number = target.partition("_")
         if kind in {"sm", "compute"} and (digits := number.rstrip("af")).isdecimal():
-            known.append((kind, int(digits)))
-    runs = [kind == "compute" or number // 10 == major for kind, number in known if number <= wanted]
-    return any(runs) or not known
+            codes.append((kind, int(digits)))
+    runs = [kind == "compute" or number // 10 == major for kind, number in codes if number <= wanted]
+    return any(runs) or not codes
 
 
 def _kernels(facts: Facts) -> Check | None:
@@ -442,9 +449,9 @@ def _visible(facts: Facts) -> Check | None:
         fact, why = "CUDA_VISIBLE_DEVICES hides all devices", "the program will run on the CPU"
         return _VISIBLE("limited", fact, why, command="unset CUDA_VISIBLE_DEVICES")
     # Numbers are taken in the order of the bus: in another order they stand for as many devices.
-    found = match_sensors((), {**facts.environment, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, list(sensor_names(facts)))
-    if sensor_names(facts) and len(found) < len(entries):
-        fact = f"CUDA_VISIBLE_DEVICES={value} names {len(entries)}, of which {len(found)} can be found"
+    sensors = match_sensors((), {**facts.environment, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, list(sensor_names(facts)))
+    if sensor_names(facts) and len(sensors) < len(entries):
+        fact = f"CUDA_VISIBLE_DEVICES={value} names {len(entries)}, of which {len(sensors)} can be found"
         why = "CUDA stops at the first entry that it does not know, and takes none if one is named twice"
         return _VISIBLE("limited", fact, why, "name devices that `nvidia-smi -L` lists")
     return _VISIBLE("ok", f"CUDA_VISIBLE_DEVICES={value}")
@@ -454,16 +461,16 @@ def _gpu_calibration(facts: Facts) -> Check | None:
     """The ceilings of the GPU; without them those of the data sheet count."""
     if not facts.torch.stages.get("cuda", {}).get("devices"):
         return None
-    known = facts.torch.stages.get("calibration")
-    if known is None or "error" in known:
+    ceilings = facts.torch.stages.get("calibration")
+    if ceilings is None or "error" in ceilings:
         why = "recordings are judged against the data sheet, which no device quite reaches"
         return _GPU_CALIBRATION(
             "missing", "none yet of this GPU, its driver and this torch", why, command=_CALIBRATE_GPU
         )
-    fact = f"measured {counted(round(known['age_days']), 'day')} ago"
-    if known["caveats"]:
+    fact = f"measured {counted(round(ceilings['age_days']), 'day')} ago"
+    if ceilings["caveats"]:
         remedy = "while the GPU has no other work:"
-        return _GPU_CALIBRATION("limited", fact, "; ".join(known["caveats"]), remedy, _CALIBRATE_GPU)
+        return _GPU_CALIBRATION("limited", fact, "; ".join(ceilings["caveats"]), remedy, _CALIBRATE_GPU)
     return _GPU_CALIBRATION("ok", fact)
 
 
@@ -485,7 +492,10 @@ _OF_THE_CARD = frozenset({"power", "energy", "PCIe"})
 
 
 def sensor_rows(facts: Facts) -> list[Check]:
-    """One row per device, or one that says why there is none to read; none on a machine without such devices."""
+    """Judges each device's sensors in a row, or says why none can be read.
+
+    There is no row on a machine without such devices.
+    """
     stages, binding = facts.nvml.stages, facts.nvml.stages.get("binding")
     if binding is not None and not binding["is_official"]:
         fact = f"the unofficial pynvml at {binding['file']} stands in the way of nvidia-ml-py"
@@ -502,8 +512,8 @@ def sensor_rows(facts: Facts) -> list[Check]:
     columns: Mapping[str, Sequence[str]] = stages.get("sensors", {}).get("columns", {})
     slices = stages["devices"].get("slices", [])
     names = list(sensor_names(facts).items())[:_MOST_DEVICES]
-    each = [_device(f"{name} ({sensor})", columns.get(sensor, ()), is_slice=sensor in slices) for sensor, name in names]
-    return [*each, *(_SENSORS("missing", text) for text in stages["devices"].get("complaints", [])[:_MOST_DEVICES])]
+    rows = [_device(f"{name} ({sensor})", columns.get(sensor, ()), is_slice=sensor in slices) for sensor, name in names]
+    return [*rows, *(_SENSORS("missing", text) for text in stages["devices"].get("complaints", [])[:_MOST_DEVICES])]
 
 
 def _refused(facts: Facts, refusal: Mapping[str, Any]) -> list[Check]:
@@ -518,7 +528,7 @@ def _device(name: str, columns: Sequence[str], *, is_slice: bool) -> Check:
     called = list(dict.fromkeys(_CALLED.get(column, column) for column in columns))
     if not called:
         return _SENSORS("missing", f"{name} gives nothing", "the driver supports no sensor of it, as in some VMs")
-    absent = [word for word in _WANTED if not any(each.startswith(word) for each in called)]
+    absent = [word for word in _WANTED if not any(name_of_column.startswith(word) for name_of_column in called)]
     fact = f"{name}: {', '.join(called)}"
     if is_slice and set(absent) <= _OF_THE_CARD:
         return _SENSORS("ok", fact, "a slice of a card (MIG): power, energy and PCIe are those of all slices together")

@@ -1,4 +1,7 @@
-"""Facts about this machine for the check-up, gathered without changing it: files, packages, environment, probes."""
+"""Gathers facts about this machine for the check-up.
+
+They are of files, packages, environment and probes. Nothing is changed.
+"""
 
 import json
 import locale
@@ -47,7 +50,10 @@ class ProbeOutput:
 
 @dataclass(frozen=True)
 class Programs:
-    """The interpreter and what is installed beside us: versions of distributions, null where there is none."""
+    """Interpreter, and what is installed beside us.
+
+    Versions of distributions are null where there is none.
+    """
 
     python: str
     system: str
@@ -75,7 +81,10 @@ class Driver:
 
 @dataclass(frozen=True)
 class Processors:
-    """Processors of the machine, those that this process may use, the quota of its control group, and their load."""
+    """Processors of the machine.
+
+    Also those that this process may use, the quota of its control group, and their load.
+    """
 
     machine: int
     allowed: int
@@ -85,7 +94,10 @@ class Processors:
 
 @dataclass(frozen=True)
 class FolderAccess:
-    """A folder that is written to: its path, write access, and free bytes (null: unknown)."""
+    """Folder that is written to.
+
+    Its path, write access, and free bytes (null: unknown).
+    """
 
     path: str
     is_writable: bool
@@ -94,7 +106,10 @@ class FolderAccess:
 
 @dataclass(frozen=True)
 class KeptCalibration:
-    """The ceilings that are kept for this CPU: their age, for how many threads, and their caveats."""
+    """Ceilings that are kept for this CPU.
+
+    Their age, for how many threads, and their caveats.
+    """
 
     age_days: float | None
     threads: int
@@ -147,16 +162,22 @@ _PROBE_SCRIPT = Path(__file__).with_name("probe_process.py")
 def run_probes(
     names: Sequence[str], environment: Mapping[str, str], patience_s: float = _PATIENCE_S
 ) -> list[ProbeOutput]:
-    """The output of these probes, which run at the same time; no process outlives the call."""
+    """Runs these probes at the same time, and returns their output.
+
+    No process outlives the call.
+    """
     with tempfile.TemporaryDirectory(prefix="bottleneck-probes-") as folder, ExitStack() as stack:
         probes = [_ProbeProcess(name, Path(folder), environment) for name in names]
-        for each in probes:
-            stack.callback(each.child.end_tree, 0.0)
-        return [each.output(patience_s) for each in probes]
+        for probe in probes:
+            stack.callback(probe.child.end_tree, 0.0)
+        return [probe.output(patience_s) for probe in probes]
 
 
 class _ProbeProcess:
-    """A probe under way; the current folder is not searched for modules (-P), so that no file there is run."""
+    """Probe under way.
+
+    The current folder is not searched for modules (-P), so that no file there is run.
+    """
 
     def __init__(self, name: str, folder: Path, environment: Mapping[str, str]) -> None:
         self._logs = tuple(folder / f"{name}.{stream}" for stream in ("out", "err"))
@@ -171,7 +192,10 @@ class _ProbeProcess:
             )
 
     def output(self, patience_s: float) -> ProbeOutput:
-        """Its output and its status, which is null if it had to be ended after this time."""
+        """Returns its output and its status.
+
+        The status is null if it had to be ended after this time.
+        """
         in_time = self.child.end_tree(patience_s)
         out, err = (log.read_text("utf-8", "replace") for log in self._logs)
         status = os.waitstatus_to_exitcode(self.child.wait().wait_status) if in_time else None
@@ -180,15 +204,15 @@ class _ProbeProcess:
 
 def read_stages(text: str) -> dict[str, Any]:
     """The facts of each stage in a probe's output; other lines are skipped."""
-    found: dict[str, Any] = {}
+    by_stage: dict[str, Any] = {}
     for line in text.splitlines():
         if line.startswith(_MARK):
             try:
                 stage, facts = json.loads(line.removeprefix(_MARK))
             except (ValueError, TypeError):
                 continue
-            found[str(stage)] = facts
-    return found
+            by_stage[str(stage)] = facts
+    return by_stage
 
 
 def last_line(text: str) -> str:
@@ -240,7 +264,7 @@ def relevant_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def _programs() -> Programs:
-    folders = [Path.cwd(), *(Path(each) for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each)]
+    folders = [Path.cwd(), *(Path(path) for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path)]
     return Programs(
         python=f"{platform.python_implementation()} {platform.python_version()}",
         system=f"{platform.system()} {platform.machine()}",
@@ -248,7 +272,7 @@ def _programs() -> Programs:
         ours=_version("torch-bottleneck") or __version__,
         torch=torch_version() or None,
         bottleneck=_version("Bottleneck"),
-        shadows=tuple(str(each) for folder in dict.fromkeys(folders) for each in shadows_in(folder)),
+        shadows=tuple(str(path) for folder in dict.fromkeys(folders) for path in shadows_in(folder)),
     )
 
 
@@ -260,26 +284,29 @@ def _version(distribution: str) -> str | None:
 
 
 def shadows_in(folder: Path) -> list[Path]:
-    """Files and packages in a folder that hide a module of the standard library, or one that we need."""
+    """Lists files and packages of a folder that hide a module.
+
+    The module is of the standard library, or one that we need.
+    """
     if folder.resolve() == Path(os.__file__).resolve().parent:
         return []
-    found = []
+    shadows = []
     try:
         with os.scandir(folder) as entries:
             for entry, _ in zip(entries, range(_MOST_ENTRIES), strict=False):
                 stem, dot, suffix = entry.name.partition(".")
                 if stem in _HIDEABLE and (suffix == "py" or not dot) and _hides(stem, folder / entry.name):
-                    found.append(folder / entry.name)
+                    shadows.append(folder / entry.name)
     except OSError:
         return []
-    return sorted(found)
+    return sorted(shadows)
 
 
 def _hides(name: str, path: Path) -> bool:
     """True if this module hides another one of its name."""
     if (path.is_dir() and not (path / "__init__.py").is_file()) or path.resolve() == _OURS:
         return False
-    elsewhere = [each for each in sys.path if each and Path(each).resolve() != path.parent.resolve()]
+    elsewhere = [folder for folder in sys.path if folder and Path(folder).resolve() != path.parent.resolve()]
     return name in sys.stdlib_module_names or PathFinder.find_spec(name, elsewhere) is not None
 
 
@@ -333,8 +360,11 @@ def _machine() -> Machine:
 
 
 def folder_access(folder: Path) -> FolderAccess:
-    """Write access and free bytes of a folder, or of the one that would hold it if it does not exist yet."""
-    there = next((each for each in (folder, *folder.parents) if each.exists()), folder)
+    """Returns write access and free bytes of a folder.
+
+    If it does not exist yet, those of the folder that would hold it.
+    """
+    there = next((parent for parent in (folder, *folder.parents) if parent.exists()), folder)
     try:
         free = shutil.disk_usage(there).free
     except OSError:
@@ -343,11 +373,11 @@ def folder_access(folder: Path) -> FolderAccess:
 
 
 def _calibration() -> KeptCalibration | None:
-    known = read_calibration()
-    if known is None:
+    ceilings = read_calibration()
+    if ceilings is None:
         return None
     try:
-        age_days = (datetime.now(UTC) - datetime.fromisoformat(known.created)).total_seconds() / 86_400
+        age_days = (datetime.now(UTC) - datetime.fromisoformat(ceilings.created)).total_seconds() / 86_400
     except (ValueError, TypeError):
         age_days = None
-    return KeptCalibration(age_days, known.threads, tuple(caveat.message for caveat in known.caveats))
+    return KeptCalibration(age_days, ceilings.threads, tuple(caveat.message for caveat in ceilings.caveats))

@@ -1,8 +1,8 @@
-"""Runs one probe of the check-up in a process of its own: torch, NVML or pandas may hang or crash the caller.
+"""Runs one probe of the check-up in a process of its own.
 
-Run as ``python -P probe_process.py NAME``. Each stage is printed as soon as it is reached, so that a crash in a later
-one leaves what was known before. Imports nothing of this package at its top: whether ``import bottleneck`` finds it is
-one of the questions.
+torch, NVML or pandas may hang or crash the caller. Run as ``python -P probe_process.py NAME``. Each stage is printed as
+soon as it is reached, so that a crash in a later one leaves what was known before. Imports nothing of this package at
+its top: whether ``import bottleneck`` finds it is one of the questions.
 """
 
 import importlib
@@ -15,12 +15,18 @@ from typing import Any
 
 
 def print_stage(stage: str, **facts: object) -> None:
-    """Prints the facts of a stage as a line that the caller finds among other output."""
+    """Prints the facts of a stage as a line.
+
+    The caller finds that line among other output.
+    """
     print(f"\nbottleneck-fact {json.dumps([stage, facts])}", flush=True)
 
 
 def probe_pandas() -> None:
-    """Stages: the package that ``import bottleneck`` finds; the version of pandas; a median by pandas."""
+    """Probes the package's name and pandas.
+
+    Stages: the package that ``import bottleneck`` finds; the version of pandas; a median by pandas.
+    """
     import bottleneck
 
     print_stage("bottleneck", file=str(bottleneck.__file__), is_array_library=hasattr(bottleneck, "nanmedian"))
@@ -54,9 +60,9 @@ def probe_nvml() -> None:
 def _nvml_devices(nvml: Any) -> dict[str, object]:
     from bottleneck.harness.nvml import find_devices
 
-    found, complaints = find_devices(nvml)
-    names = {device.sensor: _nvml_name(nvml, device.handle) for device in found}
-    return {"names": names, "slices": [each.sensor for each in found if each.slice_of], "complaints": complaints}
+    devices, complaints = find_devices(nvml)
+    names = {device.sensor: _nvml_name(nvml, device.handle) for device in devices}
+    return {"names": names, "slices": [one.sensor for one in devices if one.slice_of], "complaints": complaints}
 
 
 def _nvml_name(nvml: Any, handle: object) -> str:
@@ -67,7 +73,10 @@ def _nvml_name(nvml: Any, handle: object) -> str:
 
 
 def probe_torch() -> None:
-    """Stages: the build of torch; a profiled window on the CPU; the devices; one on a device; their calibration."""
+    """Probes torch and its devices.
+
+    Stages: the build of torch; a profiled window on the CPU; the devices; one on a device; their calibration.
+    """
     torch: Any = importlib.import_module("torch")
     print_stage(
         "import",
@@ -119,16 +128,19 @@ def _described(torch: Any) -> list[dict[str, Any]]:
 
 
 def _find_calibration(torch: Any) -> dict[str, object] | None:
-    """The kept ceilings of the devices; null without a device, or if the devices differ."""
+    """Finds the kept ceilings of the devices.
+
+    Null without a device, or if the devices differ.
+    """
     if not torch.cuda.is_available():
         return None
     from bottleneck.calibrate.cache import gpu_calibration
 
-    known = gpu_calibration(_described(torch))
-    if known is None:
+    ceilings = gpu_calibration(_described(torch))
+    if ceilings is None:
         return None
-    age = datetime.now(UTC) - datetime.fromisoformat(known.created)
-    return {"age_days": age.total_seconds() / 86_400, "caveats": [caveat.message for caveat in known.caveats]}
+    age = datetime.now(UTC) - datetime.fromisoformat(ceilings.created)
+    return {"age_days": age.total_seconds() / 86_400, "caveats": [caveat.message for caveat in ceilings.caveats]}
 
 
 def _why_unavailable(torch: Any) -> str:
@@ -140,7 +152,10 @@ def _why_unavailable(torch: Any) -> str:
 
 
 def _profile_device(torch: Any) -> dict[str, object] | None:
-    """The number of kernels, copies and fills recorded in a tiny window on the device; null without a device."""
+    """Counts the work recorded in a tiny window on the device.
+
+    It is kernels, copies and fills. Null without a device.
+    """
     if not torch.cuda.is_available():
         return None
     both = [torch.profiler.ProfilerActivity.CPU, torch.profiler.ProfilerActivity.CUDA]

@@ -1,4 +1,7 @@
-"""Checks traces for the check-up: each by the list of its analysis, and the ranks of one job together."""
+"""Checks traces for the check-up.
+
+Each is checked by the list of its analysis, and the ranks of one job together.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,7 +26,10 @@ _MOST_NAMED = 8
 
 @dataclass(frozen=True)
 class Member:
-    """One trace of the job: rank, ranks in all, steps, and when it ran in ns since 1970 (null: unknown)."""
+    """One trace of the job.
+
+    Its rank, ranks in all, steps, and when it ran in ns since 1970 (null: unknown).
+    """
 
     rank: int | None
     world_size: int | None
@@ -47,7 +53,7 @@ def member(linked: Linked) -> Member:
 
 def is_a_job(members: Sequence[Member]) -> bool:
     """True if several of the traces state a rank."""
-    return sum(each.rank is not None and (each.world_size or 2) > 1 for each in members) > 1
+    return sum(one.rank is not None and (one.world_size or 2) > 1 for one in members) > 1
 
 
 def check_together(members: Sequence[Member]) -> list[Check]:
@@ -56,8 +62,8 @@ def check_together(members: Sequence[Member]) -> list[Check]:
 
 
 def _job_ranks(members: Sequence[Member]) -> Check:
-    seen = Counter(each.rank for each in members if each.rank is not None)
-    worlds = {each.world_size for each in members if each.world_size is not None}
+    seen = Counter(one.rank for one in members if one.rank is not None)
+    worlds = {one.world_size for one in members if one.world_size is not None}
     twice = sorted(rank for rank, count in seen.items() if count > 1)
     if len(worlds) > 1:
         fact = f"they name jobs of different sizes: {_named(sorted(worlds))} ranks"
@@ -81,7 +87,7 @@ def _named(numbers: Sequence[int]) -> str:
 
 
 def _job_steps(members: Sequence[Member]) -> Check:
-    counts = sorted({each.steps for each in members})
+    counts = sorted({one.steps for one in members})
     if len(counts) == 1:
         return _STEPS("ok", f"{counts[0]} in each")
     why = "steps of different ranks are compared by their place"
@@ -89,7 +95,7 @@ def _job_steps(members: Sequence[Member]) -> Check:
 
 
 def _time(members: Sequence[Member]) -> Check:
-    spans = [(each.start_ns, each.end_ns) for each in members if each.start_ns is not None and each.end_ns is not None]
+    spans = [(one.start_ns, one.end_ns) for one in members if one.start_ns is not None and one.end_ns is not None]
     if len(spans) < len(members):
         fact = f"{len(members) - len(spans)} of {len(members)} do not say when they were recorded"
         return _TIME("unknown", fact, "only the order of collectives shows which rank waits for which")
@@ -106,15 +112,18 @@ def examine_traces(paths: Sequence[Path]) -> list[Checkup]:
     What is no trace has one too, unless it is all there is: then TraceError is raised.
     """
     examined = [_examine(source) for path in paths for source in _sources(path)]
-    errors = [found for _, found in examined if isinstance(found, TraceError)]
+    errors = [result for _, result in examined if isinstance(result, TraceError)]
     if errors and len(examined) == 1:
         raise errors[0]
-    members = [found for _, found in examined if isinstance(found, Member)]
+    members = [result for _, result in examined if isinstance(result, Member)]
     return [*(checkup for checkup, _ in examined), *([_together(members)] if is_a_job(members) else [])]
 
 
 def _sources(path: Path) -> Sequence[TraceSource | tuple[Path, TraceError]]:
-    """The traces of a path; it and the error where there is none that could be read."""
+    """Lists the traces of a path.
+
+    It is the path with the error where there is none that could be read.
+    """
     try:
         return find_traces(path)
     except TraceError as error:
@@ -122,7 +131,10 @@ def _sources(path: Path) -> Sequence[TraceSource | tuple[Path, TraceError]]:
 
 
 def _examine(source: TraceSource | tuple[Path, TraceError]) -> tuple[Checkup, Member | TraceError]:
-    """The check-up of a trace, and what it says of its place among others or why it could not be read."""
+    """Checks a trace.
+
+    The second result is its place among others, or why it could not be read.
+    """
     if isinstance(source, tuple):
         return _unreadable(*source), source[1]
     try:

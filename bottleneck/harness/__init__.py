@@ -1,1 +1,4 @@
-"""Runs the user's program and records it: a supervisor, and the child process in which the program runs."""
+"""Runs the user's program and records it.
+
+A supervisor starts the child process in which the program runs.
+"""

@@ -1,4 +1,7 @@
-"""A block of a program's own (`with bottleneck.record(...)`), measured in its process: nothing may stay behind."""
+"""Measures a block of a program (`with bottleneck.record(...)`) in its process.
+
+Nothing may stay behind there.
+"""
 
 import ctypes
 import os
@@ -23,7 +26,10 @@ _HINT = "bottleneck.step() at the end of each turn of its loop marks the steps"
 
 
 class BlockMeasurement:
-    """The measurement of one block, from ``start`` to ``finish``, both in the thread that makes it."""
+    """Measurement of one block.
+
+    It lasts from ``start`` to ``finish``, both in the thread that makes it.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._session = Session(
@@ -48,7 +54,10 @@ class BlockMeasurement:
         return self._session.notes.warnings
 
     def start(self) -> None:
-        """Begins to watch torch: at once if the program has imported it, else as soon as it does."""
+        """Begins to watch torch.
+
+        At once if the program has imported it, else as soon as it does.
+        """
         torch = sys.modules.get("torch")
         self._hook.install()
         _INDUCTOR.resume()
@@ -72,14 +81,20 @@ class BlockMeasurement:
 
 
 class Turn:
-    """Whose turn it is to measure: one block at a time has it in a process, and none in its forks."""
+    """Turn to measure.
+
+    One block at a time has it in a process, and none in its forks.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._leave: Callable[[], None] | None = None
 
     def take(self, leave: Callable[[], None]) -> None:
-        """UsageError if a block has it. ``leave`` is called in a fork, which must not go on with its parent's work."""
+        """Takes the turn for a block.
+
+        Raises UsageError if another has it. ``leave`` is called in a fork, which must not go on with its parent's work.
+        """
         with self._lock:
             if self._leave is not None:
                 raise UsageError(
@@ -107,10 +122,11 @@ os.register_at_fork(after_in_child=TURN.renew)
 
 
 def _leave_quietly() -> None:
-    """Has a fork of a process that used the profiler end at once where it would hang: in a destructor, after Python.
+    """Lets a fork of a process that used the profiler end at once.
 
-    All callbacks of the program have run by then. What is registered last is called first; `on_exit` of glibc hands
-    the status on. Elsewhere there is none, and a fork that ends by `sys.exit` hangs as after any use of the profiler.
+    It would hang otherwise: in a destructor, after Python. All callbacks of the program have run by then. What is
+    registered last is called first; `on_exit` of glibc hands the status on. Elsewhere there is none, and a fork that
+    ends by `sys.exit` hangs as after any use of the profiler.
     """
     libc = ctypes.CDLL(None)
     register = getattr(libc, "on_exit", None)

@@ -31,7 +31,10 @@ Removal = Callable[[], None]
 
 
 def is_optimizer_made() -> bool:
-    """True if the program has made an optimizer: the first of each class marks the step of its class (torch 2.13)."""
+    """True if the program has made an optimizer.
+
+    The first of each class marks the step of its class (torch 2.13).
+    """
     module = sys.modules.get("torch.optim.optimizer")
     waiting = [module.Optimizer] if module is not None else []
     while waiting:
@@ -43,7 +46,10 @@ def is_optimizer_made() -> bool:
 
 
 def is_nested_call(torch: Any) -> bool:
-    """True if the module call that is being told of runs inside that of another module; walks up the stack."""
+    """True if the module call that is being told of runs inside another.
+
+    It walks up the stack.
+    """
     called = call_code(torch)
     frame, depth = sys._getframe(1), 0
     while frame is not None and depth < 2:
@@ -53,16 +59,22 @@ def is_nested_call(torch: Any) -> bool:
 
 
 def watch_class(torch: Any, kind: Any, before_call: Callable[[Any], None]) -> Removal | None:
-    """Tells of every call of modules of one class; null where the class does not call as torch's own do."""
+    """Tells of every call of modules of one class.
+
+    Null where the class does not call as torch's own do.
+    """
     module = torch.nn.Module
     is_plain = kind.__call__ is module.__call__ and READ_BY_COMPILED in vars(module)
-    if not is_plain or any(READ_BY_COMPILED in vars(each) for each in kind.__mro__ if each is not module):
+    if not is_plain or any(READ_BY_COMPILED in vars(base) for base in kind.__mro__ if base is not module):
         return None
     return _watch_attribute(kind, READ_BY_COMPILED, before_call)
 
 
 def _watch_attribute(kind: Any, name: str, call_back: Callable[[Any], None]) -> Removal:
-    """Calls back with the object whenever the attribute is read of one; its value stays where it was."""
+    """Calls back with the object whenever its attribute is read.
+
+    The value stays where it was.
+    """
 
     def read(instance: Any) -> Any:
         call_back(instance)
@@ -104,10 +116,11 @@ _MOST_NAMES = 8
 
 
 class Leader:
-    """The one among several optimizers (modules, loaders) whose turns count, in the thread in which it was first met.
+    """The one among several optimizers (modules, loaders) whose turns count.
 
-    It is the first, until it is gone, or has kept still while others had more than ``patience`` turns. The patience
-    grows each time, or two that work by turns would replace each other for ever.
+    They count in the thread in which it was first met. It is the first, until it is gone, or has kept still while
+    others had more than ``patience`` turns. The patience grows each time, or two that work by turns would replace each
+    other for ever.
     """
 
     def __init__(self, patience: float, on_gone: Callable[[], None] = lambda: None) -> None:
@@ -141,7 +154,10 @@ class Leader:
         return True
 
     def goes_on(self, one: Any) -> bool:
-        """Counts a turn if this one leads, here: the quick way for what comes in each step."""
+        """Counts a turn if this one leads, here.
+
+        It is the quick way for what comes in each step.
+        """
         if self._number != id(one) or self._place != (os.getpid(), threading.get_ident()):
             return False
         self._others = 0
@@ -150,7 +166,10 @@ class Leader:
 
     @property
     def leading(self) -> Any:
-        """The one that leads; null where there is none, or where it cannot be told when it goes."""
+        """Returns the one that leads.
+
+        Null where there is none, or where it cannot be told when it goes.
+        """
         return None if self._reference is None else self._reference()
 
     def _lead(self, one: Any, place: tuple[int, int]) -> None:
@@ -167,12 +186,13 @@ class Leader:
 
 
 class Boundaries:
-    """Calls back at each step boundary, and before the first one of each source that is better than the one before.
+    """Calls back at each step boundary.
 
-    A boundary is the end of an optimizer's step; where there is none, the start of a call of the outermost module that
-    repeats; where there is none, or several calls belong to each batch, the start of a data loader's `next`. A call of
-    `bottleneck.step()` overrules them all. ``wanted`` is what the user named, which alone counts then; ``thread`` the
-    only one in which steps are looked for, null for that in which each leader is first met.
+    It also does before the first boundary of each source that is better than the one before. A boundary is the end of
+    an optimizer's step; where there is none, the start of a call of the outermost module that repeats; where there is
+    none, or several calls belong to each batch, the start of a data loader's `next`. A call of `bottleneck.step()`
+    overrules them all. ``wanted`` is what the user named, which alone counts then; ``thread`` the only one in which
+    steps are looked for, null for that in which each leader is first met.
     """
 
     def __init__(
@@ -224,7 +244,10 @@ class Boundaries:
             self._watch("loader", kind, READ_BY_LOADER, self._before_batch)
 
     def watch_compiled(self) -> None:
-        """Listens to compiled and exported modules instead of all: the compiler would trace the hook."""
+        """Listens to compiled and exported modules instead of all.
+
+        The compiler would trace the hook.
+        """
         if "module" in self._removals:
             self._forget("module")
             self._removals["module"] = lambda: None
@@ -239,7 +262,10 @@ class Boundaries:
             self._watch_calls(exported_module())
 
     def _watch_calls(self, kind: Any) -> None:
-        """Watches the calls of one more class of modules; the program may not have imported it yet."""
+        """Watches the calls of one more class of modules.
+
+        The program may not have imported it yet.
+        """
         if kind is None or READ_BY_COMPILED in vars(kind):
             return
         before, added = (
@@ -268,10 +294,10 @@ class Boundaries:
             self._is_narrow = True
 
     def only_tell(self, on_boundary: Callable[[], None], on_lost: Callable[[], None]) -> bool:
-        """True if from now on steps of the present source are told of alone, which costs a microsecond each.
+        """True if from now on only steps of the present source are told of.
 
-        ``on_lost`` is called where a better source is found. False where it would cost more, as the hook of all modules
-        does; nothing is watched then.
+        That costs a microsecond each. ``on_lost`` is called where a better source is found. False where it would cost
+        more, as the hook of all modules does; nothing is watched then.
         """
         source, _ = self._current
         is_cheap = source in {"mark", "optimizer", "loader"} or (source == "module" and self._is_narrow)
@@ -289,7 +315,10 @@ class Boundaries:
 
     @property
     def has_waited(self) -> bool:
-        """True if calls or batches were passed over for the sake of an optimizer that then never stepped."""
+        """True if calls or batches were passed over for an optimizer.
+
+        The optimizer then never stepped.
+        """
         return self._waits_since_s is not None and self._current[0] == "none"
 
     def forget(self) -> None:
@@ -302,7 +331,10 @@ class Boundaries:
         self.forget()
 
     def _safely(self, call_back: Callable[[Any], None]) -> Callable[..., None]:
-        """Calls back without disturbing the program, in whose own call this is. An order to exit comes through."""
+        """Calls back without disturbing the program, in whose own call this is.
+
+        An order to exit comes through.
+        """
 
         def call(thing: Any, *_: Any) -> None:
             try:
@@ -313,7 +345,10 @@ class Boundaries:
         return call
 
     def _watch(self, source: str, kind: Any, attribute: str, call_back: Callable[[Any], None]) -> None:
-        """Watches what reads an attribute of objects of this class; null: the program has not imported it yet."""
+        """Watches what reads an attribute of objects of this class.
+
+        Null where the program has not imported it yet.
+        """
         if kind is not None:
             self._removals[source] = _watch_attribute(kind, attribute, self._safely(call_back))
 
@@ -395,7 +430,10 @@ class Boundaries:
         self._on_boundary()
 
     def _waits_for_optimizer(self) -> bool:
-        """True if an optimizer's steps may be still to come. A block of a program may be one that does not learn."""
+        """True if an optimizer's steps may be still to come.
+
+        A block of a program may be one that does not learn.
+        """
         if self._wanted is not None or self._thread is not None or not is_optimizer_made():
             return False
         now_s = self._clock()
@@ -412,7 +450,10 @@ class Boundaries:
 
 
 def _class_of(module: Any) -> str:
-    """The class of a module, or of the one that it is the compiled form of."""
+    """Returns the class of a module.
+
+    Of the compiled form of a module it is the class of that.
+    """
     modules = module.__dict__.get("_modules")
     # A scripted module has a container of its own kind there.
     compiled = modules.get("_orig_mod") if isinstance(modules, dict) else None

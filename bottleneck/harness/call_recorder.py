@@ -1,4 +1,7 @@
-"""Records the op calls of a step under fake tensors, and from when to when each piece of its memory is held."""
+"""Records the op calls of a step under fake tensors.
+
+It also records from when to when each piece of the step's memory is held.
+"""
 
 import sys
 import weakref
@@ -63,7 +66,10 @@ _LATE_STEP = 1000.0
 
 
 class DependsOnData(Exception):  # noqa: N818 - ends as a refusal in the words of the command
-    """The step does what a value tells it to, and a fake tensor has none; ``asked`` says for what it was asked."""
+    """Raised where the step does what a value tells it to.
+
+    A fake tensor has no value; ``asked`` says for what it was asked.
+    """
 
     def __init__(self, asked: str) -> None:
         super().__init__(asked)
@@ -71,7 +77,10 @@ class DependsOnData(Exception):  # noqa: N818 - ends as a refusal in the words o
 
 
 class UnknownNumber(float):
-    """A value read from a fake tensor: it can be added up and printed, and decides nothing."""
+    """Value read from a fake tensor.
+
+    It can be added up and printed, and decides nothing.
+    """
 
     def _refuse(self, *_: object) -> bool:
         raise DependsOnData("a number that was read from a tensor decides what the program does")
@@ -102,9 +111,10 @@ _CallPlace = tuple[str | None, str | None]
 
 
 class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
-    """Sees every op below autograd. Memory is followed from the beginning, calls only between ``start`` and ``stop``.
+    """Sees every op below autograd.
 
-    ``replaced`` are ops that a CUDA device does otherwise, which autograd has replaced already wherever it is on.
+    Memory is followed from the beginning, calls only between ``start`` and ``stop``. ``replaced`` are ops that a CUDA
+    device does otherwise, which autograd has replaced already wherever it is on.
     """
 
     @classmethod
@@ -153,10 +163,13 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
                 self._memory[number].kind = kind
 
     def storages(self) -> tuple[tuple[Storage, ...], Mapping[int, int]]:
-        """The memory of the step, and the number there of each storage that the calls name."""
-        kept = [number for number, memory in enumerate(self._memory) if memory.is_seen_alive]
-        return tuple(self._as_storage(self._memory[number]) for number in kept), {
-            number: position for position, number in enumerate(kept)
+        """Returns the memory of the step.
+
+        The second result is the number there of each storage that the calls name.
+        """
+        alive = [number for number, memory in enumerate(self._memory) if memory.is_seen_alive]
+        return tuple(self._as_storage(self._memory[number]) for number in alive), {
+            number: position for position, number in enumerate(alive)
         }
 
     @staticmethod
@@ -195,7 +208,7 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
         return options
 
     def answer_reads(self) -> None:
-        """Gives the program an answer where it reads the value of a tensor that has none."""
+        """Gives the program an answer where it reads a value that is not there."""
         setattr(self._torch.Tensor, _THEIR_ITEM, self._their_item)
         setattr(self._torch.Tensor, _THEIR_NUMPY, self._their_numpy)
         self._torch.Tensor.numpy = lambda tensor, **options: self._read_array(tensor, **options)  # noqa: PLW0108 - likewise
@@ -209,10 +222,13 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
         return self._their_numpy(tensor, **options)
 
     def _read_number(self, tensor: Any) -> Any:
-        """The value of `tensor.item()`: its own where a fake tensor knows it, else a number that decides nothing."""
-        known = self._known(tensor)
-        if known is not None:
-            return known
+        """Returns the value of `tensor.item()`.
+
+        It is its own where a fake tensor knows it, else a number that decides nothing.
+        """
+        number = self._known(tensor)
+        if number is not None:
+            return number
         if self.in_optimizer:
             return _LATE_STEP
         if self.is_on:
@@ -220,15 +236,18 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
         return UnknownNumber(_ONE_NUMBER)
 
     def _known(self, tensor: Any) -> Any:
-        """The value of a real tensor, or of a fake one that was made from a number; null where there is none."""
+        """Returns the value of a real tensor.
+
+        That of a fake one too, if it was made from a number; null where there is none.
+        """
         real = getattr(tensor, "constant", None) if hasattr(tensor, "fake_mode") else tensor
         return None if real is None else self._their_item(real)
 
     def _read_float(self, tensor: Any) -> float:
         """The value of `float(tensor)`, which can be no number of ours."""
-        known = self._known(tensor)
-        if known is not None:
-            return float(known)
+        number = self._known(tensor)
+        if number is not None:
+            return float(number)
         place = self._source() or "the program"
         if self.is_on and not self.in_optimizer:
             self._read("aten::_local_scalar_dense", tensor)
@@ -280,7 +299,10 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
         )
 
     def _place(self) -> tuple[_CallPlace, Phase]:
-        """Module, line and phase of the call: in a backward pass those of the forward call that it belongs to."""
+        """Returns module, line and phase of the call.
+
+        In a backward pass they are those of the forward call that it belongs to.
+        """
         if self.in_optimizer:
             return (None, self._source()), "optimizer"
         node = current_node()

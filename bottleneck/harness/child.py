@@ -1,7 +1,7 @@
-"""Entry point of the processes that run the user's program: calls a function of this package with the arguments.
+"""Entry point of the processes that run the user's program.
 
-Started by its path (`python child.py MODULE:FUNCTION ARGUMENTS…`), so that no folder of the user's can shadow this
-package.
+It calls a function of this package with the arguments. Started by its path (`python child.py MODULE:FUNCTION
+ARGUMENTS…`), so that no folder of the user's can shadow this package.
 """
 
 import sys
@@ -15,7 +15,10 @@ from types import ModuleType  # noqa: E402
 
 
 def _import_ours(*names: str) -> list[ModuleType]:
-    """Imports modules of ours once, from where this file lies, and leaves sys.path as Python made it."""
+    """Imports modules of ours once, from where this file lies.
+
+    It leaves sys.path as Python made it.
+    """
     here = os.path.dirname(os.path.abspath(__file__))  # noqa: PTH100, PTH120 - before anything is imported
     root = os.path.dirname(os.path.dirname(here))  # noqa: PTH120
     if not sys.flags.safe_path:

@@ -1,4 +1,4 @@
-"""Makes torch choose the ops for CPU tensors that it would choose for those of a CUDA device.
+"""Makes torch choose ops for CPU tensors as for those of a CUDA device.
 
 A build of torch without CUDA has no fake tensors of that kind: autograd asks for the streams of a device that is not
 there. A step under fake tensors therefore runs on fake CPU tensors, and what torch decides by the kind of device is
@@ -81,8 +81,8 @@ class CudaChoices:
         """scaled_dot_product_attention by the first backend that takes the arguments: flash, efficient, math."""
         torch, aten, enabled = self._torch, self._aten, self._torch.backends.cuda
         tensors = (query, key, value)
-        is_half = all(each.dtype in (torch.float16, torch.bfloat16) for each in tensors)
-        is_plain = all(each.dim() == 4 and each.stride(-1) == 1 and each.numel() for each in tensors)
+        is_half = all(tensor.dtype in (torch.float16, torch.bfloat16) for tensor in tensors)
+        is_plain = all(tensor.dim() == 4 and tensor.stride(-1) == 1 and tensor.numel() for tensor in tensors)
         head = query.size(-1)
         is_even = head == key.size(-1) == value.size(-1)
         is_flash = is_half and is_plain and is_even and head <= _LARGEST_HEAD and attn_mask is None
@@ -90,9 +90,9 @@ class CudaChoices:
             return self._flash(query, key, value, dropout_p, is_causal, head**-0.5 if scale is None else scale)
         alignment = 16 // query.element_size()
         is_aligned = head % alignment == 0 and value.size(-1) % alignment == 0
-        is_float = is_half or all(each.dtype == torch.float32 for each in tensors)
+        is_float = is_half or all(tensor.dtype == torch.float32 for tensor in tensors)
         if enabled.mem_efficient_sdp_enabled() and is_float and is_plain and is_aligned and not enable_gqa:
-            needs_grad = torch.is_grad_enabled() and any(each.requires_grad for each in tensors)
+            needs_grad = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
             mask = self._as_bias(attn_mask, query)
             if mask is not None:
                 mask = mask.expand(query.size(0), query.size(1), query.size(2), key.size(2))
@@ -106,7 +106,7 @@ class CudaChoices:
     def _flash(self, query: Any, key: Any, value: Any, *options: Any) -> Any:
         head = query.size(-1)
         if missing := -head % _MASK_ALIGNMENT:
-            query, key, value = (self._aten.constant_pad_nd(each, [0, missing]) for each in (query, key, value))
+            query, key, value = (self._aten.constant_pad_nd(tensor, [0, missing]) for tensor in (query, key, value))
         dropout_p, is_causal, scale = options
         result = self._aten._scaled_dot_product_flash_attention(
             query, key, value, dropout_p, is_causal, False, scale=scale
@@ -114,14 +114,20 @@ class CudaChoices:
         return result[..., :head] if missing else result
 
     def _as_bias(self, mask: Any, query: Any) -> Any:
-        """The mask as numbers to add, which the kernels take instead of a boolean one."""
+        """Returns the mask as numbers to add.
+
+        The kernels take them instead of a boolean one.
+        """
         if mask is None or mask.dtype is not self._torch.bool:
             return mask
         bias = self._aten.zeros_like(mask, dtype=query.dtype)
         return bias.masked_fill_(mask.logical_not(), float("-inf"))
 
     def _to(self, values: Any, **options: Any) -> Any:
-        """A copy of another type or format where one is asked for: all tensors are on the one device already."""
+        """Returns a copy of another type or format where one is asked for.
+
+        All tensors are on the one device already.
+        """
         self._count_copy(values, options.get("device"))
         dtype, form = options.get("dtype"), options.get("memory_format")
         is_other = form not in (None, self._torch.preserve_format) and not values.is_contiguous(memory_format=form)
@@ -145,7 +151,10 @@ class CudaChoices:
         return self._aten.native_dropout(values, p, train)[0] if train and 0 < p < 1 else values
 
     def _recurrent(self, mode: int) -> Callable[..., Any]:
-        """One call of cuDNN for all time steps and layers; arguments as those of `torch.lstm` and `torch.gru`."""
+        """Makes one call of cuDNN for all time steps and layers.
+
+        Arguments are those of `torch.lstm` and `torch.gru`.
+        """
 
         def run(values: Any, state: Any, weights: Any, *options: Any) -> Any:
             has_biases, layers, dropout, train, bidirectional, batch_first = options
@@ -182,7 +191,10 @@ class CudaChoices:
         return library
 
     def _autocast(self) -> list[Any]:
-        """The fp32 list of CUDA's autocast for CPU tensors, and the regions of CUDA as regions of the CPU."""
+        """Applies the fp32 list of CUDA's autocast to CPU tensors.
+
+        Regions of CUDA become regions of the CPU.
+        """
         torch = self._torch
         library = torch.library.Library("aten", "IMPL", "AutocastCPU")
         for name in _FP32:
@@ -240,11 +252,17 @@ class CudaChoices:
         return value.to(self._torch.float32) if self._is_half(value) else value
 
     def _choose_foreach(self, fake_tensor: type) -> None:
-        """Optimizers and gradient clipping take all parameters in one call, as they do by default for CUDA tensors."""
+        """Lets optimizers and gradient clipping take all parameters in one call.
+
+        They do so by default for CUDA tensors.
+        """
         torch_private.use_foreach_for(fake_tensor)
 
     def _stand_in_for_device(self) -> None:
-        """Answers of `torch.cuda` on a machine with one GPU, for programs that choose their device by them."""
+        """Answers for `torch.cuda` on a machine with one GPU.
+
+        Programs choose their device by these answers.
+        """
         torch = self._torch
         answers: Mapping[str, Any] = {
             "is_available": True,
@@ -284,13 +302,19 @@ class CudaChoices:
             self._torch.compile = self._compile
 
     def _compile(self, model: Any = None, **_: Any) -> Any:
-        """The model itself: the calls are those of the eager step, and the prices know what compiling changes."""
+        """Returns the model itself.
+
+        The calls are those of the eager step, and the prices know what compiling changes.
+        """
         self.uses_compile = True
         return model if model is not None else lambda function: function
 
 
 def _recurrent_gradients(*arguments: Any) -> Any:
-    """Sizes of the gradients of `_cudnn_rnn`: those of its input, its states and its weights."""
+    """Returns the sizes of the gradients of `_cudnn_rnn`.
+
+    They are those of its input, its states and its weights.
+    """
     values, weights, _, _, hidden, cell = arguments[:6]
     return (
         values.new_empty(values.shape),

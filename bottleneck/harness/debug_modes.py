@@ -1,4 +1,7 @@
-"""Reads which aids to debugging are on in the profiled process, and times what can be timed of them."""
+"""Reads which aids to debugging are on in the profiled process.
+
+It times what can be timed of them.
+"""
 
 import dataclasses
 import os
@@ -57,19 +60,20 @@ _IMPORT = re.compile(r"^\s*(?:import|from)\s")
 
 
 def read_debug_modes(torch: Any, environment: Mapping[str, str] | None = None) -> tuple[DebugMode, ...]:
-    """The aids to debugging that are on now. Call it while no profiler of ours runs: that has a profile function too.
+    """Reads the aids to debugging that are on now.
 
-    Nothing of the program is called. ``torch`` is null where the program has not imported it.
+    Call it while no profiler of ours runs: that has a profile function too. Nothing of the program is called. ``torch``
+    is null where the program has not imported it.
     """
     environment = os.environ if environment is None else environment
-    found = (*_of_torch(torch), *_of_python(), *_of_environment(environment))
-    return tuple(dataclasses.replace(each, source=_line_that_switches(each.name)) for each in found)
+    modes = (*_of_torch(torch), *_of_python(), *_of_environment(environment))
+    return tuple(dataclasses.replace(mode, source=_line_that_switches(mode.name)) for mode in modes)
 
 
 def merged(known: tuple[DebugMode, ...], found: tuple[DebugMode, ...]) -> tuple[DebugMode, ...]:
     """Both, each aid once; what was known of one stays."""
-    by_name = {(each.name, each.detail): each for each in (*found, *known)}
-    return tuple(sorted(by_name.values(), key=lambda each: (each.name, each.detail)))
+    by_name = {(mode.name, mode.detail): mode for mode in (*found, *known)}
+    return tuple(sorted(by_name.values(), key=lambda mode: (mode.name, mode.detail)))
 
 
 def _call(torch: Any, name: str) -> Any:
@@ -144,7 +148,10 @@ def _class_name(thing: Any) -> str:
 
 
 def _line_that_switches(name: DebugName) -> str | None:
-    """The first line of the program, as 'train.py:5', with the words that switch the aid on; null where none has."""
+    """Finds the first line of the program that switches the aid on.
+
+    As 'train.py:5', with the words that do so; null where none has.
+    """
     if name not in _SWITCHES:
         return None
     words = re.compile(_SWITCHES[name])
@@ -156,7 +163,10 @@ def _line_that_switches(name: DebugName) -> str | None:
 
 
 def call_us(clock: Callable[[], int] = time.thread_time_ns) -> float:
-    """Microseconds of a call of an empty function, the quickest of three times twenty: few calls for a foreign tool."""
+    """Times a call of an empty function, in microseconds.
+
+    It is the quickest of three times twenty: few calls for a foreign tool.
+    """
 
     def empty() -> None:
         return None
@@ -171,9 +181,10 @@ def call_us(clock: Callable[[], int] = time.thread_time_ns) -> float:
 
 
 class CaptureClock:
-    """Times the stack traces that anomaly detection records of the forward pass; the program gets the same ones.
+    """Times the stack traces that anomaly detection records.
 
-    torch 2 calls `torch.fx.traceback.format_stack` for each node of the graph, by its name in that module.
+    They are those of the forward pass; the program gets the same ones. torch 2 calls `torch.fx.traceback.format_stack`
+    for each node of the graph, by its name in that module.
     """
 
     def __init__(self, clock: Callable[[], int] = time.thread_time_ns) -> None:
@@ -212,9 +223,10 @@ class CaptureClock:
 
 
 class DebugWatch:
-    """The aids to debugging that a process had on, read from time to time, with the time that they took in one step.
+    """Aids to debugging that a process had on.
 
-    Both times are processor time of the thread: one step, on a processor that others want too, is no measure.
+    They are read from time to time, with the time that they took in one step. Both times are processor time of the
+    thread: one step, on a processor that others want too, is no measure.
     """
 
     def __init__(self, clock: Callable[[], int] = time.thread_time_ns) -> None:
@@ -229,17 +241,20 @@ class DebugWatch:
 
     def read(self, known: tuple[DebugMode, ...], torch: Any) -> tuple[DebugMode, ...]:
         """Those known and those that are on now."""
-        timed = {each.name for each in known if each.call_us is not None}
-        found = [
-            dataclasses.replace(each, call_us=call_us(self._clock)) if each.name in _HOOKS else each
-            for each in read_debug_modes(torch)
-            if each.name not in timed
+        timed = {mode.name for mode in known if mode.call_us is not None}
+        modes = [
+            dataclasses.replace(mode, call_us=call_us(self._clock)) if mode.name in _HOOKS else mode
+            for mode in read_debug_modes(torch)
+            if mode.name not in timed
         ]
-        return merged(known, tuple(found))
+        return merged(known, tuple(modes))
 
     def begin_step(self, known: tuple[DebugMode, ...]) -> None:
-        """Begins to time what the next step spends on them; one that is not measured."""
-        if any(each.name == "anomaly-detection" and each.share is None for each in known):
+        """Begins to time what the next step spends on them.
+
+        That step is not measured.
+        """
+        if any(mode.name == "anomaly-detection" and mode.share is None for mode in known):
             self._captures.start()
             self._since_ns = self._clock()
 
@@ -250,5 +265,5 @@ class DebugWatch:
         self._since_ns = None
         share = min(spent_us / step_us, 1.0) if spent_us is not None and step_us > 0 else None
         return tuple(
-            dataclasses.replace(each, share=share) if each.name == "anomaly-detection" else each for each in known
+            dataclasses.replace(mode, share=share) if mode.name == "anomaly-detection" else mode for mode in known
         )

@@ -1,7 +1,7 @@
-"""Runs one step of a program under fake tensors, in a process of its own, and gives back its op calls.
+"""Runs one step of a program under fake tensors.
 
-Fake tensors have sizes and no memory; ops on them compute sizes and nothing else. So a step of a model of any size
-takes the time of its dispatches, on a machine without a GPU.
+A process of its own does so and gives back its op calls. Fake tensors have sizes and no memory; ops on them compute
+sizes and nothing else. So a step of a model of any size takes the time of its dispatches, on a machine without a GPU.
 """
 
 import dataclasses
@@ -52,10 +52,11 @@ _TO_DO = "record the program on a GPU and predict from the trace: bottleneck pre
 
 
 def fake_steps(asked: Program, *, other_sizes: bool = True) -> tuple[StepCalls, ...]:
-    """The op calls of one step of the program, and the same at other batch sizes where it can be given one.
+    """Records the op calls of one step of the program.
 
-    The larger the step, the fewer other sizes are tried. UsageError where the step depends on values of its data,
-    WorkloadError where the program fails.
+    And the same at other batch sizes where it can be given one: the larger the step, the fewer are tried. Raises
+    UsageError
+    where the step depends on values of its data, WorkloadError where the program fails.
     """
     import msgspec
 
@@ -83,11 +84,17 @@ def fake_steps(asked: Program, *, other_sizes: bool = True) -> tuple[StepCalls, 
 
 
 class StepDone(BaseException):
-    """Ends a script whose step was recorded, or can not be. No program catches this by accident."""
+    """Ends a script whose step was recorded, or can not be.
+
+    No program catches this by accident.
+    """
 
 
 def run_fake_step(result: str, text: str, *arguments: str) -> None:
-    """Entry point of the process: runs the program up to its recorded step, and leaves the calls or a refusal."""
+    """Runs the program up to its recorded step.
+
+    It is the entry point of the process, and leaves the calls or a refusal.
+    """
     wanted = json.loads(text)
     asked = dataclasses.replace(Program.from_values(wanted["program"]), arguments=arguments)
     prefer_roots()
@@ -116,7 +123,7 @@ def refusal_of(error: BaseException) -> Mapping[str, Any]:
     while error is not None and error not in chain:
         chain.append(error)
         error = error.__cause__ or error.__context__  # type: ignore[assignment]
-    names = {type(each).__name__: each for each in chain}
+    names = {type(one_error).__name__: one_error for one_error in chain}
     for name in _DATA_DEPENDENT:
         if name in names:
             asked = str(names[name]) if name == "DependsOnData" else _op_words(name, str(names[name]))
@@ -124,7 +131,7 @@ def refusal_of(error: BaseException) -> Mapping[str, Any]:
     if "UnsupportedOperatorException" in names:
         what = f"torch has no fake version of {names['UnsupportedOperatorException']}"
         return _refusal(_NO_VERSION, _where(chain), _TO_DO, what)
-    lacking = next((str(each) for each in chain if _NO_FAKE in str(each)), None)
+    lacking = next((str(one_error) for one_error in chain if _NO_FAKE in str(one_error)), None)
     if lacking is not None:
         return _refusal(
             _NO_VERSION, _where(chain), f"give it one with register_fake, or {_TO_DO}", lacking.split(". ")[0]
@@ -145,7 +152,10 @@ def _refusal(what: str, where: str | None, fix: str, why: str = "") -> Mapping[s
 
 
 def _where(chain: Sequence[BaseException]) -> str | None:
-    """The innermost line of the program in the tracebacks of an error and its causes."""
+    """Finds the innermost line of the program in an error.
+
+    It looks in the tracebacks of the error and its causes.
+    """
     for error in reversed(chain):
         lines = [
             f"{Path(frame.filename).name}:{frame.lineno}"
@@ -158,10 +168,11 @@ def _where(chain: Sequence[BaseException]) -> str | None:
 
 
 class FakeSession:
-    """A process that runs programs under fake tensors, whose ops are those that a CUDA device would choose.
+    """Process that runs programs under fake tensors.
 
-    ``mode`` is entered wherever code of the program runs; within ``compiling()`` torch.compile captures graphs, which
-    else gives back what it gets. Ends the process where torch is too old.
+    Their ops are those that a CUDA device would choose. ``mode`` is entered wherever code of the program runs; within
+    ``compiling()`` torch.compile captures graphs, which else gives back what it gets. Ends the process where torch is
+    too old.
     """
 
     def __init__(self) -> None:
@@ -188,14 +199,20 @@ class FakeSession:
         return self._steps.result(asked)
 
     def repeat(self, asked: Program, make: Callable[[], tuple[Step, int | None]]) -> StepCalls:
-        """The third call of the step that ``make`` makes, with its batch size where the program tells it."""
+        """Records the third call of the step that ``make`` makes.
+
+        With its batch size where the program tells it.
+        """
         with self.mode:
             self._steps.repeat(make)
         return self._steps.result(asked)
 
 
 def _record(asked: Program, *, other_sizes: bool) -> list[StepCalls]:
-    """The step, after some that made what a step finds; then the same at other batch sizes."""
+    """Records the step, after some that made what a step finds.
+
+    Then it records the same at other batch sizes.
+    """
     session = FakeSession()
     if asked.form == "script":
         return [session.follow(asked)]
@@ -215,14 +232,20 @@ def _record(asked: Program, *, other_sizes: bool) -> list[StepCalls]:
 
 
 def _step_of(asked: Program, module: Any) -> tuple[Step, int | None]:
-    """The step of a workload or a bare model, and the batch size that a workload tells."""
+    """Returns the step of a workload or a bare model.
+
+    The second result is the batch size that a workload tells.
+    """
     if asked.form != "workload":
         return (forms.training_step if asked.train else forms.inference_step)(module), None
     return forms.workload_step(module, asked.settings), workload_batch(module, asked.settings)
 
 
 def workload_batch(module: Any, settings: tuple[tuple[str, str], ...]) -> int | None:
-    """The batch size of a workload by its parameter of that name; null without one."""
+    """Returns the batch size of a workload by its parameter of that name.
+
+    Null without one.
+    """
     doubling = forms.workload_doubling(module, settings)
     size = None if doubling is None else doubling.batch_size
     return size if isinstance(size, int) else None
@@ -242,7 +265,10 @@ def _other_sizes(step: StepCalls) -> list[int]:
 
 
 def _at_size(asked: Program, module: Any, size: int, usual: int | None) -> Program:
-    """The program at another batch size: by its parameter, or by inputs that all have the batch as first size."""
+    """Returns the program at another batch size.
+
+    By its parameter, or by inputs that all have the batch as first size.
+    """
     if asked.form == "workload":
         settings = dict(asked.settings)
         return dataclasses.replace(asked, settings=(*{**settings, forms.BATCH: str(size)}.items(),))
@@ -252,17 +278,17 @@ def _at_size(asked: Program, module: Any, size: int, usual: int | None) -> Progr
             raise ValueError("the inputs have no batch dimension in common")
         return tensor.new_empty((size, *tensor.shape[1:]))
 
-    kept = module.__dict__.setdefault("_bottleneck_inputs", module.inputs)
+    first_inputs = module.__dict__.setdefault("_bottleneck_inputs", module.inputs)
     import torch
 
-    module.inputs = torch_private.trees().tree_map_only(torch.Tensor, resized, kept)
+    module.inputs = torch_private.trees().tree_map_only(torch.Tensor, resized, first_inputs)
     return asked
 
 
 def _load_real_batches(torch: Any, mode: Any) -> list[Any]:
-    """Lets data loaders work on real tensors, since they shuffle by their values; their batches become fake ones.
+    """Lets data loaders work on real tensors.
 
-    The list is of the loaders that the program uses.
+    They shuffle by values; their batches become fake ones. The list is of the loaders that the program uses.
     """
     from bottleneck.harness.cuda_ops import ON_HOST
 
@@ -291,7 +317,10 @@ def _load_real_batches(torch: Any, mode: Any) -> list[Any]:
 
 
 class _StepRecorder:
-    """Runs a program up to its recorded step, with a CallRecorder and hooks on optimizers and modules."""
+    """Runs a program up to its recorded step.
+
+    It does so with a CallRecorder and hooks on optimizers and modules.
+    """
 
     def __init__(self, torch: Any, choices: "CudaChoices", loaders: Sequence[Any]) -> None:
         self._torch, self._choices, self._loaders = torch, choices, loaders
@@ -325,7 +354,10 @@ class _StepRecorder:
         modules.register_module_forward_hook(self._leave, always_call=True)
 
     def _assume_no_overflow(self) -> None:
-        """Lets `GradScaler` take the step of its optimizer: the host reads whether one overflowed, and goes on."""
+        """Lets `GradScaler` take the step of its optimizer.
+
+        The host reads whether a gradient overflowed, and goes on.
+        """
 
         def take_step(_: Any, optimizer: Any, state: Mapping[str, Any], *arguments: Any, **options: Any) -> Any:
             for overflowed in state["found_inf_per_device"].values():
@@ -345,7 +377,7 @@ class _StepRecorder:
     def _enter(self, module: Any, arguments: Any) -> None:
         stack = self._recorder.modules
         if not stack and self._recorder.is_on:
-            tensors = [each for each in arguments if hasattr(each, "shape") and len(each.shape)]
+            tensors = [argument for argument in arguments if hasattr(argument, "shape") and len(argument.shape)]
             self._first_sizes += [int(tensors[0].shape[0])] if tensors else []
         outer = stack[-1] if stack else ""
         stack.append(self._paths.get(id(module)) or outer or type(module).__name__)
@@ -355,7 +387,10 @@ class _StepRecorder:
             self._recorder.modules.pop()
 
     def repeat(self, make: Callable[[], tuple[Step, int | None]]) -> None:
-        """Records a step that is made anew, with its batch size where it is known."""
+        """Records a step that is made anew.
+
+        With its batch size where it is known.
+        """
         # What the steps at other sizes have left stays: torch 2.13 crashes where a fake optimizer is freed. The new
         # recorder does not know it, so that it is not counted.
         self._kept += [self._recorder, self._optimizers]
@@ -374,7 +409,10 @@ class _StepRecorder:
             self._tag()
 
     def follow(self, asked: Program, change: Callable[[Sequence[Any]], None] | None = None) -> None:
-        """Runs a script up to the end of its third step, and records that one."""
+        """Runs a script up to the end of its third step.
+
+        That step is recorded.
+        """
         from bottleneck.harness.boundaries import Boundaries
 
         self._change = change
@@ -414,16 +452,16 @@ class _StepRecorder:
 
     def _tag(self) -> None:
         """Labels the memory of parameters, buffers, gradients and optimizer state."""
-        found = [each for each in gc.get_objects() if issubclass(type(each), self._torch.nn.Module)]
-        parameters = {id(each): each for module in found for each in module.parameters(recurse=False)}
+        modules = [one for one in gc.get_objects() if issubclass(type(one), self._torch.nn.Module)]
+        parameters = {id(one): one for module in modules for one in module.parameters(recurse=False)}
         for optimizer in self._optimizers.values():
-            parameters.update((id(each), each) for group in optimizer.param_groups for each in group["params"])
+            parameters.update((id(one), one) for group in optimizer.param_groups for one in group["params"])
             state = [value for values in optimizer.state.values() for value in values.values()]
-            tensors = [each for each in state if hasattr(each, "untyped_storage") and each.dim() > 0]
+            tensors = [one for one in state if hasattr(one, "untyped_storage") and one.dim() > 0]
             self._recorder.tag(tensors, "optimizer state")
-        self._recorder.tag([each for module in found for each in module.buffers(recurse=False)], "buffer")
+        self._recorder.tag([one for module in modules for one in module.buffers(recurse=False)], "buffer")
         self._recorder.tag([*parameters.values()], "parameter")
-        self._recorder.tag([each.grad for each in parameters.values() if each.grad is not None], "gradient")
+        self._recorder.tag([one.grad for one in parameters.values() if one.grad is not None], "gradient")
 
     def result(self, asked: Program) -> StepCalls:
         """The record of the step."""
@@ -445,7 +483,10 @@ class _StepRecorder:
         )
 
     def _batch_size(self, asked: Program) -> int | None:
-        """The parameter of that name of a workload, else the first size of what the model is called with."""
+        """Returns the batch size of the program.
+
+        The parameter of that name of a workload, else the first size of what the model is called with.
+        """
         if asked.form == "workload":
             return self._batch
         return self._first_sizes[0] if len(set(self._first_sizes)) == 1 else None
@@ -488,9 +529,12 @@ def _renumbered(call: Any, numbers: Mapping[int, int]) -> Any:
 
 
 def _without_datasets(storages: Sequence[Storage], calls: Sequence[StepCall]) -> tuple[Storage, ...]:
-    """The memory of a step with data loaders: inputs that no call reads are their data sets, which the host holds."""
+    """Returns the memory of a step without its data sets.
+
+    Inputs of data loaders that no call reads are data sets, which the host holds.
+    """
     used = {use.storage for call in calls for use in (*call.inputs, *call.outputs)}
     return tuple(
-        dataclasses.replace(each, bytes=0) if each.kind == "input" and number not in used else each
-        for number, each in enumerate(storages)
+        dataclasses.replace(storage, bytes=0) if storage.kind == "input" and number not in used else storage
+        for number, storage in enumerate(storages)
     )

@@ -1,4 +1,7 @@
-"""Finishes a recording after the program's end: checks the trace, adds versions, ceilings and status."""
+"""Finishes a recording after the program's end.
+
+It checks the trace and adds versions, ceilings and status.
+"""
 
 import dataclasses
 import gzip
@@ -56,11 +59,12 @@ def _versions() -> Mapping[str, str]:
 
 @dataclass(frozen=True)
 class Ending:
-    """Circumstances of the run: exit status, and how many processors others kept busy as it began.
+    """Circumstances of the run.
 
-    ``status`` is null while the program goes on, and where nobody saw its end. ``telemetry`` is what the sensors said
-    meanwhile; null where they were not asked. ``remarks`` are told with the warnings of the measurement. ``versions``
-    and ``processors`` are those of the machine of the run, which need not be this one.
+    Exit status, and how many processors others kept busy as it began. ``status`` is null while the program goes on, and
+    where nobody saw its end. ``telemetry`` is what the sensors said meanwhile; null where they were not asked.
+    ``remarks`` are told with the warnings of the measurement. ``versions`` and ``processors`` are those of the machine
+    of the run, which need not be this one.
     """
 
     status: int | None
@@ -73,7 +77,10 @@ class Ending:
 
 
 class MeasuredCeilings(Protocol):
-    """The ceilings of the device that a program ran on, and what is doubtful about them; a calibration is one."""
+    """Ceilings of the device that a program ran on.
+
+    And what is doubtful about them; a calibration is one.
+    """
 
     @property
     def device(self) -> Device:
@@ -85,13 +92,19 @@ class MeasuredCeilings(Protocol):
 
 
 class _Skeleton(msgspec.Struct):
-    """As much of a trace as has to be there; the events are only checked for syntax."""
+    """As much of a trace as has to be there.
+
+    The events are only checked for syntax.
+    """
 
     traceEvents: list[msgspec.Raw]  # noqa: N815 - the key of the file
 
 
 def read_notes(files: RankFiles) -> Notes:
-    """The notes that the child of a rank left, or empty ones with a warning when it ended without leaving any."""
+    """Reads the notes that the child of a rank left.
+
+    They are empty with a warning when it ended without leaving any.
+    """
     try:
         notes = msgspec.json.decode(files.notes.read_bytes(), type=Notes)
     except FileNotFoundError:
@@ -107,7 +120,10 @@ def read_notes(files: RankFiles) -> Notes:
 
 
 def _without_unsound(notes: Notes) -> Notes:
-    """The notes without measurements that cannot be; one of them must not cost the recording."""
+    """Returns the notes without measurements that cannot be.
+
+    One of them must not cost the recording.
+    """
     unsound = unsound_fields(notes)
     defaults = Notes()
     return dataclasses.replace(
@@ -118,11 +134,17 @@ def _without_unsound(notes: Notes) -> Notes:
 
 
 def read_all_notes(folder: Path) -> Mapping[int, Notes]:
-    """The notes of every rank that records here, by rank: of those that left some, and of those that are missing."""
-    found = {rank: read_notes(RankFiles(folder, rank)) for rank in _ranks_in(folder)}
-    ranks = min(max((notes.ranks for notes in found.values()), default=1), _MOST_RANKS)
+    """Reads the notes of every rank that records here, by rank.
+
+    They are of those that left some, and of those that are missing.
+    """
+    notes_by_rank = {rank: read_notes(RankFiles(folder, rank)) for rank in _ranks_in(folder)}
+    ranks = min(max((notes.ranks for notes in notes_by_rank.values()), default=1), _MOST_RANKS)
     expected = ranks_present(folder) or range(ranks)
-    return {rank: found.get(rank) or read_notes(RankFiles(folder, rank)) for rank in sorted({*found, *expected})}
+    return {
+        rank: notes_by_rank.get(rank) or read_notes(RankFiles(folder, rank))
+        for rank in sorted({*notes_by_rank, *expected})
+    }
 
 
 def _ranks_in(folder: Path) -> list[int]:
@@ -136,7 +158,10 @@ def _notes_here(folder: Path) -> list[Notes]:
 
 
 def measured_spans(folder: Path) -> tuple[tuple[float, float], ...]:
-    """The stretches of the wall clock in which steps were measured so far, in ns, by the notes of all ranks."""
+    """Returns the stretches in which steps were measured so far.
+
+    They are on the wall clock, in ns, by the notes of all ranks.
+    """
     spans: list[tuple[float, float]] = []
     for notes in _notes_here(folder):
         marks_ns = notes.step_marks_ns
@@ -155,10 +180,13 @@ _CARRIED = {"step_source", "framework", *(each.name for each in dataclasses.fiel
 def finish_recording(
     plan: Plan, notes: Mapping[int, Notes], ending: Ending, ceilings: MeasuredCeilings | None
 ) -> Recording:
-    """The recording of these ranks, written to its folder; each trace gets its final name if it is whole."""
+    """Writes the recording of these ranks to its folder, and returns it.
+
+    Each trace gets its final name if it is whole.
+    """
     folder = Path(plan.folder)
     files = {rank: RankFiles(folder, rank) for rank in notes}
-    defects = {rank: _settle(each.partial, each.trace) for rank, each in files.items()}
+    defects = {rank: _settle(one.partial, one.trace) for rank, one in files.items()}
     traces = tuple(_rank_trace(files[rank], notes[rank]) for rank, why in defects.items() if why is None)
     first = notes[traces[0].rank if traces else min(notes)]
     sampling, complaints = _keep_telemetry(folder, first, ending.telemetry)
@@ -200,17 +228,23 @@ def close_recording(folder: Path, ending: Ending) -> None:
 
 
 def steps_before_the_end(folder: Path) -> int | None:
-    """The steps that were seen of a program that has ended; null if there were none, or their count ended before."""
+    """Counts the steps that were seen of a program that has ended.
+
+    Null if there were none, or their count ended before.
+    """
     notes = _notes_here(folder)
-    if not notes or any(each.is_measured for each in notes):
+    if not notes or any(rank_notes.is_measured for rank_notes in notes):
         return None
-    return max(each.steps_seen for each in notes) or None
+    return max(rank_notes.steps_seen for rank_notes in notes) or None
 
 
 def is_whole(folder: Path) -> bool:
-    """True if every process that was recorded had done its work in order, whatever ended it then."""
+    """True if every process that was recorded had done its work in order.
+
+    Whatever ended it then does not matter.
+    """
     notes = _notes_here(folder)
-    return bool(notes) and all(each.exit_status == 0 and each.step_source != "none" for each in notes)
+    return bool(notes) and all(rank_notes.exit_status == 0 and rank_notes.step_source != "none" for rank_notes in notes)
 
 
 def remove_notes(folder: Path) -> None:
@@ -238,18 +272,20 @@ _NO_TRACE = "no trace was taken"
 
 
 def _rank_warnings(notes: Mapping[int, Notes], defects: Mapping[int, str | None]) -> tuple[str, ...]:
-    """The warnings of all ranks, each once; with the ranks that it is of, unless it is of all.
+    """Returns the warnings of all ranks, each once.
 
-    That there is no trace is said only where nothing else explains it.
+    With the ranks that it is of, unless it is of all. That there is no trace is said only where nothing else explains
+    it.
     """
-    found: dict[str, list[int]] = {}
+    ranks_by_warning: dict[str, list[int]] = {}
     for rank, of_rank in notes.items():
         defect = defects[rank]
         is_explained = defect == _NO_TRACE and of_rank.warnings
         for warning in (*of_rank.warnings, *([defect] if defect and not is_explained else [])):
-            found.setdefault(warning, []).append(rank)
+            ranks_by_warning.setdefault(warning, []).append(rank)
     return tuple(
-        warning if len(ranks) == len(notes) else f"{_name_ranks(ranks)}: {warning}" for warning, ranks in found.items()
+        warning if len(ranks) == len(notes) else f"{_name_ranks(ranks)}: {warning}"
+        for warning, ranks in ranks_by_warning.items()
     )
 
 
@@ -280,7 +316,10 @@ def _settle(partial: Path, final: Path) -> str | None:
 
 
 def _keep_telemetry(folder: Path, notes: Notes, telemetry: Telemetry | None) -> tuple[Sampling | None, tuple[str, ...]]:
-    """The way the sensors were read, with their log written to the folder, and warnings about it."""
+    """Writes the log of the sensors to the folder.
+
+    Returns the way they were read, and warnings about it.
+    """
     if telemetry is None or not telemetry.samples:
         return None, () if telemetry is None else telemetry.notes
     try:
@@ -314,7 +353,10 @@ def _perturbation(notes: Notes) -> float | None:
 
 
 class SensorReading:
-    """The sensors beside a program, read every ``period_s`` until ``stop`` collects the readings; never if it is 0."""
+    """Reads the sensors beside a program.
+
+    Every ``period_s`` until ``stop`` collects the readings; never if it is 0.
+    """
 
     def __init__(self, folder: Path, period_s: float) -> None:
         log = SensorLog(lambda: measured_spans(folder))
@@ -322,7 +364,10 @@ class SensorReading:
         self._readings: Telemetry | None = None
 
     def start(self, process: int) -> None:
-        """Begins to read beside this process. Call it with the signals blocked that the threads must not take."""
+        """Begins to read beside this process.
+
+        Call it with the signals blocked that the threads must not take.
+        """
         if self._monitor is not None:
             self._monitor.start(process)
 
@@ -343,9 +388,10 @@ Wait = Callable[[threading.Event, float], bool]
 
 
 class Follower:
-    """Calls ``when_measured`` once, in its own thread, and sees to it that a program that was told to stop ends.
+    """Calls ``when_measured`` once, in its own thread.
 
-    The event that the call gets is set when the program has ended. ``wait`` waits for it; tests give their own.
+    It sees to it that a program that was told to stop ends. The event that the call gets is set when the program has
+    ended. ``wait`` waits for it; tests give their own.
     """
 
     def __init__(
@@ -358,7 +404,10 @@ class Follower:
         self.is_forced = False
 
     def start(self, child: Child) -> None:
-        """Begins to follow. Call it with the signals blocked that the thread must not take."""
+        """Begins to follow.
+
+        Call it with the signals blocked that the thread must not take.
+        """
         self._thread = threading.Thread(target=self._follow, args=(child,), daemon=True)
         self._thread.start()
 
@@ -374,10 +423,10 @@ class Follower:
             if not self._has_changed():
                 continue
             notes = read_all_notes(self._folder).values()
-            if any(each.stopped for each in notes):
+            if any(rank_notes.stopped for rank_notes in notes):
                 self._end(child)
                 return
-            if not is_measured and notes and all(each.is_measured for each in notes):
+            if not is_measured and notes and all(rank_notes.is_measured for rank_notes in notes):
                 is_measured = True
                 self._when_measured(self._ended)
 
@@ -392,7 +441,10 @@ class Follower:
         return self._seen != seen
 
     def _end(self, child: Child) -> None:
-        """Ends the program if it does not do so itself: some threads and hooks hold it back."""
+        """Ends the program if it does not do so itself.
+
+        Some threads and hooks hold it back.
+        """
         for number, to_group in ((signal.SIGTERM, False), (signal.SIGKILL, True)):
             if self._wait(self._ended, _GRACE_S):
                 return

@@ -1,7 +1,8 @@
-"""The folder of a recording: made, checked and claimed before the program runs, finished or removed after it.
+"""Makes, checks and claims the folder of a recording.
 
-A run that records holds a lock on a file in the folder for as long as its supervisor lives, and leaves a mark with what
-it does. So nobody else records there, and the recording of a run that was killed can be finished.
+It does so before the program runs, and finishes or removes the folder after it. A run that records holds a lock on a
+file in the folder for as long as its supervisor lives, and leaves a mark with what it does. So nobody else records
+there, and the recording of a run that was killed can be finished.
 """
 
 import contextlib
@@ -66,10 +67,11 @@ _IGNORE_FILE, _IGNORE_ALL = ".gitignore", "# Made by bottleneck: recordings are 
 
 @dataclass(frozen=True)
 class RankFiles:
-    """The files of one rank's part of a recording: ``partial`` until the supervisor has found it whole, then ``trace``.
+    """Files of one rank's part of a recording.
 
-    ``light`` is the trace of the window with the fewest options, ``partial_light`` until it is found whole.
-    ``compiled`` describes the kernels of a compiled program, for the trace that lies beside it.
+    The trace is ``partial`` until the supervisor has found it whole, then ``trace``. ``light`` is the trace of the
+    window with the fewest options, ``partial_light`` until it is found whole. ``compiled`` describes the kernels of a
+    compiled program, for the trace that lies beside it.
     """
 
     folder: Path
@@ -121,7 +123,10 @@ def _new_lock(path: Path) -> "FileLock":
 
 
 def try_lock(path: Path) -> "FileLock | None":
-    """The file, locked until it is released or this process ends; null if another has it. OSError if it cannot be."""
+    """Locks a file until it is released or this process ends.
+
+    Null if another has it. Raises OSError if it cannot be locked.
+    """
     from filelock import Timeout
 
     lock = _new_lock(path)
@@ -133,7 +138,10 @@ def try_lock(path: Path) -> "FileLock | None":
 
 
 def is_locked(path: Path) -> bool:
-    """True if a process has locked the file; false for a file that is missing, is a link or cannot be opened."""
+    """True if a process has locked the file.
+
+    False for a file that is missing, is a link or cannot be opened.
+    """
     if path.is_symlink() or not path.is_file():
         return False
     try:
@@ -147,7 +155,10 @@ def is_locked(path: Path) -> bool:
 
 @contextmanager
 def exclusive(folder: Path) -> Iterator[None]:
-    """Keeps other ranks that share the folder out meanwhile, and leaves nothing behind. OSError if it is gone."""
+    """Keeps other ranks that share the folder out meanwhile.
+
+    It leaves nothing behind. Raises OSError if the folder is gone.
+    """
     path = folder / SHARED_LOCK_FILE
     lock = _new_lock(path)
     lock.acquire(poll_interval=0.01)
@@ -177,7 +188,10 @@ class RunState:
 
 
 class FolderClaim:
-    """A folder that is ours to record in, until it is released or forgotten, or this process ends."""
+    """Folder that is ours to record in.
+
+    It is until it is released or forgotten, or this process ends.
+    """
 
     def __init__(self, folder: Path, lock: "FileLock") -> None:
         self._folder, self._lock = folder, lock
@@ -187,14 +201,20 @@ class FolderClaim:
         write_whole(self._folder / CLAIM_FILE, json.dumps(asdict(state)))
 
     def release(self, *, is_finished: bool = True) -> None:
-        """Removes the mark, or leaves it to whoever finishes the work; the folder may be gone already."""
+        """Removes the mark, or leaves it to whoever finishes the work.
+
+        The folder may be gone already.
+        """
         for name in (CLAIM_FILE, LOCK_FILE) if is_finished else (LOCK_FILE,):
             (self._folder / name).unlink(missing_ok=True)
         self._lock.release()
 
 
 def claim(folder: Path) -> FolderClaim | None:
-    """The folder, claimed; null if another run has it. OSError if nothing can be written there."""
+    """Claims the folder.
+
+    Null if another run has it. Raises OSError if nothing can be written there.
+    """
     lock = try_lock(folder / LOCK_FILE)
     if lock is None:
         return None
@@ -213,15 +233,19 @@ def is_claimed(folder: Path) -> bool:
 
 
 def is_unfinished(folder: Path) -> bool:
-    """True for a folder in which a run records, or was killed, before it wrote the recording."""
+    """True for a folder in which a run records, or was killed.
+
+    It has not written the recording then.
+    """
     mark = folder / CLAIM_FILE
     return mark.is_file() and not mark.is_symlink() and not is_recording(folder)
 
 
 def read_run_state(folder: Path) -> RunState | None:
-    """The state of the run that left its mark here; null if there is none that can be read.
+    """Reads the state of the run that left its mark here.
 
-    The folder may have been moved, or come from anywhere: nothing outside of it is meant.
+    Null if there is none that can be read. The folder may have been moved, or come from anywhere: nothing outside of it
+    is meant.
     """
     import msgspec  # the user's program shares a process with this module, not with msgspec
 
@@ -233,7 +257,10 @@ def read_run_state(folder: Path) -> RunState | None:
 
 
 def program_name(program: Program) -> str:
-    """The name of the program as part of that of a folder: 'train' of dir/train.py and of the module package.train."""
+    """Returns the name of the program as part of that of a folder.
+
+    It is 'train' of dir/train.py and of the module package.train.
+    """
     file = Path(program.target)
     names = program.target.split(".") if program.module else [file.parent.name, file.stem]
     name = names[-2] if names[-1] == "__main__" and len(names) > 1 else names[-1]
@@ -246,9 +273,10 @@ class FolderTakenError(UsageError):
 
 
 class RecordingFolder:
-    """A folder for one recording; ``output`` is the one that the user names, null to number one after the program.
+    """Folder for one recording.
 
-    A recording never overwrites what it finds, unless by force, and then only what another recording left.
+    ``output`` is the one that the user names, null to number one after the program. A recording never overwrites what
+    it finds, unless by force, and then only what another recording left.
     """
 
     def __init__(self, output: Path | None, program: str, *, force: bool = False) -> None:
@@ -259,7 +287,10 @@ class RecordingFolder:
         self.folder = Path()
 
     def make(self) -> Path:
-        """The absolute path of the folder, found fit for writing; UsageError, and nothing left behind, if it is not."""
+        """Returns the absolute path of the folder, found fit for writing.
+
+        Raises UsageError, and leaves nothing behind, if it is not.
+        """
         try:
             self.folder = self._new_folder() if self._output is None else self._named_folder(_absolute(self._output))
             self._occupy()
@@ -269,7 +300,10 @@ class RecordingFolder:
         return self.folder
 
     def make_shared(self, join: Callable[[Callable[[], None]], None]) -> None:
-        """As ``make``, for several ranks of one job: ``join`` says which of them comes first and has to make room."""
+        """Makes the folder as ``make`` does, for several ranks of one job.
+
+        ``join`` says which of them comes first and has to make room.
+        """
         assert self._output is not None, "ranks agree on a folder before it is made"
         self.folder = self._named_folder(_absolute(self._output))
         try:
@@ -293,7 +327,10 @@ class RecordingFolder:
                 return
 
     def leave(self, *, is_worth_keeping: bool, is_finished: bool) -> None:
-        """Leaves the folder to others: marked if its recording has to be finished, without it if it holds nothing."""
+        """Leaves the folder to others.
+
+        It is marked if its recording has to be finished, and gone if it holds nothing.
+        """
         if is_worth_keeping:
             self.release(is_finished=is_finished)
         else:
@@ -315,7 +352,10 @@ class RecordingFolder:
             self.discard()
 
     def discard(self) -> bool:
-        """True if the folder is gone: only if it was made here and holds nothing but what a recording leaves."""
+        """Removes the folder if it holds nothing but what a recording leaves.
+
+        True if it is gone: only if it was made here.
+        """
         if self._claim is not None and self.folder in self._made:
             _remove_recording(self.folder, apart_from={LOCK_FILE})
         self.release()
@@ -327,7 +367,10 @@ class RecordingFolder:
         return bool(self._made)
 
     def _new_folder(self) -> Path:
-        """The next folder of this program in RUNS_FOLDER, made; other runs may take numbers meanwhile."""
+        """Makes the next folder of this program in RUNS_FOLDER.
+
+        Other runs may take numbers meanwhile.
+        """
         runs = _absolute(Path(RUNS_FOLDER))
         for number in count(_last_number(runs, self._program) + 1):
             folder = runs / f"{self._program}-{number}"
@@ -376,7 +419,10 @@ class RecordingFolder:
         return True
 
     def _occupy(self) -> None:
-        """Claims the folder, which also proves that it can be written to, and makes room in it."""
+        """Claims the folder and makes room in it.
+
+        That also proves that it can be written to.
+        """
         try:
             self._refuse_what_is_there()
             for name in (CLAIM_FILE, LOCK_FILE):
@@ -415,7 +461,10 @@ def _in_use(folder: Path) -> FolderTakenError:
 
 
 def remove_made(folder: Path) -> None:
-    """Removes a folder that was made for a recording that came to nothing, unless something else lies in it."""
+    """Removes a folder that was made for a recording without a result.
+
+    It stays where something else lies in it.
+    """
     _remove_recording(folder)
     with contextlib.suppress(OSError):
         _remove_folder(folder)
@@ -424,7 +473,10 @@ def remove_made(folder: Path) -> None:
 
 
 def _remove_folder(folder: Path) -> None:
-    """Removes an empty folder, or RUNS_FOLDER with nothing but the ignore file in it; OSError if it holds more."""
+    """Removes an empty folder.
+
+    Also RUNS_FOLDER with nothing but the ignore file in it. Raises OSError if it holds more.
+    """
     is_bare = folder.name == RUNS_FOLDER and [path.name for path in folder.iterdir()] == [_IGNORE_FILE]
     if is_bare:
         (folder / _IGNORE_FILE).unlink(missing_ok=True)
@@ -437,7 +489,10 @@ def _remove_folder(folder: Path) -> None:
 
 
 def _last_number(folder: Path, program: str) -> int:
-    """The highest number of a recording of this program in the folder; 0 where there is none."""
+    """Returns the highest number of a recording of this program.
+
+    It is 0 where the folder has none.
+    """
     try:
         names = [path.name for path in folder.iterdir()]
     except OSError:  # there is no such folder yet; whatever else is wrong shows when one is made in it
@@ -498,7 +553,10 @@ class BlockFolder(RecordingFolder):
         self.folder, self._rank = folder.absolute(), rank
 
     def make(self) -> Path:
-        """The absolute path of the folder, found fit for writing; UsageError if it is not."""
+        """Returns the absolute path of the folder, found fit for writing.
+
+        Raises UsageError if it is not.
+        """
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             if self._force:
@@ -514,7 +572,10 @@ class BlockFolder(RecordingFolder):
         return self.folder
 
     def release(self, *, is_finished: bool = True) -> None:
-        """Leaves the folder; the mark of an unfinished recording goes with the last rank, whichever that is."""
+        """Leaves the folder.
+
+        The mark of an unfinished recording goes with the last rank, whichever that is.
+        """
         if self._claim is None and is_finished:
             for name in (CLAIM_FILE, LOCK_FILE):
                 (self.folder / name).unlink(missing_ok=True)
@@ -526,13 +587,13 @@ class BlockFolder(RecordingFolder):
         return False
 
     def _is_of_others(self, path: Path) -> bool:
-        found = _OF_RANK.fullmatch(path.name)
-        return path.name in {CLAIM_FILE, *_LOCKS} or (found is not None and int(found[1]) != self._rank)
+        match = _OF_RANK.fullmatch(path.name)
+        return path.name in {CLAIM_FILE, *_LOCKS} or (match is not None and int(match[1]) != self._rank)
 
     def _remove_old(self) -> None:
         for path in self.folder.iterdir():
-            found = _OF_RANK.fullmatch(path.name)
-            if found is not None and int(found[1]) == self._rank:
+            match = _OF_RANK.fullmatch(path.name)
+            if match is not None and int(match[1]) == self._rank:
                 path.unlink()
         if self._rank == 0:
             for pattern in _FINISHED:

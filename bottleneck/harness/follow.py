@@ -1,7 +1,8 @@
-"""Records the processes that a program starts, under `--follow-children`: each is a rank of one recording.
+"""Records the processes that a program starts, under `--follow-children`.
 
-Followed are those of `multiprocessing`, however they are started, and Python interpreters that inherit the environment
-of the program. A process takes a rank when it has something to keep; one without torch leaves nothing.
+Each is a rank of one recording. Followed are those of `multiprocessing`, however they are started, and Python
+interpreters that inherit the environment of the program. A process takes a rank when it has something to keep; one
+without torch leaves nothing.
 """
 
 import atexit
@@ -39,24 +40,26 @@ _current: "FollowedProcess | None" = None
 
 
 class FollowedRanks:
-    """Gives this process a rank in the folder of the recording: by its number in the job, else by order.
+    """Gives this process a rank in the folder of the recording.
 
-    ``index`` is its number among the processes of its parent; null where it has none. The program's own process, which
-    may evaluate what its processes have trained, is a rank if it is one of the job, or if it is the first that steps.
+    By its number in the job, else by order. ``index`` is its number among the processes of its parent; null where it
+    has none. The program's own process, which may evaluate what its processes have trained, is a rank if it is one of
+    the job, or if it is the first that steps.
     """
 
     def __init__(self, folder: Path, index: int | None = None, *, is_parent: bool = False) -> None:
         self._folder, self._index, self._is_parent = folder, index, is_parent
 
     def take(self) -> tuple[RankFiles, int]:
-        """The files of the rank that this process takes, and the number of ranks of its job (1: it is of none).
+        """Returns the files of the rank that this process takes.
 
-        Where no rank is left, they lie in a folder that does not exist, so that nothing is kept.
+        And the number of ranks of its job (1: it is of none). Where no rank is left, they lie in a folder that does not
+        exist, so that nothing is kept.
         """
-        known = _rank_in_job()
-        wanted, ranks = known or (self._index or 0, 1)
-        is_late = self._is_parent and known is None and any(self._folder.glob(NOTES_FILES))
-        is_only = known is not None or self._index is not None
+        in_job = _rank_in_job()
+        wanted, ranks = in_job or (self._index or 0, 1)
+        is_late = self._is_parent and in_job is None and any(self._folder.glob(NOTES_FILES))
+        is_only = in_job is not None or self._index is not None
         for rank in () if is_late else [wanted] if is_only else range(_MOST_FOLLOWED):
             files = RankFiles(self._folder, rank)
             try:
@@ -69,7 +72,10 @@ class FollowedRanks:
 
 
 def _rank_in_job() -> tuple[int, int] | None:
-    """Rank and number of ranks by torch's process group, else by the environment; null where neither tells."""
+    """Returns rank and number of ranks of this process in its job.
+
+    By torch's process group, else by the environment; null where neither tells.
+    """
     distributed: Any = getattr(sys.modules.get("torch"), "distributed", None)
     with suppress(Exception):  # a build of torch without it, or one that is half loaded
         if distributed.is_initialized():
@@ -86,7 +92,10 @@ class FollowedProcess:
         self._hook = self._script.hook()
 
     def start(self) -> Sequence[TorchHook]:
-        """The hooks that watch from now on; torch itself is watched at once where it is loaded."""
+        """Returns the hooks that watch from now on.
+
+        torch itself is watched at once where it is loaded.
+        """
         global _current  # noqa: PLW0603 - one process has one measurement
         if _current is not None:
             _current.leave()
@@ -114,7 +123,10 @@ class FollowedProcess:
 
 
 def follow_children(plan: Plan, script: Script) -> None:
-    """Has the processes followed that this program starts from now on; ``script`` is its own measurement."""
+    """Follows the processes that this program starts from now on.
+
+    ``script`` is its own measurement.
+    """
     os.environ[VARIABLE] = plan.to_json()
     theirs = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join((_STARTUP, *([theirs] if theirs else [])))
@@ -122,7 +134,10 @@ def follow_children(plan: Plan, script: Script) -> None:
 
 
 def follow_this_interpreter() -> Sequence[TorchHook]:
-    """The hooks of an interpreter that the program started, before it imports torch or starts a process."""
+    """Returns the hooks of an interpreter that the program started.
+
+    They are set before it imports torch or starts a process.
+    """
     try:
         plan = Plan.from_json(os.environ[VARIABLE])
     except (KeyError, ValueError, TypeError):
@@ -130,7 +145,7 @@ def follow_this_interpreter() -> Sequence[TorchHook]:
     words = " ".join(sys.orig_argv)
     hooks = (_watch_multiprocessing(plan),)
     # A process of `multiprocessing` is followed from its function on.
-    if _SPAWNED in sys.orig_argv or any(each in words for each in _HELPER_COMMANDS):
+    if _SPAWNED in sys.orig_argv or any(word in words for word in _HELPER_COMMANDS):
         return hooks
     followed = FollowedProcess(plan)
     atexit.register(followed.finish)
@@ -138,7 +153,10 @@ def follow_this_interpreter() -> Sequence[TorchHook]:
 
 
 def _watch_multiprocessing(plan: Plan, script: Script | None = None) -> TorchHook:
-    """The hook that has the processes of `multiprocessing` followed; ``script`` is left in a fork."""
+    """Returns the hook by which processes of `multiprocessing` are followed.
+
+    ``script`` is left in a fork.
+    """
     hook = TorchHook({"multiprocessing.process": lambda module: _wrap(module, plan, script)}, {})
     hook.install()
     if "multiprocessing.process" in sys.modules:
@@ -182,7 +200,10 @@ def _index_of(process: Any) -> int | None:
 
 @contextmanager
 def _uninterrupted() -> Iterator[None]:
-    """Ctrl-C reaches all processes of a terminal; here it must not lose what was recorded."""
+    """Keeps Ctrl-C from losing what was recorded.
+
+    It reaches all processes of a terminal.
+    """
     theirs = signal.getsignal(signal.SIGINT)
     if theirs is not None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)

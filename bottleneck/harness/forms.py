@@ -1,4 +1,7 @@
-"""Builds the repeatable step of a workload file, or of a file with ``model`` and ``inputs``."""
+"""Builds the repeatable step of a workload file.
+
+Also of a file with ``model`` and ``inputs``.
+"""
 
 import ast
 import inspect
@@ -18,14 +21,20 @@ VARIABLE = "BOTTLENECK_SELFTEST"
 
 
 def with_injection(step: Step, environment: Mapping[str, str] | None = None) -> Step:
-    """The step with what this process was told to add to it; the step itself where it was told nothing."""
-    told = (os.environ if environment is None else environment).get(VARIABLE, "")
-    kind, _, amount = told.partition(":")
+    """Returns the step with what this process was told to add to it.
+
+    The step itself where it was told nothing.
+    """
+    order = (os.environ if environment is None else environment).get(VARIABLE, "")
+    kind, _, amount = order.partition(":")
     return _KINDS[kind](step, *map(float, amount.split(":"))) if kind in _KINDS else step
 
 
 def more_ops(step: Step, number: float) -> Step:
-    """The step with so many ops more, each of them one call of torch's dispatcher and, on a GPU, one kernel."""
+    """Returns the step with so many ops more.
+
+    Each of them is one call of torch's dispatcher and, on a GPU, one kernel.
+    """
     return _longer(step, number, lambda tensor: tensor.neg())
 
 
@@ -49,10 +58,11 @@ def _longer(step: Step, number: float, call: Callable[[Any], Any]) -> Step:
 
 
 def slower(step: Step, share: float, least_us: float, clock: Callable[[], int] | None = None) -> Step:
-    """The step that goes on computing for this share of its own time, and for so many microseconds at least.
+    """Returns the step that goes on computing for this share of its time.
 
-    By the clock, not by an amount of work, so that the share holds whatever the step does now. On a GPU the work waits
-    for the step and is waited for, or it would hide behind the step; it takes more than asked, then.
+    And for so many microseconds at least. By the clock, not by an amount of work, so that the share holds whatever the
+    step does now. On a GPU the work waits for the step and is waited for, or it would hide behind the step; it takes
+    more than asked, then.
     """
     clock = Undisturbed() if clock is None else clock
     tensor: Any = None
@@ -74,11 +84,12 @@ def slower(step: Step, share: float, least_us: float, clock: Callable[[], int] |
 
 
 class Undisturbed:
-    """A clock that stands still while this thread waits for a processor that others have; in nanoseconds.
+    """Clock that stands still while this thread waits for a processor.
 
-    By the plain clock, a share of a step that got a third of a processor would be three times that share of its work:
-    6 % of a step of 5 ms took 30 to 60 % more on two cores that eight other processes were busy on. Where the system
-    does not tell how long a thread waited (Linux: proc(5), schedstat), it is the plain clock.
+    It is in nanoseconds, and others have the processor then. By the plain clock, a share of a step that got a third of
+    a processor would be three times that share of its work: 6 % of a step of 5 ms took 30 to 60 % more on two cores
+    that eight other processes were busy on. Where the system does not tell how long a thread waited (Linux: proc(5),
+    schedstat), it is the plain clock.
     """
 
     def __init__(self) -> None:
@@ -104,13 +115,19 @@ _KINDS: Mapping[str, Callable[..., Step]] = {"op": more_ops, "sync": more_syncs,
 
 
 def _one() -> Any:
-    """A tensor of a single number where the step computes; torch is there once a step has run."""
+    """Returns a tensor of a single number where the step computes.
+
+    torch is there once a step has run.
+    """
     torch = sys.modules["torch"]
     return torch.ones(1, device="cuda" if is_on_gpu(torch) else "cpu")
 
 
 def _wait_for(tensor: Any) -> None:
-    """Waits for all that was asked of the tensor's GPU; nothing is waited for on a CPU."""
+    """Waits for all that was asked of the tensor's GPU.
+
+    Nothing is waited for on a CPU.
+    """
     if tensor.is_cuda:
         sys.modules["torch"].cuda.synchronize()
 
@@ -134,7 +151,10 @@ def step_with(module: ModuleType, values: Mapping[str, object]) -> Step:
 
 
 def workload_doubling(module: ModuleType, settings: tuple[tuple[str, str], ...]) -> Doubling | None:
-    """Makes the same step at twice its batch size; null for a workload without that parameter."""
+    """Makes the same step at twice its batch size.
+
+    Null for a workload without that parameter.
+    """
     size: object
     if BATCH in dict(settings):
         size = parse_value(dict(settings)[BATCH])
@@ -171,7 +191,10 @@ def inference_step(module: ModuleType) -> Step:
 
 
 def training_step(module: ModuleType) -> Step:
-    """A forward pass, the sum of the means of its floating-point outputs as loss, a backward pass and AdamW."""
+    """Returns a training step of a bare model.
+
+    A forward pass, the sum of the means of its floating-point outputs as loss, a backward pass and AdamW.
+    """
     model, call = module.model.train(), _bind_inputs(module)
     optimizer = sys.modules["torch"].optim.AdamW(model.parameters())
 

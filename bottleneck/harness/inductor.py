@@ -1,9 +1,10 @@
-"""Has Inductor name its C++ kernels in the trace, and notes what each of them reads, writes and computes.
+"""Has Inductor name its C++ kernels in the trace.
 
-It changes one setting of the program's compiler (`cpp.enable_kernel_profile`: a scope around each kernel, whose loops
-and arithmetic stay as they were) and watches three of its functions. Inductor keeps what it compiles under a key that
-includes its settings, so the first measured run of a program compiles anew. The notes ride along in what it keeps: a
-later run, which compiles nothing, has them too.
+It notes what each of them reads, writes and computes. It changes one setting of the program's compiler
+(`cpp.enable_kernel_profile`: a scope around each kernel, whose loops and arithmetic stay as they were) and watches
+three of its functions. Inductor keeps what it compiles under a key that includes its settings, so the first measured
+run of a program compiles anew. The notes ride along in what it keeps: a later run, which compiles nothing, has them
+too.
 """
 
 import json
@@ -52,14 +53,20 @@ class _Varies(Exception):  # noqa: N818 - ends as a reason
 
 @dataclass
 class _Traffic:
-    """Elements of one buffer that a kernel touches: (fewest, most) per distinct way of addressing it."""
+    """Elements of one buffer that a kernel touches.
+
+    They are (fewest, most) per distinct way of addressing it.
+    """
 
     reads: dict[str, tuple[int, int]] = field(default_factory=dict)
     writes: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 def describe_kernel(graph: Any, name: str, nodes: Sequence[Any], arguments: Any) -> CompiledKernel:
-    """The kernel that was generated for scheduler nodes, as ``graph`` (a GraphLowering) and its arguments tell."""
+    """Describes the kernel that was generated for scheduler nodes.
+
+    ``graph`` (a GraphLowering) and its arguments tell.
+    """
     number = getattr(graph, "graph_id", None)
     traced = name if number is None else f"graph_{number}_{name}"
     leaves = [leaf for node in nodes for leaf in node.get_nodes()]
@@ -71,7 +78,10 @@ def describe_kernel(graph: Any, name: str, nodes: Sequence[Any], arguments: Any)
 
 
 def _buffers(graph: Any, leaves: Sequence[Any], arguments: Any) -> Iterator[CompiledBuffer]:
-    """The buffers that are arguments; what lives in registers or in scratch memory of the kernel is none."""
+    """Returns the buffers that are arguments.
+
+    What lives in registers or in scratch memory of the kernel is none.
+    """
     owner = _owners(arguments)
     traffic = {name: _Traffic() for name in owner.values()}
     real = graph.scheduler.mutation_real_name
@@ -96,7 +106,10 @@ def _buffers(graph: Any, leaves: Sequence[Any], arguments: Any) -> Iterator[Comp
 
 
 def _owners(arguments: Any) -> dict[str, str]:
-    """The buffer behind each name that the kernel is called with; names that take turns in one place share it."""
+    """Returns the buffer behind each name that the kernel is called with.
+
+    Names that take turns in one place share it.
+    """
     owner = {name: name for name in (*arguments.input_buffers, *arguments.output_buffers)}
     for inplaced in arguments.inplace_buffers.values():
         names = getattr(inplaced, "other_names", ())
@@ -106,7 +119,10 @@ def _owners(arguments: Any) -> dict[str, str]:
 
 
 def _only_orders(leaf: Any, dep: Any, own: set[str]) -> bool:
-    """True if a dependence moves nothing: before loops overwrite a buffer, whatever else uses it has to be done."""
+    """True if a dependence moves nothing.
+
+    Before loops overwrite a buffer, whatever else uses it has to be done.
+    """
     return type(dep).__name__ == "WeakDep" or (
         type(dep).__name__ == "StarDep" and dep.name in own and not leaf.is_template()
     )
@@ -130,7 +146,10 @@ def _touched(graph: Any, name: str, dep: Any) -> dict[str, tuple[int, int]]:
 
 
 def _bounds(ways: Mapping[str, tuple[int, int]], size: int) -> tuple[int, int] | None:
-    """Distinct elements over all ways of addressing: they may overlap wholly or not at all."""
+    """Bounds the distinct elements over all ways of addressing.
+
+    They may overlap wholly or not at all.
+    """
     if not ways:
         return None
     return min(size, max(low for low, _ in ways.values())), min(size, sum(high for _, high in ways.values()))
@@ -160,7 +179,10 @@ def _size(expression: Any) -> int:
 
 
 def _ops(leaves: Sequence[Any]) -> list[CompiledOp]:
-    """The ops of the captured graph that the nodes stem from, each once per kernel, equal ones counted."""
+    """Returns the ops of the captured graph that the nodes stem from.
+
+    Each counts once per kernel, and equal ones are counted.
+    """
     turns: dict[Any, float] = {}
     for leaf in leaves:
         for origin in _origins(leaf):
@@ -170,7 +192,10 @@ def _ops(leaves: Sequence[Any]) -> list[CompiledOp]:
 
 
 def _turns(leaf: Any) -> float:
-    """The number of times that the innermost loop body of a node runs; a template's loops are its own affair."""
+    """Counts how often the innermost loop body of a node runs.
+
+    A template's loops are its own affair.
+    """
     if leaf.is_template():
         return math.inf
     return math.prod(_size(size) for sizes in leaf.get_ranges() for size in sizes)
@@ -183,7 +208,10 @@ def _origins(leaf: Any) -> Iterable[Any]:
 
 
 def _op(origin: Any, turns: float) -> CompiledOp:
-    """One op with its arguments in the order of its schema, and the part of it that ``turns`` loop turns can do."""
+    """Describes one op with its arguments in the order of its schema.
+
+    And the part of it that ``turns`` loop turns can do.
+    """
     schema = schema_of(origin.target)
     given = dict(origin.kwargs)
     values = [
@@ -208,7 +236,10 @@ SpelledArgument = tuple[Sequence[Any], str, Sequence[Any], str]
 
 
 def spelled_columns(arguments: Iterable[SpelledArgument]) -> list[str]:
-    """JSON of the sizes, types, strides and texts of the arguments of a call, as a trace holds each of them."""
+    """Spells sizes, types, strides and texts of a call's arguments in JSON.
+
+    Each is as a trace holds it.
+    """
     described = list(arguments)
     return [json.dumps([argument[place] for argument in described]) for place in range(4)]
 
@@ -229,12 +260,15 @@ def _argument(value: Any) -> SpelledArgument:
 
 def _tensor(value: Any) -> Any:
     """The stand-in tensor of a node of the captured graph, null for anything else."""
-    found = getattr(value, "meta", {}).get("val") if hasattr(value, "meta") else None
-    return found if hasattr(found, "shape") else None
+    tensor = getattr(value, "meta", {}).get("val") if hasattr(value, "meta") else None
+    return tensor if hasattr(tensor, "shape") else None
 
 
 def _plain(value: Any) -> Any:
-    """A number, flag or text; a node that stands for a number is not known before the call."""
+    """Returns a number, flag or text.
+
+    A node that stands for a number is not known before the call.
+    """
     if hasattr(value, "meta"):
         raise _Varies
     return value
@@ -251,9 +285,10 @@ _NOTES = "bottleneck_notes"
 
 
 class Inductor:
-    """The kernels of every graph that this process has compiled or loaded; ``problem`` says why some are missing.
+    """Kernels of every graph that this process has compiled or loaded.
 
-    ``is_on`` turns true when the program's compiler has been told to name its kernels.
+    ``problem`` says why some are missing. ``is_on`` turns true when the program's compiler has been told to name its
+    kernels.
     """
 
     def __init__(self) -> None:
@@ -264,7 +299,10 @@ class Inductor:
         self._give_back: Callable[[], None] | None = None
 
     def watchers(self) -> dict[str, Callable[[Any], None]]:
-        """Functions to call once a module of the compiler is loaded, by the module's name."""
+        """Returns functions to call once a module of the compiler is loaded.
+
+        They are by the module's name.
+        """
         return {
             INDUCTOR_CONFIG: self._careful(self._name_kernels),
             INDUCTOR_CPP: self._careful(self._watch_generation),
@@ -278,7 +316,10 @@ class Inductor:
                 watch(sys.modules[name])
 
     def rest(self) -> None:
-        """Gives the program its own setting back; what it has compiled meanwhile keeps its names."""
+        """Gives the program its own setting back.
+
+        What it has compiled meanwhile keeps its names.
+        """
         give_back, self._give_back, self.is_on = self._give_back, None, False
         if give_back is not None:
             give_back()
@@ -351,9 +392,10 @@ class Inductor:
         kind.__init__, kind.post_compile = make_and_note, collect_and_finish
 
     def _collect(self, compiled: Any) -> None:
-        """Takes over the notes of a graph that was just compiled, or loaded as it was compiled by an earlier process.
+        """Takes over the notes of a graph.
 
-        A kernel's name holds the number of its graph in the process that compiled it, so that two may share one.
+        It was just compiled, or loaded as it was compiled by an earlier process. A kernel's name holds the number of
+        its graph in the process that compiled it, so that two may share one.
         """
         notes = json.loads(getattr(compiled, _NOTES, "{}"))
         if notes.get("schema") != COMPILED_SCHEMA:
@@ -366,7 +408,10 @@ class Inductor:
 
 
 def _hand_on(compiled: Any, made_from: Sequence[Any]) -> None:
-    """Hangs the notes of the graph that it was made from on what the compiler keeps."""
+    """Hangs the notes of a graph on what the compiler keeps.
+
+    They are those of the graph that it was made from.
+    """
     for source in made_from:
         notes = getattr(source, "__dict__", {}).get(_NOTES)
         if notes is not None:

@@ -1,7 +1,8 @@
-"""Records at which source line each function of the program was, adds that to the trace, and reads those lines' text.
+"""Records the source line of each function of the program over time.
 
-The profiler names a frame by the line at which its function begins, or at which the window found it. It does know the
-line of each call, but only its event tree tells, and no export writes it.
+It adds that to the trace, and reads those lines' text. The profiler names a frame by the line at which its function
+begins, or at which the window found it. It does know the line of each call, but only its event tree tells, and no
+export writes it.
 
 The profiler tells the lines of calls only: `x + 1` is none, and its op would belong to the first line of the function,
 or to the one at which the window found it. Where the text of the program is at hand, operators are found in it.
@@ -35,7 +36,10 @@ _INSTALLED = ("site-packages/", "dist-packages/", "lib/python")
 
 @dataclass(frozen=True)
 class Line:
-    """A stretch at one line, with the methods that torch's exporter asks of every activity."""
+    """Stretch at one line.
+
+    It has the methods that torch's exporter asks of every activity.
+    """
 
     label: str
     start_ns: int
@@ -99,21 +103,29 @@ class WithLines:
         return getattr(self._results, name)
 
     def trace_activities(self) -> list[Any]:
-        """All activities, as torch's exporter in Python asks for them; without lines where none can be told."""
-        activities = [each for each in self._results.trace_activities() if _is_readable(each)]
+        """Returns all activities, as torch's exporter in Python asks for them.
+
+        They are without lines where none can be told.
+        """
+        activities = [activity for activity in self._results.trace_activities() if _is_readable(activity)]
         if self._followed:
-            mine = (each for each in activities if not _is_own_frame(each.name()))
+            mine = (activity for activity in activities if not _is_own_frame(activity.name()))
             return [*_named(mine), *_named(self._followed), *self._own]
         self._look_for_lines(activities)
         return [*_named(activities), *_named(self.lines), *self._own]
 
     def added(self) -> list[Any]:
         """The lines and our own stretches, which torch's exporter in C++ does not know."""
-        self._look_for_lines(each for each in map(NativeActivity, self._results.events()) if _is_readable(each))
+        self._look_for_lines(
+            activity for activity in map(NativeActivity, self._results.events()) if _is_readable(activity)
+        )
         return [*_named(self.lines), *self._own]
 
     def renamed(self, frame: str) -> str | None:
-        """The name of a frame in the trace; null where the followed lines stand for it."""
+        """Returns the name of a frame in the trace.
+
+        Null where the followed lines stand for it.
+        """
         return None if self._followed and _is_own_frame(frame) else with_cell_numbers(frame)
 
     def _look_for_lines(self, activities: Iterable[Any]) -> None:
@@ -122,9 +134,10 @@ class WithLines:
 
     @cached_property
     def siblings(self) -> list[list[Any]]:
-        """The events of each frame; none where this version of torch does not tell them, or the program was followed.
+        """Returns the events of each frame.
 
-        Read once: the tree of a window takes as long to read as its activities.
+        None where this version of torch does not tell them, or the program was followed. Read once: the tree of a
+        window takes as long to read as its activities.
         """
         roots = () if self._followed or not self._has_frames else event_tree(self._results)
         return list(siblings_in(roots)) if roots else []
@@ -148,12 +161,17 @@ def _named(activities: Iterable[Any]) -> Iterable[Any]:
     """The activities; those of a notebook's cells by the numbers of the cells."""
     if not _cell_numbers():
         return activities
-    pairs = ((each, each.name()) for each in activities)
-    return [each if (new := with_cell_numbers(name)) == name else _Renamed(each, new) for each, name in pairs]
+    pairs = ((activity, activity.name()) for activity in activities)
+    return [
+        activity if (new := with_cell_numbers(name)) == name else _Renamed(activity, new) for activity, name in pairs
+    ]
 
 
 def with_cell_numbers(name: str) -> str:
-    """The name of a frame; of one in a notebook's cell with the number of the cell, where IPython tells it."""
+    """Returns the name of a frame.
+
+    Of one in a notebook's cell it is with the number of the cell, where IPython tells it.
+    """
     path, parenthesis, rest = name.partition("(")
     number = _cell_numbers().get(path) if parenthesis else None
     numbered = None if number is None else numbered_cell(path, number)
@@ -161,15 +179,21 @@ def with_cell_numbers(name: str) -> str:
 
 
 def _cell_numbers() -> Mapping[str, int]:
-    """The number of each cell by the name of its file; empty outside of notebooks, and where IPython tells none."""
+    """Returns the number of each cell by the name of its file.
+
+    Empty outside of notebooks, and where IPython tells none.
+    """
     shell = getattr(sys.modules.get("IPython.core.interactiveshell"), "InteractiveShell", None)
     compiler = getattr(getattr(shell, "_instance", None), "compile", None)
-    found = getattr(compiler, "_filename_map", None)  # what IPython names cells by in tracebacks
-    return found if isinstance(found, dict) else {}
+    names = getattr(compiler, "_filename_map", None)  # what IPython names cells by in tracebacks
+    return names if isinstance(names, dict) else {}
 
 
 def _is_readable(activity: Any) -> bool:
-    """True if it has a name: torch 2.13 reads that of the frame in which a module was imported from freed memory."""
+    """True if it has a name that can be read.
+
+    torch 2.13 reads that of the frame in which a module was imported from freed memory.
+    """
     try:
         activity.name()
     except UnicodeDecodeError:
@@ -185,9 +209,9 @@ def _is_own_frame(name: str) -> bool:
 def find_lines(
     siblings: Sequence[list[Any]], activities: Iterable[Any], operators: OperatorLines | None = None
 ) -> list[Line]:
-    """The lines from which code of the program called something; calls from one line that follow each other are one.
+    """Finds the lines from which code of the program called something.
 
-    ``operators`` tells those of ops that no call made.
+    Calls from one line that follow each other are one. ``operators`` tells those of ops that no call made.
     """
     operators = operators or OperatorLines(_read_here)
     frames = [list(_calls_of(events, operators)) for events in siblings]
@@ -197,7 +221,7 @@ def find_lines(
         if frame and frame[-1].end_ns - frame[0].start_ns >= _OPEN_ALL_ALONG * whole_ns:
             _stretch(frame)
     first = {
-        (call.start_ns, call.first): thread for thread, call in {each.thread: each for each in reversed(calls)}.items()
+        (call.start_ns, call.first): thread for thread, call in {one.thread: one for one in reversed(calls)}.items()
     }
     place = _places({**_first_ops(siblings), **first}, activities)
     # A nanosecond more on both sides, so that the call lies inside its line.
@@ -216,9 +240,10 @@ _LONG_NS = 100_000
 
 @dataclass
 class _Call:
-    """Calls from one line: the first one's name, the span of all, the profiler's own number of the thread.
+    """Calls from one line.
 
-    ``follower_ns`` is the start of what follows in the same frame; null at its end.
+    The first one's name, the span of all, the profiler's own number of the thread. ``follower_ns`` is the start of what
+    follows in the same frame; null at its end.
     """
 
     label: str
@@ -230,7 +255,10 @@ class _Call:
 
 
 def _stretch(frame: list[_Call]) -> None:
-    """Lengthens the calls of one frame up to what follows, where long: a function of C goes on without a record."""
+    """Lengthens the calls of one frame up to what follows, where long.
+
+    A function of C goes on without a record.
+    """
     for call in frame:
         if call.follower_ns is not None and call.follower_ns - call.end_ns >= _LONG_NS:
             call.end_ns = call.follower_ns - 2  # lines get a nanosecond more on both sides
@@ -246,7 +274,10 @@ def siblings_in(roots: Sequence[Any]) -> Iterator[list[Any]]:
 
 
 def _calls_of(siblings: list[Any], operators: OperatorLines) -> Iterator[_Call]:
-    """Calls among the events of one frame, those from one line that follow each other as one."""
+    """Returns calls among the events of one frame.
+
+    Those from one line that follow each other are one.
+    """
     current: _Call | None = None
     for event, label in zip(siblings, _labels_of(siblings, operators), strict=True):
         if current is not None and label == current.label:
@@ -263,10 +294,13 @@ def _calls_of(siblings: list[Any], operators: OperatorLines) -> Iterator[_Call]:
 
 
 def _labels_of(siblings: list[Any], operators: OperatorLines) -> list[str | None]:
-    """The label of each event of one frame: of a call by its caller, of an op between calls by the text."""
+    """Labels each event of one frame.
+
+    A call is labelled by its caller, an op between calls by the text.
+    """
     labels = [_label(event) for event in siblings]
-    known = [at for at, label in enumerate(labels) if label is not None]
-    for before, after in itertools.pairwise((-1, *known, len(labels))) if known else ():
+    labelled = [at for at, label in enumerate(labels) if label is not None]
+    for before, after in itertools.pairwise((-1, *labelled, len(labels))) if labelled else ():
         ops = [at for at in range(before + 1, after) if _is_op(siblings[at])]
         sides = [None if at in {-1, len(labels)} else PYTHON_FRAME.match(str(labels[at])) for at in (before, after)]
         frames = {(side["path"], side.string[side.end() :]) for side in sides if side is not None}
@@ -300,30 +334,39 @@ def _label(event: Any) -> str | None:
 
 
 def _first_ops(siblings: Iterable[list[Any]]) -> dict[tuple[int, str], int]:
-    """The profiler's own number of each thread, by start and name of an op in it: torch before 2.13 tells ops alone."""
-    found: dict[int, tuple[int, str]] = {}
+    """Returns the profiler's own number of each thread.
+
+    It is by start and name of an op in it: torch before 2.13 tells ops alone.
+    """
+    by_op: dict[int, tuple[int, str]] = {}
     for event in itertools.chain.from_iterable(siblings):
         if _is_op(event):
-            found.setdefault(event.start_tid, (event.start_time_ns, event.name))
-    return {key: thread for thread, key in found.items()}
+            by_op.setdefault(event.start_tid, (event.start_time_ns, event.name))
+    return {key: thread for thread, key in by_op.items()}
 
 
 def _places(threads: Mapping[tuple[int, str], int], activities: Iterable[Any]) -> dict[int, tuple[int, int]]:
-    """Process and thread, as activities name them, of each of the profiler's own numbers of threads."""
-    found: dict[int, tuple[int, int]] = {}
+    """Returns process and thread of the profiler's own numbers of threads.
+
+    They are as activities name them.
+    """
+    places: dict[int, tuple[int, int]] = {}
     wanted = len({*threads.values()})
     for activity in activities:
         thread = threads.get((activity.timestamp(), activity.name()))
         if thread is not None:
-            found[thread] = (activity.device_id(), activity.resource_id())
-            if len(found) == wanted:
+            places[thread] = (activity.device_id(), activity.resource_id())
+            if len(places) == wanted:
                 break
-    return found
+    return places
 
 
 @cache
 def is_program(file: str) -> bool:
-    """True if a file, whose name the profiler may have cut at an entry of sys.path, is neither installed nor ours."""
+    """True if a file is the program's: neither installed nor ours.
+
+    The profiler may have cut its name at an entry of sys.path.
+    """
     if (file.startswith("<") and not file.startswith("<ipython-input-")) or any(part in file for part in _INSTALLED):
         return False
     package = file.replace(os.sep, "/").split("/")[0].removesuffix(".py")
@@ -343,10 +386,11 @@ _LOADED_S = time.time()
 
 
 def texts_of(lines: Iterable[Line], folder: str, loaded_s: float = _LOADED_S) -> dict[str, str]:
-    """The text of these lines in short by 'model.py:57', without secrets; those that take most time, up to a bound.
+    """Reads the text of these lines in short by 'model.py:57'.
 
-    Names that the profiler has cut are looked for in sys.path, whose relative entries begin in ``folder``. A line has
-    no text where files of one name differ in it, and where its file was written after ``loaded_s``.
+    It is without secrets, and of those that take most time, up to a bound. Names that the profiler has cut are looked
+    for in sys.path, whose relative entries begin in ``folder``. A line has no text where files of one name differ in
+    it, and where its file was written after ``loaded_s``.
     """
     spent_ns: Counter[str] = Counter()
     for line in lines:
@@ -357,15 +401,18 @@ def texts_of(lines: Iterable[Line], folder: str, loaded_s: float = _LOADED_S) ->
         match = PYTHON_FRAME.match(label)
         if match is not None:
             number = int(match["line"])
-            found = read(match["path"])
-            text = kept_source(found[number - 1]) if 0 < number <= len(found) else ""
+            file_lines = read(match["path"])
+            text = kept_source(file_lines[number - 1]) if 0 < number <= len(file_lines) else ""
             key = f"{file_of(with_cell_numbers(label).partition('(')[0])}:{number}"
             texts[key] = text if texts.get(key, text) == text else ""
     return {key: text for key, text in texts.items() if text}
 
 
 def lines_of_steps(lines: Iterable[Line], marks_ns: Sequence[int]) -> frozenset[str]:
-    """The lines, 'model.py:57', that half of the steps between these marks or more were at."""
+    """Returns the lines, 'model.py:57', at which most of the steps were.
+
+    That is half of the steps between these marks or more.
+    """
     steps: dict[str, set[int]] = {}
     for line in lines:
         match = PYTHON_FRAME.match(line.label)
@@ -374,11 +421,14 @@ def lines_of_steps(lines: Iterable[Line], marks_ns: Sequence[int]) -> frozenset[
             key = f"{os.path.basename(match['path'])}:{match['line']}"  # noqa: PTH119 - as plain text
             steps.setdefault(key, set()).add(step)
     least = max(1, (len(marks_ns) - 1) / 2)
-    return frozenset(key for key, found in steps.items() if len(found) >= least)
+    return frozenset(key for key, numbers in steps.items() if len(numbers) >= least)
 
 
 def _read_here(name: str) -> Sequence[str]:
-    """The lines of a file of the program, its folder as far as it is known now."""
+    """Reads the lines of a file of the program.
+
+    Its folder is taken as far as it is known now.
+    """
     try:
         return _read_lines(name, os.getcwd(), _LOADED_S)  # noqa: PTH109 - as plain text
     except OSError:
@@ -386,7 +436,10 @@ def _read_here(name: str) -> Sequence[str]:
 
 
 def _read_lines(name: str, folder: str, loaded_s: float) -> Sequence[str]:
-    """The lines of a file of the program; none where it is not at hand, not unique or not what was loaded."""
+    """Reads the lines of a file of the program.
+
+    None where it is not at hand, not unique or not what was loaded.
+    """
     in_memory = linecache.cache.get(name)
     if in_memory is not None and len(in_memory) == 4 and in_memory[1] is None:  # a cell of a notebook
         return in_memory[2]
@@ -405,9 +458,10 @@ _MOST_FILES = 200
 
 
 def program_lines(loaded_s: float = _LOADED_S) -> Iterator[tuple[str, Sequence[str]]]:
-    """The loaded files of the program with their lines, that of `__main__` first; not those that were written since.
+    """Returns the loaded files of the program with their lines.
 
-    The files are read as text; nothing of the program is called.
+    That of `__main__` comes first; those that were written since are left out. The files are read as text; nothing of
+    the program is called.
     """
     main = sys.modules.get("__main__")
     modules = [module for module in (main, *sys.modules.values()) if type(module) is ModuleType]
@@ -426,7 +480,10 @@ def program_lines(loaded_s: float = _LOADED_S) -> Iterator[tuple[str, Sequence[s
 
 
 def texts_at(places: Collection[str]) -> dict[str, str]:
-    """The text of these lines ('model.py:57') of the program's loaded files in short, without secrets."""
+    """Reads the text of these lines ('model.py:57') in short.
+
+    They are of the program's loaded files, and without secrets.
+    """
     texts: dict[str, str] = {}
     for file, lines in program_lines() if places else ():
         name = os.path.basename(file)  # noqa: PTH119 - as plain text
@@ -445,7 +502,10 @@ Tracer = Callable[[FrameType, str, Any], Any]
 
 
 class LineTracer:
-    """Notes the stretches that one thread spends in each line of the program's own files while it is on."""
+    """Notes the stretches that one thread spends in each line.
+
+    The lines are those of the program's own files, while it is on.
+    """
 
     def __init__(self) -> None:
         self.lines: list[Line] = []
@@ -454,7 +514,10 @@ class LineTracer:
         self._is_on = False
 
     def start(self) -> None:
-        """Begins, in this thread, with the functions that are under way; not where a debugger watches."""
+        """Begins, in this thread, with the functions that are under way.
+
+        Not where a debugger watches.
+        """
         if sys.gettrace() is not None or not _may_trace():
             return
         self._is_on = True
@@ -502,14 +565,17 @@ class LineTracer:
 
     def _is_own(self, frame: FrameType) -> bool:
         name = frame.f_code.co_filename
-        known = self._known.get(name)
-        if known is None:
-            known = self._known[name] = is_own_file(name)
-        return known
+        is_own = self._known.get(name)
+        if is_own is None:
+            is_own = self._known[name] = is_own_file(name)
+        return is_own
 
 
 def is_own_file(file: str) -> bool:
-    """True for a whole path to a file of the program's own: neither installed, nor torch's, nor ours."""
+    """True for a whole path to a file of the program's own.
+
+    It is neither installed, nor torch's, nor ours.
+    """
     return not file.startswith((OURS, _torch_folder())) and is_program(file)
 
 
@@ -518,5 +584,8 @@ def _torch_folder() -> str:
 
 
 def _may_trace(version: tuple[int, ...] = sys.version_info[:2]) -> bool:
-    """True if tracing leaves alone what runs compiled: seen with Python 3.11, whose successors trace in another way."""
+    """True if tracing leaves alone what runs compiled.
+
+    Seen with Python 3.11, whose successors trace in another way.
+    """
     return version <= (3, 11) or not may_trace_hooks()

@@ -1,4 +1,7 @@
-"""Reads this machine's CPU, memory, control groups and cache folder from the system, without torch."""
+"""Reads facts of this machine from the system, without torch.
+
+They are of its CPU, memory, control groups and cache folder.
+"""
 
 import os
 import platform
@@ -20,7 +23,10 @@ _OOM_KILLS = re.compile(r"^oom_kill (\d{1,18})$", re.MULTILINE)
 
 
 def processor_quota(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float | None:
-    """Processors' worth of time that the groups grant, by the strictest of them; null where none limits it."""
+    """Returns processors' worth of time that the groups grant.
+
+    By the strictest of them; null where none limits it.
+    """
     grants = []
     for folder in _with_parents(root, membership):
         numbers = _numbers(folder / "cpu.max") or [
@@ -33,7 +39,10 @@ def processor_quota(root: Path = ROOT, membership: Path = MEMBERSHIP) -> float |
 
 
 def group_memory_left(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int | None:
-    """Bytes that the groups still grant, by the strictest of them; null where none limits it."""
+    """Returns the bytes that the groups still grant.
+
+    By the strictest of them; null where none limits it.
+    """
     left = []
     for folder in _with_parents(root, membership):
         for limit, used in (("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")):
@@ -44,23 +53,26 @@ def group_memory_left(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int |
 
 
 def count_memory_kills(root: Path = ROOT, membership: Path = MEMBERSHIP) -> int | None:
-    """The number of kills for lack of memory in this process's own group; null where it does not count them.
+    """Counts the kills for lack of memory in this process's own group.
 
-    Version 2 counts in `memory.events`, version 1 in `memory.oom_control`.
+    Null where it does not count them. Version 2 counts in `memory.events`, version 1 in `memory.oom_control`.
     """
     for folder in _own_folders(root, membership):
         for name in ("memory.events", "memory.oom_control"):
             try:
-                found = _OOM_KILLS.search((folder / name).read_text(encoding="utf-8"))
+                match = _OOM_KILLS.search((folder / name).read_text(encoding="utf-8"))
             except OSError:
                 continue
-            if found:
-                return int(found[1])
+            if match:
+                return int(match[1])
     return None
 
 
 def _own_folders(root: Path, membership: Path) -> list[Path]:
-    """The folders of the groups that this process is in, one per line of ``membership``."""
+    """Returns the folders of the groups that this process is in.
+
+    One per line of ``membership``.
+    """
     try:
         lines = membership.read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -70,15 +82,21 @@ def _own_folders(root: Path, membership: Path) -> list[Path]:
 
 
 def _with_parents(root: Path, membership: Path) -> list[Path]:
-    """Those folders and those of the groups around them; the usual ones, too, which a container may see instead."""
-    found = [root, root / "cpu", root / "cpu,cpuacct", root / "memory"]
+    """Returns those folders and those of the groups around them.
+
+    The usual ones too, which a container may see instead.
+    """
+    folders = [root, root / "cpu", root / "cpu,cpuacct", root / "memory"]
     for own in _own_folders(root, membership):
-        found += [each for each in (own, *own.parents) if each.is_relative_to(root)]
-    return list(dict.fromkeys(found))
+        folders += [parent for parent in (own, *own.parents) if parent.is_relative_to(root)]
+    return list(dict.fromkeys(folders))
 
 
 def _numbers(path: Path) -> list[float]:
-    """The numbers in a file; empty where there is none, or 'max' stands for no limit."""
+    """Reads the numbers in a file.
+
+    Empty where there is none, or 'max' stands for no limit.
+    """
     try:
         return [float(word) for word in path.read_text(encoding="utf-8").split()]
     except (OSError, ValueError):
@@ -98,7 +116,10 @@ _USUAL_LAST_BYTES = 32 * 2**20
 
 @dataclass(frozen=True)
 class CpuFacts:
-    """The CPU as the system describes it; ``identity`` tells apart what shares a name (family, model, stepping)."""
+    """The CPU as the system describes it.
+
+    ``identity`` tells apart what shares a name (family, model, stepping).
+    """
 
     model: str
     identity: str
@@ -128,15 +149,19 @@ def cpu_facts(cpuinfo: Path = _CPUINFO, caches: Path = _CACHES) -> CpuFacts:
 
 
 def allowance() -> str:
-    """The limits on the threads of a program started here: processors that it may use, and settings that lower them."""
+    """Returns the limits on the threads of a program started here.
+
+    They are processors that it may use, and settings that lower them.
+    """
     settings = [f"{name}={os.environ[name]}" for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if name in os.environ]
     return " ".join([f"{usable_processors()} processors", *settings])
 
 
 def threads_from_environment() -> int | None:
-    """The number of threads that the environment gives to torch; null where it sets none.
+    """Returns the number of threads that the environment gives to torch.
 
-    MKL's variable goes before OpenMP's: a torch with MKL takes over the number that MKL has settled on.
+    Null where it sets none. MKL's variable goes before OpenMP's: a torch with MKL takes over the number that MKL has
+    settled on.
     """
     for name in ("MKL_NUM_THREADS", "OMP_NUM_THREADS"):
         first = os.environ.get(name, "").partition(",")[0].strip()
@@ -151,7 +176,10 @@ def usable_processors() -> int:
 
 
 def find_compiler() -> str | None:
-    """The C++ compiler that CXX names, else one of the usual names; null where there is none."""
+    """Finds the C++ compiler that CXX names, else one of the usual names.
+
+    Null where there is none.
+    """
     named = (os.environ.get("CXX", ""), "g++", "clang++", "c++", "cc")
     return next((path for name in named if name and (path := shutil.which(name))), None)
 
@@ -161,7 +189,10 @@ COMPILATIONS = "compilations"
 
 
 def cache_folder() -> Path:
-    """Our folder in the user's cache; a temporary one for a user without a home, as in some containers."""
+    """Returns our folder in the user's cache.
+
+    A temporary one for a user without a home, as in some containers.
+    """
     import platformdirs
 
     with suppress(RuntimeError):  # as recent versions answer for a user without a home; others give a relative path
@@ -172,7 +203,10 @@ def cache_folder() -> Path:
 
 
 def busy_processors() -> float:
-    """Processors kept busy on average over the last minute; 0 where the system does not tell."""
+    """Returns the processors kept busy on average over the last minute.
+
+    It is 0 where the system does not tell.
+    """
     try:
         return os.getloadavg()[0]
     except (OSError, AttributeError):
@@ -180,7 +214,10 @@ def busy_processors() -> float:
 
 
 def torch_version() -> str:
-    """The version of the torch that is installed, found without importing it; empty when there is none."""
+    """Returns the version of the torch that is installed.
+
+    It is found without importing torch; empty when there is none.
+    """
     from importlib import metadata  # reads the format of e-mail, and few commands ask for a version
 
     try:
@@ -200,15 +237,15 @@ def _first_block(cpuinfo: Path) -> dict[str, str]:
 
 def _cache_sizes(caches: Path) -> dict[int, int]:
     """Bytes by level of the caches that serve data to the first processor."""
-    found = {}
+    sizes = {}
     for folder in sorted(caches.glob("index*")):
         try:
             level, size, kind = ((folder / name).read_text().strip() for name in ("level", "size", "type"))
             if kind != "Instruction":
-                found[int(level)] = int(size[:-1]) * _UNITS[size[-1]]
+                sizes[int(level)] = int(size[:-1]) * _UNITS[size[-1]]
         except (OSError, ValueError, KeyError, IndexError):
             continue
-    return found
+    return sizes
 
 
 def _memory_bytes() -> int | None:
@@ -225,18 +262,27 @@ _RESET_PEAK = "5"  # what proc(5) has one write to reset the peak resident size
 
 
 def peak_resident_bytes() -> int | None:
-    """Most memory that this process had resident at once; null where the system does not tell."""
+    """Returns the most memory that this process had resident at once.
+
+    Null where the system does not tell.
+    """
     return _entry(_STATUS, "VmHWM:")
 
 
 def available_bytes(root: Path = ROOT, membership: Path = MEMBERSHIP, meminfo: Path = _MEMORY) -> int | None:
-    """Memory that can be had without swapping, within the limits of the control groups; null where neither is known."""
+    """Returns the memory that can be had without swapping.
+
+    Within the limits of the control groups; null where neither is known.
+    """
     amounts = (_entry(meminfo, "MemAvailable:"), group_memory_left(root, membership))
     return min((amount for amount in amounts if amount is not None), default=None)
 
 
 def reset_peak(torch: Any) -> bool:
-    """Makes the peak begin anew; whether the system allowed it. Never for a script: it may ask for its peak itself."""
+    """Makes the peak begin anew; true if the system allowed it.
+
+    Never for a script: it may ask for its peak itself.
+    """
     if is_on_gpu(torch):
         for index in range(torch.cuda.device_count()):
             torch.cuda.reset_peak_memory_stats(index)
@@ -249,7 +295,10 @@ def reset_peak(torch: Any) -> bool:
 
 
 def peak_memory(torch: Any, *, was_reset: bool) -> PeakMemory:
-    """The peak since it was made to begin anew, else since the program started: of its fullest GPU, or the process."""
+    """Returns the peak since it was made to begin anew.
+
+    Else since the program started. It is of its fullest GPU, or the process.
+    """
     since: Literal["steps", "start"] = "steps" if was_reset else "start"
     if is_on_gpu(torch):
         cuda = torch.cuda
@@ -262,7 +311,10 @@ def peak_memory(torch: Any, *, was_reset: bool) -> PeakMemory:
 
 
 def peak_of_script(torch: Any) -> PeakMemory:
-    """The peak of a script since it started: its GPU's. That of the process holds what our own first windows took."""
+    """Returns the peak of a script since it started: its GPU's.
+
+    That of the process holds what our own first windows took.
+    """
     if is_on_gpu(torch):
         return peak_memory(torch, was_reset=False)
     return PeakMemory(None, "process", "start", "the peak of a script's process holds what profiling took, too")
@@ -274,7 +326,10 @@ def is_on_gpu(torch: Any) -> bool:
 
 
 def measure_child_work() -> ChildWork:
-    """The CPU time of this process and of those that it started, as far as it has waited for these."""
+    """Returns the CPU time of this process and of those that it started.
+
+    As far as it has waited for these.
+    """
     spent = os.times()
     # The counter of multiprocessing's processes, which shows the next number: "count(3)".
     counter = getattr(sys.modules.get("multiprocessing.process"), "_process_counter", None)

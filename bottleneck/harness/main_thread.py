@@ -1,4 +1,7 @@
-"""Runs our work in the main thread of the user's program: calls from other threads, and saving on a deadly signal."""
+"""Runs our work in the main thread of the user's program.
+
+That is for calls from other threads, and for saving on a deadly signal.
+"""
 
 import _thread
 import contextlib
@@ -17,9 +20,9 @@ _STDLIB = sysconfig.get_path("stdlib") + os.sep
 
 
 def call_in_main_thread_after(seconds: float, callback: Callable[[], None]) -> None:
-    """Calls back in the main thread, between two of its bytecodes, once the time is over.
+    """Calls back in the main thread once the time is over.
 
-    The wait is a bare thread's: the program does not find it among its own.
+    It does so between two of its bytecodes. The wait is a bare thread's: the program does not find it among its own.
     """
 
     def pending(_: object) -> int:
@@ -42,7 +45,10 @@ _alive: list[Any] = []
 
 
 def run_in_main_thread(work: Callable[[], None], seconds: float) -> None:
-    """Has the main thread do the work; returns after these seconds at the latest, when it may do it later."""
+    """Has the main thread do the work.
+
+    Returns after these seconds at the latest, when it may do it later.
+    """
     main = threading.main_thread().ident
     done = threading.Event()
 
@@ -58,9 +64,9 @@ def run_in_main_thread(work: Callable[[], None], seconds: float) -> None:
 
 
 def is_between_ops(thread: int) -> bool:
-    """True if a thread has ended, or waits in a function of the standard library: no op of torch's is under way there.
+    """True if a thread has ended, or waits in the standard library.
 
-    False means nothing: the thread may be anywhere.
+    No op of torch's is under way there. False means nothing: the thread may be anywhere.
     """
     frame = sys._current_frames().get(thread)
     if frame is None:
@@ -79,17 +85,20 @@ def is_wakeable() -> bool:
 
 
 def make_wakeable() -> None:
-    """Installs the handler that lets other threads interrupt waits of the main thread; it stays.
+    """Installs a handler that lets others interrupt the main thread's waits.
 
-    SIGURG is ignored by default, and left alone where the program handles it. Without the handler a main thread that
-    waits for another (``thread.join()``) does what it is given only when that wait is over.
+    It stays. SIGURG is ignored by default, and left alone where the program handles it. Without the handler a main
+    thread that waits for another (``thread.join()``) does what it is given only when that wait is over.
     """
     if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGURG) == signal.SIG_DFL:
         signal.signal(signal.SIGURG, _do_nothing)
 
 
 def make_unwakeable() -> None:
-    """Restores the default, in the main thread only, unless the program has a handler of its own by now."""
+    """Restores the default, in the main thread only.
+
+    Not where the program has a handler of its own by now.
+    """
     if threading.current_thread() is threading.main_thread() and is_wakeable():
         signal.signal(signal.SIGURG, signal.SIG_DFL)
 
@@ -98,7 +107,10 @@ DEADLY = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasatt
 
 
 class SaveOnSignal:
-    """Saves what was recorded before a signal ends the program; only for signals that the program does not handle."""
+    """Saves what was recorded before a signal ends the program.
+
+    Only for signals that the program does not handle.
+    """
 
     def __init__(self, save: Callable[[], None], signals: Sequence[signal.Signals] = DEADLY) -> None:
         self._save, self._signals = save, signals
@@ -106,7 +118,10 @@ class SaveOnSignal:
         self._is_saving = False
 
     def install(self) -> None:
-        """From now on a deadly signal saves first. Python allows handlers in the main thread only."""
+        """Makes a deadly signal save first from now on.
+
+        Python allows handlers in the main thread only.
+        """
         if threading.current_thread() is not threading.main_thread():
             return
         for number in self._signals:
@@ -115,7 +130,10 @@ class SaveOnSignal:
                 self._installed.append(number)
 
     def remove(self) -> None:
-        """Restores the default, unless the program has put a handler of its own there meanwhile, or is dying."""
+        """Restores the default.
+
+        Not where the program has put a handler of its own there meanwhile, or is dying.
+        """
         if self._is_saving or threading.current_thread() is not threading.main_thread():
             return
         while self._installed:

@@ -1,6 +1,7 @@
-"""Passes `bottleneck.step()` calls of the program on to its measurement; imports nothing, as any program imports it.
+"""Passes `bottleneck.step()` calls of the program on to its measurement.
 
-``supervisor`` is told of a `bottleneck.record` block; null where `bottleneck run` does not measure this process.
+It imports nothing, as any program imports it. ``supervisor`` is told of a `bottleneck.record` block; null where
+`bottleneck run` does not measure this process.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,7 @@ _listener: Callable[[], None] | None = None
 
 
 def step() -> None:
-    """Ends a step here: call it at the end of each turn of the loop that is measured.
+    """Ends a step here: call it at the end of each turn of the loop.
 
     It overrules what `bottleneck run` or `bottleneck.record` would take for the steps by itself. Where neither
     measures, it does nothing and costs under a tenth of a microsecond.
@@ -20,7 +21,10 @@ def step() -> None:
 
 
 def listen(listener: Callable[[], None]) -> None:
-    """Has the listener called at each step from now on, in the thread that ends it; there is one at a time."""
+    """Has the listener called at each step from now on.
+
+    It is called in the thread that ends the step; there is one listener at a time.
+    """
     global _listener  # noqa: PLW0603 - one process has one loop that is measured
     _listener = listener
 
@@ -33,6 +37,9 @@ def forget(listener: Callable[[], None]) -> None:
 
 
 def supervise(told_of_block: Callable[[], None]) -> None:
-    """Says that `bottleneck run` measures this process, and whom to tell of a block that it would record itself."""
+    """Says that `bottleneck run` measures this process.
+
+    And whom to tell of a block that it would record itself.
+    """
     global supervisor  # noqa: PLW0603 - as above
     supervisor = told_of_block

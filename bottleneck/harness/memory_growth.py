@@ -1,7 +1,7 @@
-"""Compares the memory of the process at two step boundaries, and finds the variables that hold more tensors each time.
+"""Compares the memory of the process at two step boundaries.
 
-A look reads types, lengths and references of the program's own containers; it calls nothing of the program's. It is
-taken outside of the steps that are measured.
+It finds the variables that hold more tensors each time. A look reads types, lengths and references of the program's own
+containers; it calls nothing of the program's. It is taken outside of the steps that are measured.
 """
 
 import ast
@@ -37,7 +37,10 @@ _ADDING = {"append", "appendleft", "extend", "extendleft", "insert", "update", "
 
 @dataclass(frozen=True)
 class _Holding:
-    """A variable that holds tensors: of a container its identity and length, of a sum the length of its graph."""
+    """Variable that holds tensors.
+
+    Of a container its identity and length, of a sum the length of its graph.
+    """
 
     name: str
     file: str
@@ -48,9 +51,10 @@ class _Holding:
 
 
 class MemoryLook:
-    """The memory of the process, and its variables that hold tensors, at one step boundary.
+    """Memory of the process, and its variables that hold tensors.
 
-    ``step`` is the function that is repeated where the harness repeats it: its variables are in no frame then.
+    They are those at one step boundary. ``step`` is the function that is repeated where the harness repeats it: its
+    variables are in no frame then.
     """
 
     def __init__(self, torch: Any, step: object = None, clock: Callable[[], float] = time.thread_time) -> None:
@@ -79,7 +83,10 @@ class MemoryLook:
         return None
 
     def _tensor_in(self, value: object) -> Any:
-        """The tensor that an entry is, or that it holds; null where it holds none."""
+        """Returns the tensor that an entry is, or that it holds.
+
+        Null where it holds none.
+        """
         if self._tensor is None:
             return None
         if self._tensor in type(value).__mro__:
@@ -92,7 +99,10 @@ class MemoryLook:
         return next((part for part in parts[-_MOST_PARTS:] if self._tensor in type(part).__mro__), None)
 
     def _is_plain(self, value: object) -> bool:
-        """True for a tensor of torch's own class: others may run code of the program when they are read."""
+        """True for a tensor of torch's own class.
+
+        Others may run code of the program when they are read.
+        """
         return type(value) is self._tensor
 
     def _has_graph(self, tensor: Any) -> bool:
@@ -102,7 +112,10 @@ class MemoryLook:
 def growth_between(
     before: MemoryLook, after: MemoryLook, steps: int, torch: Any, left: Callable[[], int | None] = available_bytes
 ) -> MemoryGrowth | None:
-    """The growth per step of memory, and the variables that hold more tensors; null where too few steps lie between."""
+    """Returns the growth per step of memory.
+
+    And the variables that hold more tensors; null where too few steps lie between.
+    """
     if steps < _LEAST_STEPS:
         return None
     host = max(after.host_bytes - before.host_bytes, 0.0) / steps
@@ -130,7 +143,7 @@ def _keepers(
             grown.append((now, per_step))
     # One list has several names where it is passed on: the innermost frame comes first.
     seen: set[int] = set()
-    grown.sort(key=lambda each: not each[0].has_graph)
+    grown.sort(key=lambda row: not row[0].has_graph)
     for now, per_step in grown:
         if now.identity in seen and not now.is_sum:
             continue
@@ -141,7 +154,10 @@ def _keepers(
 
 
 def variables_of(frame: FrameType | None, step: object) -> Iterator[tuple[str, str, object]]:
-    """File, name and value of the program's variables: of its frames, its main module and the step that is repeated."""
+    """Yields file, name and value of the program's variables.
+
+    They are of its frames, its main module and the step that is repeated.
+    """
     scopes: list[tuple[str, Mapping[str, object]]] = []
     if type(step) is FunctionType:
         scopes += [(step.__code__.co_filename, _closure_of(step)), (step.__code__.co_filename, step.__globals__)]
@@ -160,38 +176,44 @@ def variables_of(frame: FrameType | None, step: object) -> Iterator[tuple[str, s
             if type(name) is str and not name.startswith("__"):
                 yield file, name, value
                 if name == "self":
-                    yield from ((file, f"self.{key}", each) for key, each in fields_of(value))
+                    yield from ((file, f"self.{key}", field) for key, field in fields_of(value))
 
 
 def locals_of(frame: FrameType) -> Mapping[str, object]:
-    """The variables of a frame. Until Python 3.12 a function keeps the snapshot, and all in it alive: it is emptied."""
+    """Returns the variables of a frame.
+
+    Until Python 3.12 a function keeps the snapshot, and all in it alive: it is emptied.
+    """
     if not frame.f_code.co_flags & _OPTIMIZED or sys.version_info >= (3, 13):
         return frame.f_locals
     if sys.gettrace() is not None:  # a debugger may write the snapshot back
         return {}
     snapshot = frame.f_locals
-    found = dict(snapshot)
+    variables = dict(snapshot)
     snapshot.clear()
-    return found
+    return variables
 
 
 def _closure_of(function: FunctionType) -> Mapping[str, object]:
-    found: dict[str, object] = {}
+    variables: dict[str, object] = {}
     code: CodeType = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=False):
         try:
-            found[name] = cell.cell_contents
+            variables[name] = cell.cell_contents
         except ValueError:  # not assigned yet
             continue
-    return found
+    return variables
 
 
 def fields_of(instance: object) -> Iterator[tuple[str, object]]:
-    """The attributes that an object holds itself; none where reading them might run code of the program."""
+    """Returns the attributes that an object holds itself.
+
+    None where reading them might run code of the program.
+    """
     kind = type(instance)
     if kind.__getattribute__ is not object.__getattribute__:
         return
-    slot = next((vars(each)["__dict__"] for each in kind.__mro__ if "__dict__" in vars(each)), None)
+    slot = next((vars(base)["__dict__"] for base in kind.__mro__ if "__dict__" in vars(base)), None)
     if type(slot) is GetSetDescriptorType:
         for name, value in list(object.__getattribute__(instance, "__dict__").items())[:_MOST_VARIABLES]:
             if type(name) is str:
@@ -199,9 +221,12 @@ def fields_of(instance: object) -> Iterator[tuple[str, object]]:
 
 
 def _length_of(container: Any) -> int:
-    """Entries of a container of an exact built-in type, with those of lists that are its values."""
+    """Counts the entries of a container of an exact built-in type.
+
+    Those of lists that are its values count too.
+    """
     inner = list(dict.values(container))[:_MOST_INNER] if type(container) in _MAPPINGS else []
-    return len(container) + sum(len(each) for each in inner if type(each) in _SEQUENCES)
+    return len(container) + sum(len(entry) for entry in inner if type(entry) in _SEQUENCES)
 
 
 def _last_of(container: Any) -> object:
@@ -212,19 +237,22 @@ def _last_of(container: Any) -> object:
 
 
 def _additions(tensor: Any) -> int:
-    """The number of additions in a row that made this tensor, up to a bound."""
+    """Counts the additions in a row that made this tensor.
+
+    Up to a bound.
+    """
     node, count = tensor.grad_fn, 0
     while node is not None and count < _LONGEST_CHAIN and type(node).__name__ == "AddBackward0":
-        following = [each[0] for each in node.next_functions if each[0] is not None]
-        node = next((each for each in following if type(each).__name__ == "AddBackward0"), None)
+        following = [entry[0] for entry in node.next_functions if entry[0] is not None]
+        node = next((entry for entry in following if type(entry).__name__ == "AddBackward0"), None)
         count += 1
     return count
 
 
 def line_that_adds(file: str, name: str) -> str | None:
-    """The first line of a file of the program, 'eval.py:16', that adds to a variable; null where none is found.
+    """Finds the first line of a file, 'eval.py:16', that adds to a variable.
 
-    The text of the file is parsed, never run.
+    Null where none is found. The text of the file is parsed, never run.
     """
     lines = next((lines for path, lines in program_lines() if os.path.realpath(path) == os.path.realpath(file)), None)
     try:

@@ -1,4 +1,7 @@
-"""Messages between the supervisor and the profiled process: the program, the plan, and notes on what was measured."""
+"""Messages between the supervisor and the profiled process.
+
+They are the program, the plan, and notes on what was measured.
+"""
 
 import dataclasses
 import json
@@ -41,7 +44,10 @@ class Program:
 
     @property
     def options(self) -> tuple[str, ...]:
-        """The words that stand before it on our command line, as it is made with them."""
+        """Returns the words that stand before it on our command line.
+
+        The line is made with them.
+        """
         settings = (word for name, value in self.settings for word in ("--set", f"{name}={value}"))
         return (*settings, *(("--train",) if self.train else ()))
 
@@ -58,16 +64,16 @@ class Program:
 
 @dataclass(frozen=True, kw_only=True)
 class RecordOptions:
-    """The way to run a program and to measure its steps; the defaults are those of ``bottleneck run``.
+    """Way to run a program and to measure its steps.
 
-    Null leaves a number or a choice to the harness. ``step`` names what ends a step; with ``stop`` the program ends as
-    soon as it is measured. ``nproc_per_node`` is how many ranks torchrun starts. ``changes`` are applied to the step of
-    a workload or a model, by their names there; ``device`` is torch's default one and ``threads`` its number of
-    threads, both set before the program is loaded. Without ``option_costs`` the cost of the profiler's options is not
-    measured. With ``counting`` steps are profiled, and none is timed; with ``numerics`` what the first steps return and
-    change is digested. ``timed_s`` is how long a step that can be repeated is timed. With ``follow_children`` the
-    processes that the program starts are ranks of the recording. With ``inspect_padding`` the ids in the inputs of
-    embeddings are looked at.
+    The defaults are those of ``bottleneck run``. Null leaves a number or a choice to the harness. ``step`` names what
+    ends a step; with ``stop`` the program ends as soon as it is measured. ``nproc_per_node`` is how many ranks torchrun
+    starts. ``changes`` are applied to the step of a workload or a model, by their names there; ``device`` is torch's
+    default one and ``threads`` its number of threads, both set before the program is loaded. Without ``option_costs``
+    the cost of the profiler's options is not measured. With ``counting`` steps are profiled, and none is timed; with
+    ``numerics`` what the first steps return and change is digested. ``timed_s`` is how long a step that can be repeated
+    is timed. With ``follow_children`` the processes that the program starts are ranks of the recording. With
+    ``inspect_padding`` the ids in the inputs of embeddings are looked at.
     """
 
     steps: int | None = None
@@ -96,15 +102,18 @@ class RecordOptions:
 
     @property
     def least_warmup(self) -> int:
-        """Steps that pass before any is measured; exactly so many where the user named their number."""
+        """Returns how many steps pass before any is measured.
+
+        Exactly so many where the user named their number.
+        """
         return USUAL_WARMUP if self.warmup is None else self.warmup
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The program to run, the way to measure it, and the folder of its recording; the supervisor gives it to the child.
+    """Program to run, way to measure it, and folder of its recording.
 
-    It is the same for all ranks: each child knows its own.
+    The supervisor gives it to the child. It is the same for all ranks: each child knows its own.
     """
 
     folder: str
@@ -130,13 +139,19 @@ class Plan:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """The plan on the command line of a child; the program's arguments may be too long for one word."""
+        """Returns the plan on the command line of a child.
+
+        The program's arguments may be too long for one word.
+        """
         program = dataclasses.replace(self.program, arguments=())
         return (dataclasses.replace(self, program=program).to_json(), *self.program.arguments)
 
 
 def rank_of(environment: Mapping[str, str]) -> tuple[int, int]:
-    """Rank and number of ranks, as the launcher tells its processes; (0, 1) for a process on its own."""
+    """Returns rank and number of ranks.
+
+    As the launcher tells its processes; (0, 1) for a process on its own.
+    """
     for of_rank, of_ranks in LAUNCHERS:
         rank, ranks = environment.get(of_rank, ""), environment.get(of_ranks, "")
         if rank.isdecimal() and (of_rank == "RANK" or ranks.isdecimal()):
@@ -149,14 +164,13 @@ class Notes(Measured):
     """Measurements of the child, as far as they are made.
 
     ``ranks`` is how many processes the program consists of, by the launcher that started them. ``steps_seen`` tells how
-    often a step was seen to end until all was measured.
-    ``first_step`` is the number of the step at whose beginning the first of ``step_marks_ns`` is, counted from 0; null
-    where no steps are watched.
-    ``setup_s`` is what the first step took, with the changes that were applied before it, beyond a usual step.
-    ``is_measured`` turns true as soon as nothing more will be measured, while the program goes on; ``stopped`` where it
-    was then told to end. ``is_complete`` turns true at the regular end of the program; false means that it died or left
-    by `os._exit`. ``exit_status`` is that of its own end, before Python takes the interpreter apart; null without one.
-    ``light`` is the window with the fewest options, null where none was kept.
+    often a step was seen to end until all was measured. ``first_step`` is the number of the step at whose beginning the
+    first of ``step_marks_ns`` is, counted from 0; null where no steps are watched. ``setup_s`` is what the first step
+    took, with the changes that were applied before it, beyond a usual step. ``is_measured`` turns true as soon as
+    nothing more will be measured, while the program goes on; ``stopped`` where it was then told to end. ``is_complete``
+    turns true at the regular end of the program; false means that it died or left by `os._exit`. ``exit_status`` is
+    that of its own end, before Python takes the interpreter apart; null without one. ``light`` is the window with the
+    fewest options, null where none was kept.
     """
 
     ranks: int = 1

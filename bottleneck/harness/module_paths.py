@@ -1,7 +1,8 @@
-"""Names the modules of a window by their attribute paths in the model: 'encoder.layer.0.attention' of 'Attention_3'.
+"""Names the modules of a window by their attribute paths in the model.
 
-The profiler numbers the modules of a class in the order of their first calls. Its event tree also tells the address of
-each, by which the module is found among those that the program holds; the export of the trace carries the table.
+That is 'encoder.layer.0.attention' for 'Attention_3'. The profiler numbers the modules of a class in the order of their
+first calls. Its event tree also tells the address of each, by which the module is found among those that the program
+holds; the export of the trace carries the table.
 """
 
 import gc
@@ -20,7 +21,10 @@ _DEEPEST = 100
 
 
 class ModelPath(NamedTuple):
-    """A place of a module: the address and the class of the model that holds it, and its path there, '' of its own."""
+    """Place of a module.
+
+    The address and the class of the model that holds it, and its path there, '' of its own.
+    """
 
     root: int
     model: str
@@ -48,8 +52,8 @@ def find_modules(torch: Any) -> Mapping[int, Held]:
 
 def _find(module: Any) -> Mapping[int, Held]:
     kinds = set(_subclasses(module))
-    alive = {id(found): found for found in gc.get_objects() if type(found) in kinds}
-    inner = {id(child) for each in alive.values() for _, child in _children(each)}
+    alive = {id(one): one for one in gc.get_objects() if type(one) in kinds}
+    inner = {id(child) for parent in alive.values() for _, child in _children(parent)}
     places: dict[int, list[ModelPath]] = {}
     for root in (number for number in alive if number not in inner):
         model = type(alive[root]).__name__
@@ -61,10 +65,11 @@ def _find(module: Any) -> Mapping[int, Held]:
 
 
 def named_tensors(torch: Any) -> list[tuple[str, Any]]:
-    """The parameters and buffers of all models that the program holds, by names as 'Net.head.weight', each once.
+    """Returns the parameters and buffers of all models of the program.
 
-    Wrappers of a model (of torch.compile, of DistributedDataParallel) leave its names as they are; of two models of one
-    class the second is 'Net#2'. Empty where they cannot be read.
+    They are by names as 'Net.head.weight', each once. Wrappers of a model (of torch.compile, of
+    DistributedDataParallel) leave its names as they are; of two models of one class the second is 'Net#2'. Empty where
+    they cannot be read.
     """
     try:
         return list(_tensors(torch.nn.Module))
@@ -75,7 +80,7 @@ def named_tensors(torch: Any) -> list[tuple[str, Any]]:
 def instances_of(kind: Any) -> list[Any]:
     """The objects that the program holds of this class or one below it."""
     kinds = set(_subclasses(kind))
-    return [found for found in gc.get_objects() if type(found) in kinds]
+    return [one for one in gc.get_objects() if type(one) in kinds]
 
 
 _WRAPPED = ("_orig_mod", "module")
@@ -83,18 +88,18 @@ _WRAPPED = ("_orig_mod", "module")
 
 def _tensors(module: Any) -> Iterator[tuple[str, Any]]:
     alive = instances_of(module)
-    inner = {id(child) for each in alive for _, child in _children(each)}
+    inner = {id(child) for one in alive for _, child in _children(one)}
     seen: set[int] = set()
     models: Counter[str] = Counter()
-    for root in (each for each in alive if id(each) not in inner):
+    for root in (one for one in alive if id(one) not in inner):
         model = _unwrapped(root)
-        found = [(name, tensor) for name, tensor in tensors_of(model) if id(tensor) not in seen]
-        if not found:
+        new = [(name, tensor) for name, tensor in tensors_of(model) if id(tensor) not in seen]
+        if not new:
             continue
         kind = type(model).__name__
         models[kind] += 1
         prefix = kind if models[kind] == 1 else f"{kind}#{models[kind]}"
-        for name, tensor in found:
+        for name, tensor in new:
             if id(tensor) not in seen:  # a weight that two layers share
                 seen.add(id(tensor))
                 yield f"{prefix}.{name}", tensor
@@ -117,7 +122,10 @@ def _held(module: Any) -> list[tuple[str, Any]]:
 
 
 def tensors_of(module: Any, path: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
-    """The parameters and buffers of a module and of those inside it, by attribute paths."""
+    """Yields the parameters and buffers of a module by attribute paths.
+
+    Those of modules inside it too.
+    """
     for name, tensor in _held(module):
         yield f"{path}{name}", tensor
     if depth < _DEEPEST:
@@ -128,19 +136,25 @@ def tensors_of(module: Any, path: str = "", depth: int = 0) -> Iterator[tuple[st
 def _subclasses(kind: Any) -> Iterator[Any]:
     waiting = [kind]
     while waiting:
-        each = waiting.pop()
-        yield each
-        waiting += type.__subclasses__(each)
+        subclass = waiting.pop()
+        yield subclass
+        waiting += type.__subclasses__(subclass)
 
 
 def _children(module: Any) -> list[tuple[str, Any]]:
-    """Name and module of each attribute that is a module; none of a scripted one, whose container is another."""
+    """Returns name and module of each attribute that is a module.
+
+    None of a scripted one, whose container is another.
+    """
     modules = module.__dict__.get("_modules")
     return [(name, child) for name, child in modules.items() if child is not None] if isinstance(modules, dict) else []
 
 
 def _walk(root: Any) -> Iterator[tuple[int, str]]:
-    """Address and path of each module in a model, a module once: by the first path that ``named_modules`` gives."""
+    """Yields address and path of each module in a model.
+
+    A module comes once: by the first path that ``named_modules`` gives.
+    """
     seen = set()
     waiting = [(root, "")]
     while waiting:
@@ -154,10 +168,10 @@ def _walk(root: Any) -> Iterator[tuple[int, str]]:
 
 
 def attribute_paths(events: Iterable[Any], held: Mapping[int, Held]) -> dict[str, str]:
-    """The path of each module that the profiler's events name, where it is known beyond doubt.
+    """Returns the path of each module that the profiler's events name.
 
-    With several models at work it begins with the class of its own: 'Generator.net.0'. A model itself goes by its
-    class.
+    Where it is known beyond doubt. With several models at work it begins with the class of its own: 'Generator.net.0'.
+    A model itself goes by its class.
     """
     called = _called(events)
     at_work = {number for number, _ in called.values()}
@@ -183,17 +197,20 @@ def attribute_paths(events: Iterable[Any], held: Mapping[int, Held]) -> dict[str
 
 
 def _called(events: Iterable[Any]) -> dict[str, tuple[int, int]]:
-    """Address and class of the module of each name in the trace, for names that stand for one module only."""
-    found: dict[str, set[tuple[int, int]]] = {}
+    """Returns address and class of the module of each name in the trace.
+
+    For names that stand for one module only.
+    """
+    by_name: dict[str, set[tuple[int, int]]] = {}
     for event in events:
         name = _name(event)
         if name.startswith(MODULE_PREFIX):
             module = event.extra_fields.module
-            found.setdefault(name.removeprefix(MODULE_PREFIX), set()).add((module.self_ptr, module.cls_ptr))
+            by_name.setdefault(name.removeprefix(MODULE_PREFIX), set()).add((module.self_ptr, module.cls_ptr))
     # Reports look a module up by the part of its path behind the last dot.
-    unclear = {name.rpartition(".")[2] for name in found if "." in name}
-    unclear.update(name for name, modules in found.items() if "." in name or len(modules) > 1)
-    return {name: next(iter(modules)) for name, modules in found.items() if name not in unclear}
+    unclear = {name.rpartition(".")[2] for name in by_name if "." in name}
+    unclear.update(name for name, modules in by_name.items() if "." in name or len(modules) > 1)
+    return {name: next(iter(modules)) for name, modules in by_name.items() if name not in unclear}
 
 
 def _name(event: Any) -> str:

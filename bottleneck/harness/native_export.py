@@ -1,7 +1,8 @@
-"""Exports a window under a torch older than 2.13, whose own exporter is written in C++ and knows none of our lines.
+"""Exports a window under a torch older than 2.13.
 
-Its file is valid JSON only while no name holds a quotation mark, so that names are mended first. Then our lines are
-added to its text, which is never parsed: the events of a window take a hundred megabytes.
+Its own exporter is written in C++ and knows none of our lines. Its file is valid JSON only while no name holds a
+quotation mark, so that names are mended first. Then our lines are added to its text, which is never parsed: the events
+of a window take a hundred megabytes.
 """
 
 import gzip
@@ -33,7 +34,10 @@ _UNSAFE = re.compile(rb'["\\\x00-\x1f]')
 
 @dataclass(frozen=True)
 class NativeActivity:
-    """An event of the profiler with what our lines are placed by: its name, start, process and thread."""
+    """Event of the profiler with what our lines are placed by.
+
+    That is its name, start, process and thread.
+    """
 
     event: Any
 
@@ -55,7 +59,10 @@ class NativeActivity:
 
 
 def count_events(results: Any) -> int:
-    """Events that the export will hold: those of the tree, where frames of Python are, or the ops alone."""
+    """Counts the events that the export will hold.
+
+    Those of the tree, where frames of Python are, or the ops alone.
+    """
     waiting, count = list(event_tree(results)), 0
     while waiting:
         count += len(waiting)
@@ -78,10 +85,10 @@ def export(results: Any, path: Path, metadata: Mapping[str, str]) -> None:
     base = _BASE.search(content)
     lines = "".join(_spelled(line, int(base[1]) if base is not None else 0) for line in results.added())
     fields = "".join(f"{json.dumps(name)}: {value},\n" for name, value in metadata.items())
-    start, found, rest = content.partition(_EVENTS)
+    start, opening, rest = content.partition(_EVENTS)
     with gzip.open(path, "wb", _GZIP_LEVEL) as file:
         file.write(start.replace(b"{", b"{\n" + fields.encode(), 1))
-        file.write(found + lines.encode() if rest.lstrip()[:1] == b"{" else found)
+        file.write(opening + lines.encode() if rest.lstrip()[:1] == b"{" else opening)
         file.write(rest)
 
 
@@ -94,7 +101,10 @@ def _spelled(line: Any, base_ns: int) -> str:
 
 
 def _renamed(results: Any, match: re.Match[bytes]) -> bytes:
-    """The event of a frame under the name that the results give it; nothing where they leave it out."""
+    """Returns the event of a frame under the name of the results.
+
+    Nothing where they leave it out.
+    """
     before = json.loads(match["name"])
     name = results.renamed(before)
     if name is None:

@@ -1,4 +1,7 @@
-"""Digests what a step returns, and what it makes of the parameters, for a gate that holds outputs to a lock-file."""
+"""Digests what a step returns, and what it makes of the parameters.
+
+A gate holds outputs to a lock-file by it.
+"""
 
 import itertools
 import math
@@ -19,7 +22,10 @@ _LARGEST = 1e300
 
 
 def take_numerics(step: Step, torch: Any, steps: int) -> Numerics:
-    """Takes so many steps; the digests of what the first and the last return, and of all parameters after them."""
+    """Takes so many steps, and digests what they return and change.
+
+    The digests are of what the first and the last return, and of all parameters after them.
+    """
     before = _copies(torch)
     tensors: dict[str, TensorDigest] = {}
     for number in range(1, steps + 1):
@@ -34,34 +40,43 @@ def take_numerics(step: Step, torch: Any, steps: int) -> Numerics:
 
 
 def _copies(torch: Any) -> dict[int, Any]:
-    """Copies of all parameters on the host, by address; none where they would take gigabytes."""
-    found = [tensor for _, tensor in itertools.islice(named_tensors(torch), _MOST_TENSORS)]
-    if sum(tensor.numel() * tensor.element_size() for tensor in found) > _MOST_COPIED_BYTES:
+    """Copies all parameters to the host, by address.
+
+    None where they would take gigabytes.
+    """
+    tensors = [tensor for _, tensor in itertools.islice(named_tensors(torch), _MOST_TENSORS)]
+    if sum(tensor.numel() * tensor.element_size() for tensor in tensors) > _MOST_COPIED_BYTES:
         return {}
-    return {id(tensor): tensor.detach().to("cpu", copy=True) for tensor in found}
+    return {id(tensor): tensor.detach().to("cpu", copy=True) for tensor in tensors}
 
 
 def _digests_of(result: Any, name: str, torch: Any) -> dict[str, TensorDigest]:
-    found = itertools.islice(_numbers(result, name, torch, 0), _MOST_TENSORS)
-    return {path: digest(tensor, torch) for path, tensor in found}
+    tensors = itertools.islice(_numbers(result, name, torch, 0), _MOST_TENSORS)
+    return {path: digest(tensor, torch) for path, tensor in tensors}
 
 
 def _numbers(value: Any, name: str, torch: Any, depth: int) -> Iterator[tuple[str, Any]]:
-    """The tensors and numbers in what a step returned, whatever the nesting of tuples, lists and mappings."""
+    """Yields the tensors and numbers in what a step returned.
+
+    Whatever the nesting of tuples, lists and mappings.
+    """
     if isinstance(value, torch.Tensor):
         yield name, value
     elif isinstance(value, bool | int | float):
         yield name, torch.tensor(float(value), dtype=torch.float64)
     elif depth < _DEEPEST and isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _numbers(each, f"{name}[{key!r:.40}]", torch, depth + 1)
+        for key, entry in value.items():
+            yield from _numbers(entry, f"{name}[{key!r:.40}]", torch, depth + 1)
     elif depth < _DEEPEST and isinstance(value, Sequence) and not isinstance(value, str | bytes):
-        for index, each in enumerate(value):
-            yield from _numbers(each, f"{name}[{index}]", torch, depth + 1)
+        for index, entry in enumerate(value):
+            yield from _numbers(entry, f"{name}[{index}]", torch, depth + 1)
 
 
 def digest(tensor: Any, torch: Any, before: Any = None) -> TensorDigest:
-    """The digest of a tensor; ``before`` is a copy of what it was before the steps."""
+    """Digests a tensor.
+
+    ``before`` is a copy of what it was before the steps.
+    """
     with torch.no_grad():
         values = _flat(tensor, torch)
         is_finite = torch.isfinite(values)
@@ -87,7 +102,10 @@ def digest(tensor: Any, torch: Any, before: Any = None) -> TensorDigest:
 
 
 def _flat(tensor: Any, torch: Any) -> Any:
-    """All elements in float64 on the host; the parts of complex numbers one after the other."""
+    """Returns all elements in float64 on the host.
+
+    The parts of complex numbers come one after the other.
+    """
     tensor = tensor.detach()
     if tensor.layout != torch.strided:
         tensor = tensor.to_dense()
@@ -108,6 +126,9 @@ def _norm_and_projection(values: Any, signs: Any) -> tuple[float, float]:
 
 
 def _finite(value: Any) -> float:
-    """The number; one whose square or sum float64 cannot hold is the largest that a file holds."""
+    """Returns the finite number.
+
+    One whose square or sum float64 cannot hold is the largest that a file holds.
+    """
     number = float(value)
     return number if math.isfinite(number) else _LARGEST

@@ -13,9 +13,10 @@ from bottleneck.schema.telemetry import NOT_AVAILABLE
 
 @dataclass(frozen=True)
 class NvmlDevice:
-    """A device, or a slice of one (MIG). ``card`` is the handle of the whole device, ``handle`` its own.
+    """Device, or a slice of one (MIG).
 
-    ``slice_of`` is the UUID of the card that it is a slice of, ``instance`` the number of its GPU instance there.
+    ``card`` is the handle of the whole device, ``handle`` its own. ``slice_of`` is the UUID of the card that it is a
+    slice of, ``instance`` the number of its GPU instance there.
     """
 
     sensor: str
@@ -26,7 +27,10 @@ class NvmlDevice:
 
 
 def find_devices(nvml: Any) -> tuple[list[NvmlDevice], list[str]]:
-    """The devices, each followed by its slices, and complaints about those that cannot be reached."""
+    """Finds the devices, each followed by its slices.
+
+    The second result is complaints about those that cannot be reached.
+    """
     devices: list[NvmlDevice] = []
     complaints: list[str] = []
     for index in range(nvml.nvmlDeviceGetCount()):
@@ -46,33 +50,39 @@ def _uuid(nvml: Any, handle: Any) -> str:
 
 
 def _slices(nvml: Any, card: NvmlDevice) -> list[NvmlDevice]:
-    """The MIG slices of a card; none where it has no such mode or it is off."""
+    """Returns the MIG slices of a card.
+
+    None where it has no such mode or it is off.
+    """
     try:
         is_on, _ = nvml.nvmlDeviceGetMigMode(card.handle)
         count = nvml.nvmlDeviceGetMaxMigDeviceCount(card.handle) if is_on else 0
     except (nvml.NVMLError, AttributeError):
         return []
-    found = []
+    slices = []
     for index in range(count):
         try:
             handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(card.handle, index)
             instance = nvml.nvmlDeviceGetGpuInstanceId(handle)
-            found.append(NvmlDevice(_uuid(nvml, handle), handle, card.handle, card.sensor, instance))
+            slices.append(NvmlDevice(_uuid(nvml, handle), handle, card.handle, card.sensor, instance))
         except (nvml.NVMLError, UnicodeDecodeError):  # places for slices that were not made
             continue
-    return found
+    return slices
 
 
 def match_sensors(
     facts: Iterable[Mapping[str, object]], environment: Mapping[str, str], sensors: Sequence[str]
 ) -> dict[int, str]:
-    """The sensor of each device as the program numbers them; devices that cannot be told for certain are left out.
+    """Matches the sensor of each device as the program numbers them.
 
-    What the program's own CUDA says of its devices comes first. Without it, ``CUDA_VISIBLE_DEVICES`` tells where it
-    names UUIDs, or indexes in the order of the bus. A single device needs no telling.
+    Devices that cannot be told for certain are left out. What the program's own CUDA says of its devices comes first.
+    Without it, ``CUDA_VISIBLE_DEVICES`` tells where it names UUIDs, or indexes in the order of the bus. A single device
+    needs no telling.
     """
-    told = _by_facts(facts, sensors)
-    return told or _by_environment(environment, [sensor for sensor in sensors if sensor.startswith(("GPU-", "MIG-"))])
+    by_facts = _by_facts(facts, sensors)
+    return by_facts or _by_environment(
+        environment, [sensor for sensor in sensors if sensor.startswith(("GPU-", "MIG-"))]
+    )
 
 
 def _plain(uuid: str) -> str:
@@ -81,12 +91,12 @@ def _plain(uuid: str) -> str:
 
 def _by_facts(facts: Iterable[Mapping[str, object]], sensors: Sequence[str]) -> dict[int, str]:
     by_uuid = {_plain(sensor): sensor for sensor in sensors}
-    found = {}
+    by_index = {}
     for fact in facts:
         index, uuid = fact.get("index"), fact.get("uuid")
         if isinstance(index, int) and isinstance(uuid, str) and _plain(uuid) in by_uuid:
-            found[index] = by_uuid[_plain(uuid)]
-    return found
+            by_index[index] = by_uuid[_plain(uuid)]
+    return by_index
 
 
 def _by_environment(environment: Mapping[str, str], sensors: Sequence[str]) -> dict[int, str]:
@@ -95,7 +105,7 @@ def _by_environment(environment: Mapping[str, str], sensors: Sequence[str]) -> d
     if visible is None:
         return {0: sensors[0]} if len(sensors) == 1 else {}
     is_bus_order = environment.get("CUDA_DEVICE_ORDER") == "PCI_BUS_ID" or len(cards) == 1
-    found: dict[int, str] = {}
+    by_index: dict[int, str] = {}
     for index, entry in enumerate(part.strip() for part in visible.split(",")):
         if entry.isdecimal() and is_bus_order:
             sensor = cards[int(entry)] if len(entry) < 5 and int(entry) < len(cards) else None
@@ -103,18 +113,21 @@ def _by_environment(environment: Mapping[str, str], sensors: Sequence[str]) -> d
             sensor = _by_prefix(entry, sensors)
         if sensor is None:  # CUDA shows no device from the first entry on that it does not know
             break
-        if sensor in found.values():  # CUDA shows none at all
+        if sensor in by_index.values():  # CUDA shows none at all
             return {}
-        found[index] = sensor
-    return found
+        by_index[index] = sensor
+    return by_index
 
 
 def _by_prefix(entry: str, sensors: Sequence[str]) -> str | None:
-    """The one sensor whose UUID begins so; CUDA takes as many letters as tell the devices apart."""
+    """Returns the one sensor whose UUID begins so.
+
+    CUDA takes as many letters as tell the devices apart.
+    """
     if not entry.startswith(("GPU-", "MIG-")):
         return None
-    found = [sensor for sensor in sensors if sensor.lower().startswith(entry.lower())]
-    return found[0] if len(found) == 1 else None
+    fitting = [sensor for sensor in sensors if sensor.lower().startswith(entry.lower())]
+    return fitting[0] if len(fitting) == 1 else None
 
 
 Values = Mapping[str, float | None]
@@ -138,7 +151,10 @@ def _pcie_throughput(nvml: Any, device: NvmlDevice) -> Values:
 
 
 def _scaled(value: float, factor: float) -> float | None:
-    """The value in our unit, unless it is a sentinel for one that is not available."""
+    """Returns the value in our unit.
+
+    Null for a sentinel that stands for one that is not available.
+    """
     return value * factor if value not in NOT_AVAILABLE else None
 
 
@@ -199,7 +215,10 @@ SLICE_READINGS = (*_CLOCKS, *_USE)
 
 
 class Gpm:
-    """The activity counters of Hopper and newer: the difference between two samples of the device."""
+    """Activity counters of Hopper and newer.
+
+    They are the difference between two samples of the device.
+    """
 
     _METRICS: Mapping[int, tuple[str, float]] = {
         2: ("sm_activity", 0.01),
@@ -231,7 +250,10 @@ class Gpm:
             self._nvml.nvmlGpmSampleFree(sample)
 
     def _read(self, device: NvmlDevice) -> Values:  # noqa: ARG002 - it belongs to one device
-        """The activity since the last time, unless that is too short ago to say anything."""
+        """Reads the activity since the last time.
+
+        Not if that is too short ago to say anything.
+        """
         now_s = self._clock()
         if now_s - self._took_s < _SHORTEST_GPM_S:
             return {}
@@ -277,7 +299,10 @@ REMEDIES: Mapping[int, str] = {
 
 
 class NvmlSampler:
-    """All devices that NVML shows, by UUID. Which of them the program uses is found out when it has ended."""
+    """Samples all devices that NVML shows, by UUID.
+
+    Which of them the program uses is found out when it has ended.
+    """
 
     shortest_beat_s = 0.0
 
@@ -289,7 +314,10 @@ class NvmlSampler:
         self._freed: list[Callable[[], None]] = []
 
     def open(self, process: int) -> bool:  # noqa: ARG002 - the devices are sampled whoever uses them
-        """True if there is a device to sample; why not is noted, unless there is no driver at all."""
+        """True if there is a device to sample.
+
+        The reason against it is noted, unless there is no driver at all.
+        """
         try:
             import pynvml
         except ImportError:
@@ -315,7 +343,8 @@ class NvmlSampler:
     def columns(self) -> dict[str, list[str]]:
         """The readings of each device, by its UUID."""
         return {
-            sensor: [name for each in taken_ for name in each.reading.columns] for sensor, taken_ in self._taken.items()
+            sensor: [name for taken in taken_ for name in taken.reading.columns]
+            for sensor, taken_ in self._taken.items()
         }
 
     def close(self) -> None:
@@ -335,21 +364,22 @@ class NvmlSampler:
         self.notes.append(f"the sensors of NVIDIA devices were not read: {exc}{remedy}")
 
     def _supported(self, device: NvmlDevice, crowd: int) -> list[Taken]:
-        """The readings that this device gives; of those for the same columns the first. Their values are dropped.
+        """Returns the readings that this device gives.
 
-        Each is tried before the measurement, since a first call takes longer than those that follow.
+        Of those for the same columns the first. Their values are dropped. Each is tried before the measurement, since a
+        first call takes longer than those that follow.
         """
-        kept: list[Taken] = []
+        supported: list[Taken] = []
         covered: set[str] = set()
         for reading in self._readings(device):
             if covered >= set(reading.columns):
                 continue
-            each = Taken(reading, device, self._clock, crowd)
-            values = self._try(each)
+            taken = Taken(reading, device, self._clock, crowd)
+            values = self._try(taken)
             if values is not None:
                 covered |= set(values or reading.columns)
-                kept.append(each)
-        return kept
+                supported.append(taken)
+        return supported
 
     def _readings(self, device: NvmlDevice) -> Sequence[Reading]:
         gpm = Gpm.of(self._nvml, device, self._clock)
@@ -370,16 +400,19 @@ class NvmlSampler:
 
     def _row(self, sensor: str, now_s: float) -> dict[str, float]:
         values: dict[str, float] = {}
-        for each in [one for one in self._taken.get(sensor, ()) if one.is_due(now_s)]:
+        for taken in [one for one in self._taken.get(sensor, ()) if one.is_due(now_s)]:
             try:
-                values |= each.take(now_s)
+                values |= taken.take(now_s)
             except self._nvml.NVMLError as exc:
-                if self._is_over(sensor, each, exc, now_s):
+                if self._is_over(sensor, taken, exc, now_s):
                     break
         return values
 
     def _is_over(self, sensor: str, each: Taken, exc: Any, now_s: float) -> bool:
-        """True if an error ends the row; draws its consequence for the reading, the device or the library."""
+        """True if an error ends the row.
+
+        It draws the consequence for the reading, the device or the library.
+        """
         if exc.value in _LIBRARY_GONE:
             self.notes.append(f"the NVIDIA driver went away {now_s:.1f} s after sampling began: {exc}")
             self._taken.clear()

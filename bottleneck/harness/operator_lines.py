@@ -1,7 +1,8 @@
-"""Finds the lines of ops that operators called: `x + y` and `x[i]` are no calls, and the profiler tells calls only.
+"""Finds the lines of ops that operators called.
 
-Such an op lies between two calls of its function, whose lines are known: the text of the program says which operators
-stand between these lines, and of what kind they are.
+`x + y` and `x[i]` are no calls, and the profiler tells calls only. Such an op lies between two calls of its function,
+whose lines are known: the text of the program says which operators stand between these lines, and of what kind they
+are.
 """
 
 import ast
@@ -59,7 +60,10 @@ class _Operator:
 
 @dataclass(frozen=True)
 class _Scope:
-    """A function, or a module: its operators in the order in which they are evaluated, and its loops by first line."""
+    """Function, or module, with its operators and loops.
+
+    Operators are in the order in which they are evaluated, and loops by first line.
+    """
 
     first: int
     last: int
@@ -68,7 +72,10 @@ class _Scope:
 
 
 class OperatorLines:
-    """The operators of the program's files; ``read`` gives the lines of a file, none where they are not at hand."""
+    """Operators of the program's files.
+
+    ``read`` gives the lines of a file, none where they are not at hand.
+    """
 
     def __init__(self, read: Callable[[str], Sequence[str]]) -> None:
         self._read = read
@@ -77,21 +84,21 @@ class OperatorLines:
     def lines_of(
         self, file: str, function: str, before: int | None, after: int | None, ops: Sequence[str]
     ) -> list[int | None]:
-        """The line of each of these ops, which ran one after the other between calls at two lines of a function.
+        """Returns the line of each of these ops.
 
-        Null where no operator between these lines calls such an op. ``before`` is null at the beginning of the
-        function, ``after`` at its end.
+        They ran one after the other between calls at two lines of a function. Null where no operator between these
+        lines calls such an op. ``before`` is null at the beginning of the function, ``after`` at its end.
         """
-        known = [line for line in (before, after) if line is not None]
-        scope = next((each for each in self._scopes(file).get(function, ()) if _has(each, known)), None)
-        if scope is None or not known:
+        ends = [line for line in (before, after) if line is not None]
+        scope = next((one for one in self._scopes(file).get(function, ()) if _has(one, ends)), None)
+        if scope is None or not ends:
             return [None] * len(ops)
         operators, at, lines = _between(scope, before, after), 0, list[int | None]()
         for op in ops:
             name = op.removeprefix("aten::")
-            found = next((each for each in range(at, len(operators)) if operators[each].ops.fullmatch(name)), None)
-            lines.append(None if found is None else operators[found].line)
-            at = at if found is None else found + 1
+            match = next((one for one in range(at, len(operators)) if operators[one].ops.fullmatch(name)), None)
+            lines.append(None if match is None else operators[match].line)
+            at = at if match is None else match + 1
         return lines
 
     def _parse(self, file: str) -> dict[str, tuple[_Scope, ...]]:
@@ -112,29 +119,30 @@ def _has(scope: _Scope, lines: Sequence[int]) -> bool:
 
 
 def _between(scope: _Scope, before: int | None, after: int | None) -> list[_Operator]:
-    """The operators that can be evaluated after a call at one line and before one at another, first to last.
+    """Returns the operators that can be evaluated between two lines.
 
-    A loop goes on from its end to its beginning.
+    That is after a call at one line and before one at another, first to last. A loop goes on from its end to its
+    beginning.
     """
     loop = None
     if before is not None:
-        inside = [each for each in scope.loops if each[0] <= before <= each[1]]
-        inside = [each for each in inside if after is None or each[0] <= after <= each[1]]
+        inside = [one for one in scope.loops if one[0] <= before <= one[1]]
+        inside = [one for one in inside if after is None or one[0] <= after <= one[1]]
         loop = max(inside, default=None)
     first = scope.first if before is None else before
     if after is not None and first < after:
-        return [each for each in scope.operators if first <= each.line <= after]
+        return [one for one in scope.operators if first <= one.line <= after]
     last = scope.last if after is None else first if loop is None else loop[1]
-    ahead = [each for each in scope.operators if first <= each.line <= last]
+    ahead = [one for one in scope.operators if first <= one.line <= last]
     if loop is None or after is None:
         return ahead if after is None or after == first else []
-    return ahead + [each for each in scope.operators if loop[0] <= each.line <= after]
+    return ahead + [one for one in scope.operators if loop[0] <= one.line <= after]
 
 
 def _scope_of(node: ast.Module | ast.FunctionDef | ast.AsyncFunctionDef) -> _Scope:
-    operators = tuple(each for statement in node.body for each in _operators(statement))
+    operators = tuple(one for statement in node.body for one in _operators(statement))
     loops = tuple(_loops(node.body))
-    last = max((each.end_lineno or each.lineno for each in node.body), default=0)
+    last = max((one.end_lineno or one.lineno for one in node.body), default=0)
     return _Scope(1 if isinstance(node, ast.Module) else node.lineno, last, operators, loops)
 
 
@@ -147,7 +155,10 @@ def _loops(body: Sequence[ast.AST]) -> Iterator[tuple[int, int]]:
 
 
 def _operators(node: ast.AST) -> Iterator[_Operator]:
-    """The operators in a statement or expression, in the order in which they are evaluated."""
+    """Yields the operators in a statement or expression.
+
+    They come in the order in which they are evaluated.
+    """
     if isinstance(node, _OWN_SCOPES):
         return
     children = list(ast.iter_child_nodes(node))

@@ -1,7 +1,7 @@
-"""Looks at other Python threads of the program while its steps are timed: who computes, and whether the steps wait.
+"""Looks at other Python threads of the program while its steps are timed.
 
-Two looks, outside of any step, read the processor time of each thread from Linux; a thread that computed is then
-sampled for its line.
+It tells who computes, and whether the steps wait. Two looks, outside of any step, read the processor time of each
+thread from Linux; a thread that computed is then sampled for its line.
 """
 
 import os
@@ -25,7 +25,10 @@ _NS = 1e9
 
 
 def read_task_ns(task: int) -> tuple[int, int] | None:
-    """Nanoseconds that a thread ran, and that it waited for a processor; null where the system does not tell."""
+    """Reads how long a thread ran, and waited for a processor, in ns.
+
+    Null where the system does not tell.
+    """
     try:
         ran, waited = (_TASKS / str(task) / "schedstat").read_text(encoding="ascii").split()[:2]
         return int(ran), int(waited)
@@ -34,7 +37,10 @@ def read_task_ns(task: int) -> tuple[int, int] | None:
 
 
 class ThreadLook:
-    """The Python threads of this process at one instant, and what each has run and waited so far."""
+    """Python threads of this process at one instant.
+
+    And what each has run and waited so far.
+    """
 
     def __init__(
         self,
@@ -43,12 +49,12 @@ class ThreadLook:
     ) -> None:
         self.stepping = threading.get_ident()
         self.at_ns = clock_ns()
-        tasks = {each.ident: each.native_id for each in threading.enumerate()}
+        tasks = {thread.ident: thread.native_id for thread in threading.enumerate()}
         tasks[self.stepping] = threading.get_native_id()
         self.ran = {
-            ident: found
+            ident: times
             for ident, task in tasks.items()
-            if ident is not None and task is not None and (found := read(task)) is not None
+            if ident is not None and task is not None and (times := read(task)) is not None
         }
 
     def __len__(self) -> int:
@@ -58,7 +64,10 @@ class ThreadLook:
 def threads_between(
     before: ThreadLook, after: ThreadLook, sleep: Callable[[float], None] = time.sleep
 ) -> OtherThreads | None:
-    """The threads that computed between the looks; null where the system does not tell, or there is no other thread."""
+    """Returns the threads that computed between the looks.
+
+    Null where the system does not tell, or there is no other thread.
+    """
     wall_ns, own = after.at_ns - before.at_ns, after.stepping
     if wall_ns <= 0 or own != before.stepping or own not in before.ran or own not in after.ran or len(after) < 2:
         return None
@@ -78,26 +87,32 @@ def threads_between(
         wall_s=wall_ns / _NS,
         cpu_share=ran,
         queued_share=waited,
-        threads=tuple(sorted(threads, key=lambda each: -each.cpu_share)),
+        threads=tuple(sorted(threads, key=lambda thread: -thread.cpu_share)),
     )
 
 
 def _sample(idents: tuple[int, ...], sleep: Callable[[float], None]) -> Mapping[int, tuple[str, str]]:
-    """Function and line of each thread, of which its samples hold most; without threads that run no own code."""
-    found: dict[int, Counter[tuple[str, str]]] = {ident: Counter() for ident in idents}
+    """Returns function and line of each thread by most of its samples.
+
+    Without threads that run no own code.
+    """
+    by_thread: dict[int, Counter[tuple[str, str]]] = {ident: Counter() for ident in idents}
     for _ in range(_SAMPLES):
         sleep(_PAUSE_S)
         frames = sys._current_frames()
         for ident in idents:
             place = place_of_frame(frames.get(ident))
             if place is not None:
-                found[ident][place] += 1
+                by_thread[ident][place] += 1
         del frames
-    return {ident: counts.most_common(1)[0][0] for ident, counts in found.items() if counts}
+    return {ident: counts.most_common(1)[0][0] for ident, counts in by_thread.items() if counts}
 
 
 def place_of_frame(frame: FrameType | None) -> tuple[str, str] | None:
-    """The innermost function of the program in a stack, and its line; null for a thread of a library, or of ours."""
+    """Returns the innermost function of the program in a stack.
+
+    And its line; null for a thread of a library, or of ours.
+    """
     for _ in range(_DEEPEST):
         if frame is None:
             return None

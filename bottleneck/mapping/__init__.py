@@ -1,1 +1,4 @@
-"""Maps tasks to worker processes of this machine or of a cluster, and keeps what is done; knows nothing of traces."""
+"""Maps tasks to worker processes, and keeps what is done.
+
+The workers are of this machine or of a cluster. Nothing here knows of traces.
+"""

@@ -1,6 +1,7 @@
-"""Workers of a Dask cluster, behind the seam of ``workers``; ``distributed`` is an optional extra.
+"""Workers of a Dask cluster, behind the seam of ``workers``.
 
-Chosen by measuring: where one worker of two is killed, Dask repeats that worker's tasks only.
+``distributed`` is an optional extra. Chosen by measuring: where one worker of two is killed, Dask repeats that worker's
+tasks only.
 """
 
 import logging
@@ -50,7 +51,10 @@ class ClusterWorkers:
 
     @property
     def at_once(self) -> int:
-        """One for each thread of the workers: a worker that is lost costs no more than what it was doing."""
+        """Returns one for each thread of the workers.
+
+        A worker that is lost costs no more than what it was doing.
+        """
         return max(1, sum(self._threads().values()))
 
     @contextmanager
@@ -76,7 +80,10 @@ class ClusterWorkers:
 
     @contextmanager
     def _started(self, count: int) -> Iterator[Any]:
-        """A cluster of so many workers of this machine; BrokenExecutor where one is lost while it starts."""
+        """Starts a cluster of so many workers of this machine.
+
+        Raises BrokenExecutor where one is lost while it starts.
+        """
         try:
             # They may use the memory of this machine as other processes of the report do.
             cluster = self._dask.LocalCluster(
@@ -92,7 +99,7 @@ class ClusterWorkers:
             yield cluster
 
     def _lost(self, keys: set[str]) -> int:
-        """The number of these tasks that the scheduler gave to another worker, each time counted."""
+        """Counts how often the scheduler gave these tasks to another worker."""
         try:
             events = self._client.get_events("all")
         except (OSError, TimeoutError, RuntimeError, ValueError):
@@ -102,7 +109,10 @@ class ClusterWorkers:
         return sum(len(keys.intersection(event.get(kind, ()))) for event in lost for kind in kinds)
 
     def check(self) -> None:
-        """Raises WorkloadError where the cluster has had no worker for a while, or its scheduler is gone."""
+        """Raises WorkloadError where the cluster has no worker.
+
+        It has had none for a while then, or its scheduler is gone.
+        """
         if self._threads():
             self._empty_since_s = None
             return
@@ -114,7 +124,10 @@ class ClusterWorkers:
             )
 
     def item_error(self, failure: Exception) -> TraceError | None:
-        """The failure itself, or that each worker that took the item was killed; WorkloadError for a lost scheduler."""
+        """Returns the failure itself, or the error of the item.
+
+        The error says that each worker that took the item was killed. Raises WorkloadError for a lost scheduler.
+        """
         if isinstance(failure, self._dask.KilledWorker):
             return TraceError(
                 "reading it ended each worker that took it",
@@ -148,7 +161,10 @@ class _ClientExecutor(Executor):
         self.keys: set[str] = set()
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """The task; its name is its own, so that a second report does not get the results of a first."""
+        """Submits the task under a name of its own.
+
+        A second report does not get the results of a first.
+        """
         key = f"bottleneck-{uuid.uuid4().hex}"
         self.keys.add(key)
         promise: Future[R] = Future()

@@ -1,7 +1,8 @@
-"""Reads the ranks of a job through workers, and takes those from files that an earlier report has read.
+"""Reads the ranks of a job through workers.
 
-The digests of ranks are kept in files, so that a report that was interrupted goes on where it was. What it compares the
-ranks by is kept apart, as ``StoredCalls``: of many ranks it takes more than memory has.
+Those that an earlier report has read come from files: the digests of ranks are kept, so that a report that was
+interrupted goes on where it was. What it compares the ranks by is kept apart, as ``StoredCalls``: of many ranks it
+takes more than memory has.
 """
 
 import time
@@ -46,7 +47,10 @@ class DigestFolder:
                     file.unlink()
 
     def read(self, key: str) -> RankDigest | None:
-        """The digest that was kept for this key; null where there is none that is whole."""
+        """Reads the digest that was kept for this key.
+
+        Null where there is none that is whole.
+        """
         with suppress(ValueError):
             digest = self._kept.read(key)
             return digest if digest is not None and _fits(digest) else None
@@ -105,9 +109,10 @@ def _fits(digest: RankDigest) -> bool:
 
 @dataclass(frozen=True)
 class RankReading:
-    """The workers that read the ranks of a job, and the folder in which their digests are kept, if in any.
+    """Reads the ranks of a job with workers and a folder of digests.
 
-    With ``resumes`` the digests that are there already are used, and all are kept for another time.
+    The folder is null where none are kept. With ``resumes`` the digests that are there already are used, and all are
+    kept for another time.
     """
 
     workers: Workers = field(default_factory=LocalWorkers)
@@ -117,16 +122,16 @@ class RankReading:
     def results(
         self, read: Read, sources: Sequence[TraceSource], options: str, on_trace: Callable[[int, int, Path], None]
     ) -> Iterator[tuple[int, Result]]:
-        """The digest of each source, or why it has none, by its position; ``options`` are those of ``read``.
+        """Yields the position of each source with its digest, or its error.
 
-        The collectives of the digests lie in a temporary file.
+        ``options`` are those of ``read``. The collectives of the digests lie in a temporary file.
         """
         light = _Light()
         keys = [_key(source, options) for source in sources] if self.folder is not None else []
-        kept = {at: light(found) for at, key in enumerate(keys) if (found := self._kept(key)) is not None}
-        yield from kept.items()
-        todo = {at: source for at, source in enumerate(sources) if at not in kept}
-        done, total = len(kept), len(sources)
+        done_before = {at: light(digest) for at, key in enumerate(keys) if (digest := self._kept(key)) is not None}
+        yield from done_before.items()
+        todo = {at: source for at, source in enumerate(sources) if at not in done_before}
+        done, total = len(done_before), len(sources)
         if not todo:
             return
         files = [source.trace for source in todo.values()]
@@ -138,7 +143,7 @@ class RankReading:
                         self.folder.write(keys[at], result)
                     done += 1
                     if done < total:
-                        on_trace(done, total, files[done - len(kept)])
+                        on_trace(done, total, files[done - len(done_before)])
                     yield at, light(result) if isinstance(result, RankDigest) else result
         except KeyboardInterrupt as stopped:
             if self.folder is not None:
@@ -153,7 +158,10 @@ class RankReading:
 
 
 class _Light:
-    """Digests without what is large: their collectives are in a file, and equal process groups are one object."""
+    """Keeps digests without what is large.
+
+    Their collectives are in a file, and equal process groups are one object.
+    """
 
     def __init__(self) -> None:
         self._spool = Spool()
@@ -165,7 +173,10 @@ class _Light:
 
 
 def _json_bytes(source: TraceSource) -> int:
-    """About how much JSON a trace holds; 0 for a file that is not there."""
+    """Estimates the bytes of JSON of a trace.
+
+    It is 0 for a file that is not there.
+    """
     try:
         size = source.trace.stat().st_size
     except OSError:
@@ -177,7 +188,7 @@ def _key(source: TraceSource, options: str) -> str:
     """Everything that the digest of a source follows from."""
     beside = ("recording.json", "telemetry.csv", *([source.light.file] if source.light is not None else []))
     files = (source.trace, *(source.trace.parent / name for name in beside if source.recording is not None))
-    told = (
+    parts = (
         source.marks_ns,
         source.compiled,
         source.unprofiled,
@@ -187,11 +198,14 @@ def _key(source: TraceSource, options: str) -> str:
         source.first_step,
         source.set_aside,
     )
-    return "\n".join((__version__, options, repr(told), *map(stamp, files)))
+    return "\n".join((__version__, options, repr(parts), *map(stamp, files)))
 
 
 def stamp(file: Path) -> str:
-    """Path, size and time of change of a file; of one in a store what the store calls its version."""
+    """Gives path, size and time of change of a file.
+
+    Of a file in a store it gives what the store calls its version.
+    """
     try:
         status = file.stat()
     except OSError:

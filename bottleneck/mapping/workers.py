@@ -1,4 +1,7 @@
-"""Maps one function over many items through workers that may be lost: processes of this machine, or a cluster."""
+"""Maps one function over many items through workers that may be lost.
+
+They are processes of this machine, or a cluster.
+"""
 
 from collections.abc import Callable, Generator, Iterator, Mapping
 from concurrent.futures import (
@@ -36,7 +39,10 @@ class Workers(Protocol):
 
     @property
     def at_once(self) -> int:
-        """The number of tasks to submit at once: enough that no worker waits for one."""
+        """Returns how many tasks to submit at once.
+
+        So many that no worker waits for one.
+        """
         ...
 
     @property
@@ -45,24 +51,34 @@ class Workers(Protocol):
         ...
 
     def opened(self, tasks: int, size_bytes: int) -> AbstractContextManager[Executor]:
-        """An executor for so many tasks that read so many bytes in all; leaving the block ends what still runs."""
+        """Opens an executor for so many tasks of so many bytes in all.
+
+        Leaving the block ends what still runs.
+        """
         ...
 
     def check(self) -> None:
-        """Raises an error where no worker is left to wait for; called while nothing is done."""
+        """Raises an error where no worker is left to wait for.
+
+        It is called while nothing is done.
+        """
         ...
 
     def item_error(self, failure: Exception) -> TraceError | None:
-        """The error of one item, where that is what the failure of its task means."""
+        """Returns the error of one item.
+
+        Null where the failure of its task means something else.
+        """
         ...
 
 
 def map_tasks(
     function: Callable[[T], R], items: Mapping[int, T], workers: Workers, size_bytes: int
 ) -> Generator[tuple[int, R | TraceError | UsageError], None, None]:
-    """The result for each item by its key, in the order in which they get done; an error of the item is a result.
+    """Yields the result for each item by its key.
 
-    Close this generator to end what still runs. Raises WorkloadError where workers were lost again and again.
+    They come in the order in which they get done; an error of the item is a result. Close this generator to end what
+    still runs. Raises WorkloadError where workers were lost again and again.
     """
     undone = dict(items)
     for tried in range(_EXECUTORS):
@@ -127,7 +143,10 @@ class InProcess(Executor):
 
 @dataclass
 class LocalWorkers:
-    """Up to so many processes of this machine; this one alone where more are not worth their start."""
+    """Up to so many processes of this machine.
+
+    It is this one alone where more are not worth their start.
+    """
 
     jobs: int = 1
     repeated: int = field(default=0, init=False)
@@ -161,9 +180,10 @@ class LocalWorkers:
 
 
 class ProcessPool(Executor):
-    """Runs tasks in processes of its own; one that is killed costs its own task only, which is tried again.
+    """Runs tasks in processes of its own.
 
-    The pool of the standard library is broken as a whole by one process that is killed.
+    One that is killed costs its own task only, which is tried again. The pool of the standard library is broken as a
+    whole by one process that is killed.
     """
 
     def __init__(self, jobs: int) -> None:
@@ -174,7 +194,10 @@ class ProcessPool(Executor):
         self.repeated = 0
 
     def submit(self, fn: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> Future[R]:
-        """The task, once a process is free; TraceError where each process that took it was killed."""
+        """Runs the task once a process is free.
+
+        Raises TraceError where each process that took it was killed.
+        """
         return self._threads.submit(self._run, fn, args, kwargs)
 
     def _run(self, function: Callable[..., R], args: Any, kwargs: Any) -> R:
@@ -221,7 +244,10 @@ class ProcessPool(Executor):
 
 
 def serve() -> None:
-    """The program of a process: answers the tasks that it gets, until there are no more."""
+    """Answers the tasks that it gets, until there are no more.
+
+    It is the program of such a process.
+    """
     tasks, answers = serving_streams()
     with suppress(EOFError, BrokenPipeError):
         while True:

@@ -10,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from bottleneck.cost.call import Cost
+from bottleneck.predict.host_pace import EAGER_KERNELS
 from bottleneck.predict.peak_memory import fits, largest_batch, step_memory
 from bottleneck.predict.price import kernels_of, plan, predict_step, step_floor_us
 from bottleneck.predict.rates import as_columns, ceilings_of, floors
@@ -166,7 +167,7 @@ def _with_floor(
     if fastest is not None:
         device = replace(device, peaks_flops_per_s={**peaks, "fp32_vector": fastest})
     floor_us = step_floor_us(calls, device, "compile")
-    if step.backend in ("eager", "cudagraphs"):
+    if step.backend in EAGER_KERNELS:
         floor_us = max(floor_us, step_floor_us(calls, device, step.backend))
     kernels = kernels_of(plan(calls, "eager")[0])
     if floor_us <= 0 or not kernels:

@@ -24,7 +24,7 @@ from bottleneck.schema.step_calls import StepCalls
 TF32 = "tf32"
 BACKENDS: Mapping[str, Backend] = {
     "compile": "compile",
-    "cuda-graph": "cudagraphs",
+    "cuda-graph": "captured",
     "compile-reduce-overhead": "reduce-overhead",
     "compile-max-autotune": "max-autotune",
 }
@@ -193,7 +193,7 @@ def _change(steps: ChangedSteps, device: Device, made: Sequence[str], name: str,
     memory = step_memory(steps.calls(names))
     return PredictedChange(
         change=name,
-        verdict=_verdict(gain),
+        verdict=verdict_of(gain),
         speedup=gain.speedup,
         interval=gain.interval,
         step=_step(steps, names, device),
@@ -205,7 +205,8 @@ def _step(steps: ChangedSteps, names: Sequence[str], device: Device) -> Predicte
     return replace(predict_step(steps.calls(names), device, steps.backend(names)), kernels=())
 
 
-def _verdict(gain: PredictedGain) -> PredictedVerdict:
+def verdict_of(gain: PredictedGain) -> PredictedVerdict:
+    """Gives the side of 1 on which the interval lies."""
     low, high = gain.interval.low, gain.interval.high
     if abs(gain.speedup - 1) < _NOTHING and high - low < 4 * _NOTHING:
         return "nothing"

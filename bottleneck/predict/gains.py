@@ -26,6 +26,8 @@ _NO_ERROR = 1e-12
 # The spread of a speedup that no kind of work explains, as a logarithm: with it, as many pairs of long steps lie inside
 # as of short ones.
 _OF_THE_WHOLE = 0.15
+# That of the same kernels in two runs, also as a logarithm.
+_BETWEEN_RUNS = 0.01
 
 
 class PredictedGain(Struct, frozen=True):
@@ -40,7 +42,7 @@ def predict_gain(before: PricedWork, after: PricedWork, samples: float = 1.0) ->
     middle = before.us() / after.us() * samples
     factor = max(read_spreads().get(f"{GAIN}{run_of(side.backend)}", 1.0) for side in (before, after))
     # No time was measured with another change than of how a step is run: these are taken to be as uncertain.
-    factor = factor if before.backend != after.backend else max(factor, read_spreads()[f"{GAIN}compiled"])
+    factor = factor if _is_another_way(before, after) else max(factor, read_spreads()[f"{GAIN}compiled"])
     low, high = half_width(before, after, pace_spread(), factor)
     return PredictedGain(middle, Interval(middle * math.exp(-low), middle * math.exp(high)))
 
@@ -54,12 +56,17 @@ def half_width(before: PricedWork, after: PricedWork, pace: float = 1.0, factor:
     sides, changed = zip(*(_errors(side, other) for side, other in ((before, after), (after, before))), strict=True)
     variance = sum(error**2 for side in sides for error in side.values())
     shared = sum(2 * sides[0][name] * sides[1][name] for name in sides[0].keys() & sides[1].keys())
-    is_another_way = before.backend != after.backend
-    whole = _OF_THE_WHOLE * (1.0 if is_another_way else max(changed))
+    whole = _OF_THE_WHOLE * (1.0 if _is_another_way(before, after) else max(changed))
+    whole = max(whole, _BETWEEN_RUNS) if before.backend != after.backend else whole
     own = factor * math.hypot(whole, math.sqrt(max(variance - _GO_TOGETHER * shared, 0.0)))
     middle = before.us() / after.us()
     by_host = [math.log(before.us(each) / after.us(each) / middle) for each in (1 / pace, pace)]
     return math.hypot(own, min(0.0, *by_host)), math.hypot(own, max(0.0, *by_host))
+
+
+def _is_another_way(before: PricedWork, after: PricedWork) -> bool:
+    """True where the steps are run by other kernels, whatever they do; a captured graph replays the very same."""
+    return before.backend != after.backend and {before.backend, after.backend} != {"eager", "captured"}
 
 
 def _errors(side: PricedWork, other: PricedWork) -> tuple[dict[str, float], float]:

@@ -30,6 +30,8 @@ HOST_KINDS = (
     *("op", "new op", "reduction", "convolution", "depthwise", "product", "norm", "recurrent", "logsumexp", "view"),
     *("generated kernel", "library kernel"),
 )
+# Ways to run a step that launch the kernels of eager mode.
+EAGER_KERNELS = ("eager", "cudagraphs", "captured")
 # Exponent of the smooth maximum of the two times: the longer one hides the shorter one.
 _SHARPNESS = 6.0
 # A server is of the time of its GPUs. From 2017 to 2023 the clock of single threads went from 3.1 to 3.9 GHz (AWS m5
@@ -74,10 +76,14 @@ def host_counts(step: StepCalls, backend: Backend, kernels: Sequence[Kernel]) ->
     """
     counts = dict.fromkeys((*LEADS, *HOST_KINDS), 0.0)
     updates = [call for call in step.calls if call.phase == "optimizer"]
-    if replays_graph(step, backend):
+    if backend == "captured":
+        # Modules that train are two graphs, one for each direction.
+        counts["graph step"] = 2.0 if step.settings.training else 1.0
+        _count_ops(counts, _outside_modules(step))
+    elif replays_graph(step, backend):
         counts["graph step"] = 1.0
         _count_ops(counts, updates)
-    elif backend in ("eager", "cudagraphs"):
+    elif backend in EAGER_KERNELS:
         counts["first" if backend == "eager" else "compiled step"] = 1.0
         _count_ops(counts, step.calls)
     else:
@@ -88,6 +94,14 @@ def host_counts(step: StepCalls, backend: Backend, kernels: Sequence[Kernel]) ->
                 counts[kind] += kernel.launches * kernel.count
         _count_ops(counts, updates)
     return counts
+
+
+def _outside_modules(step: StepCalls) -> list[StepCall]:
+    """The calls that no captured module makes: a step that does not train, and makes none in modules, is one graph."""
+    in_modules = [call for call in step.calls if call.module is not None and call.phase != "optimizer"]
+    if not in_modules and not step.settings.training:
+        return []
+    return [call for call in step.calls if call.module is None or call.phase == "optimizer"]
 
 
 def _count_ops(counts: dict[str, float], calls: Sequence[StepCall]) -> None:
@@ -109,7 +123,7 @@ def replays_graph(step: StepCalls, backend: Backend) -> bool:
     """
     if backend == "cudagraphs":
         return not any(_writes_to_what_was_there(step, call) for call in step.calls)
-    return backend in ("reduce-overhead", "max-autotune")
+    return backend in ("captured", "reduce-overhead", "max-autotune")
 
 
 def _writes_to_what_was_there(step: StepCalls, call: StepCall) -> bool:

@@ -8,7 +8,16 @@ from dataclasses import dataclass
 from bottleneck.cost.call import Cost, Unmodelled, parse_call
 from bottleneck.cost.fusion import FusedLoop, fuse_calls, live_calls
 from bottleneck.predict.rates import LAYOUTS
-from bottleneck.predict.step_kernels import FAMILY_OF, ConvolutionShape, Kernel, convolution_shape, cost_of, split
+from bottleneck.predict.step_kernels import (
+    FAMILY_OF,
+    GROUPED_IN_CHANNELS_LAST,
+    ConvolutionShape,
+    Kernel,
+    convolution_shape,
+    cost_of,
+    in_channels_last,
+    split,
+)
 from bottleneck.schema.predicted_step import Backend
 from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
@@ -17,7 +26,7 @@ from bottleneck.schema.step_calls import StepCall, StepCalls
 # Kernels for which 'max-autotune' has templates of its own beside those of the library (torch/_inductor/kernel).
 AUTOTUNED = frozenset({"product", "convolution", "convolution channels last"})
 # Speed of a convolution in channels last against contiguous (torch/_inductor/graph.py, decide_layout_opt).
-_LAYOUT_WEIGHTS = {"grouped": 1.358, "default": 0.823, "in_out": 0.725, "small": 0.783}
+_LAYOUT_WEIGHTS = {"grouped": GROUPED_IN_CHANNELS_LAST, "default": 0.823, "in_out": 0.725, "small": 0.783}
 
 
 @dataclass(frozen=True)
@@ -36,7 +45,7 @@ def fuse(step: StepCalls, backend: Backend = "compile") -> tuple[list[KernelGrou
     channels_last, autotunes = uses_channels_last(step), backend.startswith("max-autotune")
     groups: list[KernelGroup] = []
     unknown: dict[Reason, int] = {}
-    for loop in fuse_calls(step, channels_last=channels_last):
+    for loop in fuse_calls(step, channels_last=channels_last, tunes=autotunes):
         call = step.calls[loop.calls[0]]
         kernels = _library_kernels(call, loop, channels_last, autotunes) if loop.is_library else [_kernel(call, loop)]
         if isinstance(kernels, Reason):
@@ -88,14 +97,11 @@ def _in_channels_last(call: StepCall, main: Kernel, loop: FusedLoop, cost: Cost,
     Where kernels are chosen by timing, a window of one element is a product (torch/_inductor/kernel/conv.py,
     convert_1x1_conv_to_mm), which follows the settings of products: without TF32 unless the program allows it.
     """
-    kind = "depthwise convolution" if main.kind == "depthwise convolution" else "convolution"
     weight = call.inputs[1]
-    if kind == "depthwise convolution" and len(set(weight.dims[2:])) > 1:
-        kind = "uneven depthwise convolution"
     if autotunes and main.kind == "pointwise convolution":
         kernels = [replace(main, kind="product")]
     else:
-        kernels = [replace(main, kind=f"{kind} channels last", bytes=cost.bytes_low)]
+        kernels = [replace(in_channels_last(main, weight.dims), bytes=cost.bytes_low)]
     is_reordered = weight.dims[1] > 1 and weight.dims[2:] != (1, 1)
     copies = ((weight, is_reordered), (call.inputs[0], loop.moves_input), (call.outputs[0], loop.moves_result))
     copied = [use for use, is_copied in copies if is_copied]

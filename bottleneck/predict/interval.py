@@ -48,6 +48,7 @@ _RUNS: Mapping[Backend, str] = {
     "compile": "compiled",
     "max-autotune-no-cudagraphs": "compiled",
     "cudagraphs": "cudagraphs",
+    "captured": "cudagraphs",
 }
 
 

@@ -9,6 +9,7 @@ from msgspec import Struct
 
 from bottleneck.cost.fusion import live_calls
 from bottleneck.predict.host_pace import (
+    EAGER_KERNELS,
     host_counts,
     host_time_units,
     replays_graph,
@@ -53,7 +54,7 @@ _MOST_UNPRICED = 0.25
 
 def plan(step: StepCalls, backend: Backend) -> tuple[list[KernelGroup], dict[Reason, int]]:
     """The groups of kernels that a step launches with a backend, and how many calls have none for each reason."""
-    if backend in ("eager", "cudagraphs"):
+    if backend in EAGER_KERNELS:
         groups, unknown = _eager(step)
     else:
         groups, unknown = _compiled(step, backend)
@@ -192,7 +193,7 @@ def predict_step(
 def step_floor_us(calls: StepCalls, device: Device, backend: Backend) -> float:
     """The least time of a step: the sum of its kernels' floors, or the work that remains after any fusion."""
     groups, _ = plan(calls, "eager")
-    fuses = backend not in ("eager", "cudagraphs")
+    fuses = backend not in EAGER_KERNELS
     live = live_calls(calls) if fuses else [True] * len(calls.calls)
     kernels = [kernel for kernel in kernels_of(groups) if live[kernel.call]]
     work = as_columns(kernels)

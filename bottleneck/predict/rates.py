@@ -263,7 +263,9 @@ def _compute_us(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[st
     least = np.minimum(work.channels, work.columns)
     saved = np.where(work.winograd & ~ceilings.is_tensor, least / (least + _WINOGRAD_CHANNELS), 0.0)
     ratio = ratio * (1.0 + (rates["winograd"] - 1.0) * saved)
-    chosen = np.where(work.are("product"), rates["autotuned product"], rates["autotuned convolution"])
+    # Of products, those on lanes were timed: for tensor cores cuBLAS's own choice is as good.
+    of_product = np.where(ceilings.is_tensor, 1.0, rates["autotuned product"])
+    chosen = np.where(work.are("product"), of_product, rates["autotuned convolution"])
     ratio = ratio * np.where(work.dilated, dilated, 1.0) * np.where(work.autotuned, chosen, 1.0)
     product_us = ideal / np.where(is_half & work.odd, np.minimum(share * ratio, _ODD_SHARE), share * ratio)
     direct = work.are(*DEPTHWISE)
@@ -278,8 +280,12 @@ def _compute_us(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[st
 
 
 def _lanes_share(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float]) -> Floats:
-    """Share of the fp32 lanes' peak that a product of these sizes reaches, padded to whole tiles."""
-    padding = fill_of_tiles(work.rows, 32.0) * fill_of_tiles(work.columns, 32.0)
+    """Share of the fp32 lanes' peak that a product of these sizes reaches, padded to whole tiles.
+
+    A product with a vector has no tiles: each element of the matrix is one multiplication.
+    """
+    by_vector = np.minimum(work.rows, work.columns) == 1
+    padding = np.where(by_vector, 1.0, fill_of_tiles(work.rows, 32.0) * fill_of_tiles(work.columns, 32.0))
     waves = _waves(work, ceilings)
     quantised = np.where(waves > 8, 1.0, fill_of_waves(waves))
     split = np.clip(np.minimum(work.inner / _SPLIT_INNER, 1.0 / np.maximum(waves, 1e-9)), 1.0, None)

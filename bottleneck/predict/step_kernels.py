@@ -5,7 +5,7 @@ its own; a batch norm in training folds its input into statistics before it norm
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from bottleneck.cost import OP_FAMILIES, compute_cost
@@ -23,6 +23,8 @@ _SOFTMAX_IN_REGISTERS, _SOFTMAX_IN_SHARED = 1024, 12_000
 # per element instead of one per element of the window.
 # Kernels in channels last load this many channels at once; others take kernels for the usual order.
 _AT_ONCE = 4
+_IMAGE_DIMS = 4
+GROUPED_IN_CHANNELS_LAST, _GROUPED = 1.358, "grouped convolution"
 _WINOGRAD, _WINOGRAD_AREA = 4.0, 9
 
 
@@ -237,6 +239,22 @@ def convolution_kernel(call: OpCall, cost: Cost) -> Kernel:
     )
 
 
+def in_channels_last(main: Kernel, window: Sequence[int]) -> Kernel:
+    """The kernel of a two-dimensional convolution in channels last; ``window`` are the sizes of its weight."""
+    if main.kind != "depthwise convolution":
+        return replace(main, kind="convolution channels last")
+    is_uneven = len(set(window[2:])) > 1
+    return replace(main, kind=f"{'uneven ' if is_uneven else ''}depthwise convolution channels last")
+
+
+def _is_channels_last(tensor: Tensor) -> bool:
+    """True for images whose channels are neighbours in memory, and that are not in the usual order too."""
+    shape, strides = tensor.shape, tensor.strides
+    if len(shape) != _IMAGE_DIMS or strides is None or len(strides) != _IMAGE_DIMS:
+        return False
+    return strides[1] == 1 and shape[1] > 1 and math.prod(shape[2:]) > 1
+
+
 def _convolution(call: OpCall, cost: Cost, result: float) -> list[Kernel]:
     """Kernels of cuDNN for tensor cores want channels last: input and result of other layouts are copied.
 
@@ -244,7 +262,11 @@ def _convolution(call: OpCall, cost: Cost, result: float) -> list[Kernel]:
     """
     main, x = convolution_kernel(call, cost), call.tensor(0)
     found = [main]
-    if main.kind not in ("depthwise convolution", "pointwise convolution") and not main.channels % _AT_ONCE:
+    if _is_channels_last(x) or _is_channels_last(call.tensor(1)):
+        # Several groups take longer there (torch/_inductor/graph.py, GROUPED_MULTIPLIER).
+        grouped = replace(main, flops=main.flops * GROUPED_IN_CHANNELS_LAST)
+        found = [grouped if main.kind == _GROUPED else in_channels_last(main, call.tensor(1).shape)]
+    elif main.kind not in ("depthwise convolution", "pointwise convolution") and not main.channels % _AT_ONCE:
         moved = (("layout", x.bytes if x.shape[1] > 1 else 0.0), ("result layout", result))
         found += [Kernel(kind, bytes=2.0 * size, dtype=main.dtype) for kind, size in moved]
     if call.optional_tensor(2) is not None:
@@ -255,12 +277,15 @@ def _convolution(call: OpCall, cost: Cost, result: float) -> list[Kernel]:
 def _convolution_backward(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
     """Two products of the size of the forward one, by the sizes of its input and weight."""
     weight = call.tensor(2).shape
+    groups = call.tensor(1).shape[1] // max(weight[1], 1)
+    is_grouped = 1 < groups < call.tensor(1).shape[1]
+    slower = GROUPED_IN_CHANNELS_LAST if is_grouped and _is_channels_last(call.tensor(1)) else 1.0
     return [
         Kernel(
-            "convolution backward",
+            _GROUPED if is_grouped else "convolution backward",
             bytes=cost.bytes_high,
             least_bytes=cost.bytes_low,
-            flops=cost.matrix_flops + cost.vector_flops,
+            flops=(cost.matrix_flops + cost.vector_flops) * slower,
             least_flops=cost.matrix_flops / max(_WINOGRAD, math.prod(weight[2:]) / 4.0),
             dtype=cost.math_dtype or "fp32",
             rows=call.tensor(0).numel / max(call.tensor(0).shape[1], 1),

@@ -1,1 +1,4 @@
-"""Finishes recordings, of a run, a block of a program or a killed run, and reports on them."""
+"""Finishes recordings and reports on them.
+
+They are those of a run, of a block of a program, or of a run that was killed.
+"""

@@ -1,4 +1,7 @@
-"""Finishes a recording and reports on it: after the program's end, while it goes on, or after a run was killed."""
+"""Finishes a recording and reports on it.
+
+It does so after the program's end, while the program goes on, or after a run was killed.
+"""
 
 import os
 import shutil
@@ -48,10 +51,11 @@ class FinishResult:
 
 @dataclass(frozen=True)
 class ReportSettings:
-    """Settings of a report: output of its text, source of this CPU's ceilings, and how the text is made.
+    """Settings of a report: output, ceilings and form.
 
-    ``ceilings`` takes the number of threads. ``render`` is null for the terminal report on one screen. ``failure`` says
-    how the program ended, if not as it should. Pieces of the step are timed alone for ``probe_budget_s`` at most.
+    ``ceilings`` gives those of this CPU for a number of threads. ``render`` is null for the terminal report on one
+    screen. ``failure`` says how the program ended, if not as it should. Pieces of the step are timed alone for
+    ``probe_budget_s`` at most.
     """
 
     say: Callable[[str], None]
@@ -67,9 +71,10 @@ class ReportSettings:
 
 
 def finish_and_report(plan: "Plan", ending: "Ending", settings: ReportSettings) -> FinishResult:
-    """Finishes the recording and reports; a failure of ours is stated and leaves the program's status alone.
+    """Finishes the recording and reports.
 
-    The last line says how the program failed, if it did.
+    A failure of ours is stated and leaves the program's status alone. The last line says how the program failed, if it
+    did.
     """
     result = _report_on(Path(plan.folder), ending, settings, lambda: finish(plan, ending, settings))
     if settings.failure is not None:
@@ -149,7 +154,10 @@ def _cause(folder: Path) -> str:
 
 
 def _say_that_we_failed(folder: Path, settings: ReportSettings) -> None:
-    """Reports the exception at hand; its traceback goes to a file, or to stderr if the program removed the folder."""
+    """Reports the exception at hand.
+
+    Its traceback goes to a file, or to stderr if the program removed the folder.
+    """
     settings.say("error: bottleneck itself failed; what was recorded is kept")
     crash = folder / "bottleneck-crash.txt"
     try:
@@ -160,7 +168,10 @@ def _say_that_we_failed(folder: Path, settings: ReportSettings) -> None:
 
 
 def finish(plan: "Plan", ending: "Ending", settings: ReportSettings) -> "Recording":
-    """The recording, with the ceilings of this CPU where they are needed, written to its folder."""
+    """Writes the recording to its folder and returns it.
+
+    It has the ceilings of this CPU where they are needed.
+    """
     from bottleneck.calibrate.cache import gpu_calibration
     from bottleneck.harness.finish import finish_recording, read_all_notes
 
@@ -171,7 +182,9 @@ def finish(plan: "Plan", ending: "Ending", settings: ReportSettings) -> "Recordi
         if needing:
             calibration = settings.ceilings(needing[0].threads)
         else:  # those of the GPUs that the program saw, where `bottleneck calibrate` has measured them
-            calibration = gpu_calibration(next((each.device_facts for each in notes.values() if each.device_facts), ()))
+            calibration = gpu_calibration(
+                next((rank_notes.device_facts for rank_notes in notes.values() if rank_notes.device_facts), ())
+            )
     finally:
         # Also for a user who does not wait for the ceilings.
         with held_back():
@@ -183,11 +196,15 @@ def needing_ceilings(folder: Path, notes: "Mapping[int, Notes]") -> "Sequence[No
     """The notes of ranks that were traced on the CPU."""
     from bottleneck.harness.folder import RankFiles
 
-    return [each for rank, each in notes.items() if RankFiles(folder, rank).partial.exists() and not each.device_facts]
+    return [
+        rank_notes
+        for rank, rank_notes in notes.items()
+        if RankFiles(folder, rank).partial.exists() and not rank_notes.device_facts
+    ]
 
 
 def _report(folder: Path, settings: ReportSettings) -> str:
-    """The verdict in a few words, once the report is out and what belongs to it is in the folder."""
+    """Writes the report and what belongs to it, and returns the headline."""
     from bottleneck.analysis.step_tracks import lay_out
     from bottleneck.pipeline import explain
     from bottleneck.report import render_report
@@ -213,7 +230,10 @@ def _report(folder: Path, settings: ReportSettings) -> str:
 
 
 def _with_pieces(explained: "Explanation", folder: Path, settings: ReportSettings) -> "Explanation":
-    """The explanation, with the pieces of the step that are timed now where there is time for any."""
+    """Adds the pieces of the step to the explanation.
+
+    They are timed now, where there is time for any.
+    """
     if settings.probe_budget_s <= 0 or settings.failure is not None:
         return explained
     from bottleneck.experiment.pieces.measure import PieceBudget, measure_pieces
@@ -239,7 +259,10 @@ def shown(folder: Path) -> str:
 
 
 def _from_here(folder: Path) -> Path:
-    """The folder relative to the working folder, if it lies below and that still exists; else as it is."""
+    """Returns the folder relative to the working folder, if it lies below.
+
+    Else, and where that does not exist any more, as it is.
+    """
     try:
         return folder.relative_to(Path.cwd())
     except (ValueError, OSError):
@@ -247,7 +270,10 @@ def _from_here(folder: Path) -> Path:
 
 
 def describe_steps(recording: "Recording") -> str:
-    """'5 steps', of how many ranks where there are several; 'no trace' or 'nothing' where no step was traced."""
+    """Words the steps of a recording: '5 steps'.
+
+    With the ranks where there are several; 'no trace' or 'nothing' where no step was traced.
+    """
     if not recording.traces:
         return "no trace" if recording.unprofiled else "nothing"
     count = max(0, len(recording.traces[0].step_marks_ns) - 1)
@@ -270,9 +296,10 @@ _FORCED = "the program had to be killed: it did not end within ten seconds of be
 
 @dataclass
 class Reporter:
-    """Reports once, early if it can; ``result`` is null as long as there is no report.
+    """Reports once, early if it can.
 
-    ``ending`` is what is known of the run before its end. ``early`` is what was found out before it, and is told then.
+    ``result`` is null as long as there is no report. ``ending`` is what is known of the run before its end. ``early``
+    is what was found out before it, and is told then.
     """
 
     plan: "Plan"
@@ -285,10 +312,11 @@ class Reporter:
     early: list[str] = field(default_factory=list)
 
     def report_early(self, ended: threading.Event) -> None:
-        """Finishes the recording from the thread that follows the program, if that goes on when all is measured.
+        """Finishes the recording early, from the thread that follows the program.
 
-        One line says what came of it: a report would stand between the program's own output, or at its prompt. Where
-        something is missing that needs the end of the program, the line says when the report comes.
+        It does so if the program goes on when all is measured. One line says what came of it: a report would stand
+        between the program's own output, or at its prompt. Where something is missing that needs the end of the
+        program, the line says when the report comes.
         """
         from bottleneck.analysis.telemetry import MARGIN_NS
 
@@ -300,8 +328,8 @@ class Reporter:
             settings = ReportSettings(self.early.append, known_ceilings, self.render)
             self.result = finish_and_report(self.plan, replace(self.ending, telemetry=telemetry), settings)
         if not self.is_quiet and not _is_taken_over():
-            found = self.result.headline if self.result is not None else None
-            text = marked(f"measured{f': {found}' if found else ''}; full report at the program's end")
+            headline = self.result.headline if self.result is not None else None
+            text = marked(f"measured{f': {headline}' if headline else ''}; full report at the program's end")
             # All at once, beginning a line where the program may have left one open.
             say(f"\n{text}" if sys.stderr.isatty() else text)
 
@@ -344,7 +372,10 @@ class Reporter:
         return self.result
 
     def _has_to_wait(self) -> bool:
-        """True if this CPU's ceilings have to be measured first, which takes a quiet machine."""
+        """True if this CPU's ceilings have to be measured first.
+
+        That takes a quiet machine.
+        """
         from bottleneck.harness.finish import read_all_notes
 
         folder = Path(self.plan.folder)
@@ -353,21 +384,30 @@ class Reporter:
 
 
 def known_ceilings(threads: int | None) -> "Calibration | None":
-    """The kept ceilings of this CPU: measuring them now would disturb the program, and it them."""
+    """Returns the kept ceilings of this CPU.
+
+    Measuring them now would disturb the program, and it them.
+    """
     from bottleneck.calibrate.cache import read_calibration
 
     return read_calibration(threads)
 
 
 def measured_ceilings(threads: int | None, *, is_quiet: bool = False) -> "Calibration | None":
-    """The ceilings of this CPU, measured now if need be; that is announced unless ``is_quiet``."""
+    """Returns the ceilings of this CPU, measured now if need be.
+
+    That is announced unless ``is_quiet``.
+    """
     from bottleneck.calibrate.cache import cpu_calibration
 
     return cpu_calibration(threads, write_note, is_quiet=is_quiet)
 
 
 def _is_taken_over() -> bool:
-    """True if stderr is a terminal that a full-screen program draws on: what we write would spoil its picture."""
+    """True if stderr is a terminal that a full-screen program draws on.
+
+    What we write would spoil its picture.
+    """
     try:
         import termios
     except ImportError:  # not on every system
@@ -387,9 +427,10 @@ _SAVING_S, _LOOK_S = 15.0, 0.1
 
 
 def repair(folder: Path, wait: Callable[[float], None] = time.sleep) -> None:
-    """Finishes what a killed run left in this folder; nothing to do in any other, or while the run still lasts.
+    """Finishes what a killed run left in this folder.
 
-    TraceError while the program is still being recorded, or if the folder cannot be written to.
+    There is nothing to do in any other folder, or while the run still lasts. Raises TraceError while the program is
+    still being recorded, or if the folder cannot be written to.
     """
     from bottleneck.harness.folder import CLAIM_FILE, claim
     from bottleneck.schema.recording import is_recording
@@ -450,7 +491,10 @@ def _settle(state: "RunState", folder: Path) -> None:
 
 
 def _wait_for_end(state: "RunState", folder: Path, wait: Callable[[float], None]) -> None:
-    """Waits a while for a program to end that the system terminated when its supervisor was killed."""
+    """Waits a while for the end of a program whose supervisor was killed.
+
+    The system ends it then.
+    """
     for _ in range(int(_SAVING_S / _LOOK_S)):
         if state.process is None or not _is_ours(state.process, folder):
             return
@@ -458,7 +502,10 @@ def _wait_for_end(state: "RunState", folder: Path, wait: Callable[[float], None]
 
 
 def _is_ours(process: int, folder: Path) -> bool:
-    """True if the process runs and has the folder in its plan; its number may have become another's."""
+    """True if the process runs and has the folder in its plan.
+
+    Its number may have become another's.
+    """
     try:
         return str(folder.absolute()).encode() in Path(f"/proc/{process}/cmdline").read_bytes()
     except OSError:

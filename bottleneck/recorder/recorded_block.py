@@ -1,7 +1,8 @@
-"""``with bottleneck.record(folder):`` in a program of the user's: what `bottleneck run` records, of one block of it.
+"""Records one block of a program: ``with bottleneck.record(folder):``.
 
-The program's process is the only one: no sensor is read beside the block, since a thread that reads them would take
-the interpreter from the program, and ceilings are not measured, since that takes seconds.
+It records what `bottleneck run` does. The program's process is the only one: no sensor is read beside the block, since
+a thread that reads them would take the interpreter from the program, and ceilings are not measured, since that takes
+seconds.
 """
 
 import os
@@ -71,7 +72,10 @@ class _OpenBlock:
 
 
 class RecordedBlock:
-    """The context of a block: its ``folder`` from its beginning on, and after it the ``warnings`` of the recording."""
+    """Context of a block.
+
+    It has its ``folder`` from its beginning on, and after it the ``warnings`` of the recording.
+    """
 
     def __init__(self, folder: Path, options: "RecordOptions", *, force: bool, quiet: bool) -> None:
         self.folder = self._wanted = folder
@@ -80,7 +84,10 @@ class RecordedBlock:
         self._work: _OpenBlock | None = None
 
     def report(self) -> str:
-        """The report of `bottleneck report` on the folder, as text to print in a notebook; once the block has ended."""
+        """Returns the report of `bottleneck report` on the folder, as text.
+
+        It is there to print in a notebook, once the block has ended.
+        """
         from bottleneck.report import render_report
 
         return render_report(self.analysis(), "terminal")
@@ -92,7 +99,10 @@ class RecordedBlock:
         return analyse([self.folder])
 
     def _repr_html_(self) -> str | None:
-        """The first screen of the page, as notebooks show the value of a cell; null while there is no result."""
+        """Returns the first screen of the page, as notebooks show a cell's value.
+
+        Null while there is no result.
+        """
         from bottleneck.report.page import first_screen
 
         try:
@@ -176,7 +186,10 @@ class RecordedBlock:
             work.folder.abandon()
 
     def _admit(self, exc: Exception) -> None:
-        """States that we failed, and what helps: the folder keeps what there is, and the mark that it is unfinished."""
+        """States that we failed, and what helps.
+
+        The folder keeps what there is, and the mark that it is unfinished.
+        """
         what = exc.what if isinstance(exc, BottleneckError) else f"{type(exc).__name__}: {exc}"
         problem = f"the recording in {self.folder} could not be finished: {what}"
         self.warnings = (*self.warnings, problem)
@@ -191,7 +204,10 @@ class RecordedBlock:
 
 
 def _in_code(error: UsageError) -> UsageError:
-    """The same error, whose traceback shows the reason and a remedy that can be written in code."""
+    """Returns the same error with a remedy that can be written in code.
+
+    Its traceback shows the reason and that remedy.
+    """
     in_code = UsageError(error.what, why=error.why, fix=error.fix_in_code)
     for label, text in (("why", in_code.why), ("fix", in_code.fix)):
         if text:
@@ -200,7 +216,10 @@ def _in_code(error: UsageError) -> UsageError:
 
 
 def _make_place(wanted: Path, *, force: bool) -> "tuple[Path, RecordingFolder]":
-    """The folder, or the next of its name with a number that is free, made for this process or all ranks of its job."""
+    """Makes the folder for this process or all ranks of its job.
+
+    It is the one wanted, or the next of its name with a number that is free.
+    """
     from bottleneck.harness.folder import BlockFolder, FolderTakenError, RecordingFolder
     from bottleneck.harness.messages import rank_of
 
@@ -218,14 +237,20 @@ def _make_place(wanted: Path, *, force: bool) -> "tuple[Path, RecordingFolder]":
 
 
 def _ending(remarks: tuple[str, ...]) -> "Ending":
-    """The end of the block; what kept the machine busy in the minute before may have been this very program."""
+    """Returns the end of the block.
+
+    What kept the machine busy in the minute before may have been this very program.
+    """
     from bottleneck.harness.finish import Ending
 
     return Ending(None, busy_processors=0.0, remarks=remarks)
 
 
 def _complete(work: _OpenBlock, error: BaseException | None) -> "Recording | None":
-    """The recording of all ranks, by the last of them that ends its block; null for the others."""
+    """Finishes the recording of all ranks.
+
+    The last of them that ends its block does so; null for the others.
+    """
     from bottleneck.calibrate.cache import read_calibration
     from bottleneck.harness.finish import read_all_notes
     from bottleneck.harness.folder import exclusive
@@ -236,7 +261,9 @@ def _complete(work: _OpenBlock, error: BaseException | None) -> "Recording | Non
     remarks = () if error is None else (f"the block was left by an exception: {type(error).__name__}",)
     with exclusive(folder):
         notes = read_all_notes(folder)
-        if len(notes) > 1 and (is_recording(folder) or not all(each.is_complete for each in notes.values())):
+        if len(notes) > 1 and (
+            is_recording(folder) or not all(rank_notes.is_complete for rank_notes in notes.values())
+        ):
             return None
         return finish(work.plan, _ending(remarks), ReportSettings(lambda _: None, read_calibration))
 

@@ -1,4 +1,7 @@
-"""Renders an analysis as terminal text, markdown, JSON, a page or a picture: the last stage of the data path."""
+"""Renders an analysis: the last stage of the data path.
+
+It becomes terminal text, markdown, JSON, a page or a picture.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +22,10 @@ __all__ = ["FORMATS", "PICTURES", "ReportFormat", "render_document", "render_rep
 
 
 class Render(Protocol):
-    """A function that renders an analysis as text; ``all_findings`` includes those that the run's noise would hide."""
+    """A function that renders an analysis as text.
+
+    ``all_findings`` includes those that the run's noise would hide.
+    """
 
     def __call__(self, analysis: "Analysis", *, all_findings: bool = False, **page: Any) -> str:
         """The text; ``page`` is what a page alone shows."""
@@ -29,7 +35,10 @@ class Render(Protocol):
 def render_document(
     document: "Document", form: str, style: "TerminalStyle | None" = None, charts: "Sequence[LineChart]" = ()
 ) -> str:
-    """The document as text for a terminal, markdown or a page; ``style`` is the terminal's, ``charts`` the page's."""
+    """Renders a document as text for a terminal, markdown or a page.
+
+    ``style`` is the terminal's, ``charts`` are the page's.
+    """
     if form == "html":
         from bottleneck.report.page import document_to_html  # noqa: PLC0415 - jinja2 is loaded only where it is used
 
@@ -40,7 +49,10 @@ def render_document(
 
 
 def lazily(module: str, name: str) -> Callable[..., Any]:
-    """The function of this name in a module of this package, which is loaded only when it is called."""
+    """Gives a function of a module that is loaded only when called.
+
+    The module is one of this package.
+    """
 
     def call(*arguments: Any, **options: Any) -> Any:
         return getattr(import_module(f"bottleneck.report.{module}"), name)(*arguments, **options)
@@ -50,9 +62,10 @@ def lazily(module: str, name: str) -> Callable[..., Any]:
 
 @dataclass(frozen=True)
 class ReportFormat:
-    """One way to write a report: the function that renders it, and the suffixes of files that ask for it.
+    """One way to write a report.
 
-    ``render`` is null for the copy of the trace with our tracks, which is no text of an analysis.
+    It has the function that renders the report, and the suffixes of files that ask for it. ``render`` is null for the
+    copy of the trace with our tracks, which is no text of an analysis.
     """
 
     render: Render | None

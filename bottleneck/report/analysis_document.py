@@ -1,6 +1,7 @@
-"""Builds the document of an analysis: headline, facts about steps and measurement, coverage, caveats, next actions.
+"""Builds the document of an analysis.
 
-Terminal and markdown render the same ``Document``, so they cannot disagree.
+It holds headline, facts about steps and measurement, coverage, caveats and next actions. Terminal and markdown render
+the same ``Document``, so they cannot disagree.
 """
 
 import shlex
@@ -56,20 +57,27 @@ Numbered = tuple[int, StepTime]
 def window(steps: StepTimes) -> str:
     """The explained steps, by the numbers that ``--steps`` takes, and the time of one."""
     plural = "" if steps.count == 1 else "s"
-    kept = [number for number, step in enumerate(steps.each) if step.set_aside is None]
-    chosen = f" ({kept[0]}:{kept[-1] + 1} of {len(steps.each)})" if kept and len(kept) < len(steps.each) else ""
-    found = _SOURCES.get(steps.source, f" found by: {steps.source}")
+    kept_numbers = [number for number, step in enumerate(steps.each) if step.set_aside is None]
+    chosen = (
+        f" ({kept_numbers[0]}:{kept_numbers[-1] + 1} of {len(steps.each)})"
+        if kept_numbers and len(kept_numbers) < len(steps.each)
+        else ""
+    )
+    source_words = _SOURCES.get(steps.source, f" found by: {steps.source}")
     if steps.boundary is not None and steps.seen is not None:
-        found = f" of the program ({tell_step(steps.boundary, steps.seen)})"
-    return f"{steps.count} step{plural}{chosen}{found}; times below are per step of {format_us(steps.wall_us)}"
+        source_words = f" of the program ({tell_step(steps.boundary, steps.seen)})"
+    return f"{steps.count} step{plural}{chosen}{source_words}; times below are per step of {format_us(steps.wall_us)}"
 
 
 def variation(steps: StepTimes) -> str:
-    """The fastest and the slowest of the steps that count; empty where there are fewer than two."""
-    kept = [(number, step) for number, step in enumerate(steps.each) if step.set_aside is None]
-    if len(kept) < 2:
+    """Describes the fastest and the slowest of the steps that count.
+
+    Empty where there are fewer than two.
+    """
+    kept_steps = [(number, step) for number, step in enumerate(steps.each) if step.set_aside is None]
+    if len(kept_steps) < 2:
         return ""
-    quick, slow = (choose(kept, key=lambda each: each[1].us) for choose in (min, max))
+    quick, slow = (choose(kept_steps, key=lambda numbered: numbered[1].us) for choose in (min, max))
     ratio = f", {slow[1].us / quick[1].us:.2f} times as long" if quick[1].us > 0 else ""
     return f"quickest {_one(quick)}, slowest {_one(slow)}{ratio}"
 
@@ -84,7 +92,10 @@ def windows(steps: StepTimes) -> str:
 
 
 def left_out(steps: StepTimes) -> str:
-    """The steps that were found but do not count, with the reason; nothing where all of them count."""
+    """Describes the steps that were found but do not count.
+
+    Each has its reason. Nothing where all of them count.
+    """
     stretches = [list(group) for _, group in groupby(enumerate(steps.each), key=_kind)]
     phrases = [_stretch_text(stretch) for stretch in stretches if stretch[0][1].set_aside is not None]
     more = [f"{len(phrases) - _MOST_STRETCHES} more, all in --format json"] if len(phrases) > _MOST_STRETCHES else []
@@ -104,7 +115,10 @@ def _stretch_text(stretch: list[Numbered]) -> str:
 
 
 def _kind(numbered: Numbered) -> str | None:
-    """The code of the reason, for which steps are told together; where it has none, its words."""
+    """Gives the code of the reason, by which steps are told together.
+
+    The words of the reason where it has no code.
+    """
     return numbered[1].set_aside_code or numbered[1].set_aside
 
 
@@ -115,7 +129,10 @@ def _one(numbered: Numbered) -> str:
 
 
 def batch_test(proof: BatchProof | None) -> ListSection | None:
-    """The time of twice the batch and the conclusion from it; null where there is no batch size."""
+    """Builds the section on the time of twice the batch.
+
+    It has the conclusion from that time. Null where there is no batch size.
+    """
     if proof is None:
         return None
     size, ratio = proof.batch_size, proof.ratio
@@ -218,8 +235,8 @@ def _timing(timing: Timing) -> str:
 
 def _step(times: StepTimes) -> str:
     if times.unprofiled_us is None:
-        known = f"{_timing(times.profiled_us)} while profiled; " if times.profiled_us else ""
-        return f"{known}not timed without the profiler"
+        profiled = f"{_timing(times.profiled_us)} while profiled; " if times.profiled_us else ""
+        return f"{profiled}not timed without the profiler"
     unsettled = " (step times still had a trend)" if times.settled is False else ""
     parts = [f"{_timing(times.unprofiled_us)} without the profiler{unsettled}"]
     if times.profiled_us:
@@ -258,9 +275,10 @@ def _reached(analysis: Analysis) -> str:
 
 
 def describe_run(run: RunSteps | None, recorded: int) -> str:
-    """The part of the run that the recorded steps are typical of, and where the rest is; nothing where not followed.
+    """Describes the part of the run that the recorded steps represent.
 
-    Steps that grow are typical of no part of it: their growth is told instead.
+    Also says where the rest is. Nothing where the run was not followed. Steps that grow are typical of no part of it:
+    their growth is told instead.
     """
     if run is None:
         return ""
@@ -300,7 +318,10 @@ def _sensors(analysis: Analysis) -> str:
 
 
 def _activity(telemetry: TelemetrySummary, totals: Totals) -> str:
-    """Activity by the device's own counters, beside what the modelled work accounts for: SMs, tensor cores and DRAM."""
+    """Describes activity of SMs, tensor cores and DRAM.
+
+    It is that by the device's own counters, beside what the modelled work accounts for.
+    """
     units = (
         ("SMs", telemetry.sm_activity, None),
         ("tensor cores", telemetry.tensor_activity, totals.model_flops_utilization),
@@ -330,13 +351,13 @@ def _host(telemetry: TelemetrySummary | None) -> str:
 
 def coverage(analysis: Analysis) -> ListSection:
     """The modelled shares of the busy time, and the largest unmodelled work."""
-    known = analysis.coverage
-    shares = (("linked to an op", known.linked_share), ("modelled", known.modelled_share))
+    covered = analysis.coverage
+    shares = (("linked to an op", covered.linked_share), ("modelled", covered.modelled_share))
     parts = [f"{format_share(share)} {word}" for word, share in shares if share is not None]
     lead = (
         f"Of the busy time: {', '.join(parts)}." if parts else "How much of the busy time is understood is not known."
     )
-    worst, lines = sorted(known.unknown, key=lambda work: -work.us), []
+    worst, lines = sorted(covered.unknown, key=lambda work: -work.us), []
     for work in worst[:3]:
         # Only names of kernels with all their template arguments are longer.
         name = work.name if len(work.name) <= _LONGEST_NAME else short_names([work.name], _LONGEST_NAME)[0]
@@ -355,13 +376,14 @@ def caveats(analysis: Analysis) -> ListSection | None:
 
 
 def trust(analysis: Analysis, most: int, where: str = "", characters: int | None = None) -> ListSection:
-    """The part of the work that is understood, and the caveats that affect most of the step, at most so many.
+    """Describes how much of the work is understood, with the main caveats.
 
-    ``where`` says where the others are, ``characters`` limits the text of each.
+    They are those that affect most of the step, at most so many. ``where`` says where the others are, ``characters``
+    limits the text of each.
     """
     ((lead, *_),) = coverage(analysis).items
-    told = caveats(analysis)
-    texts = [] if told is None else [text for (text,) in told.items]
+    all_caveats = caveats(analysis)
+    texts = [] if all_caveats is None else [text for (text,) in all_caveats.items]
     shown = [text if characters is None else cut_text(text, characters) for text in texts[:most]]
     hidden = len(texts) - most
     more = [f"{counted(hidden, 'more caveat')}{where}."] if hidden > 0 else []
@@ -424,7 +446,10 @@ _WHOLE_FACTS = ("run",)
 
 
 def _screen(analysis: Analysis, whole: Document, room: _Room) -> Document:
-    """The document of one screen: verdict, step, ledger, first findings, reasons to doubt, and where the rest is."""
+    """Builds the document of one screen.
+
+    It has verdict, step, ledger, first findings, reasons to doubt, and where the rest is.
+    """
     sections = (
         tables.ledger(analysis, room.accounts),
         worst_ranks(analysis, room.findings, room.characters),
@@ -445,7 +470,10 @@ def _screen(analysis: Analysis, whole: Document, room: _Room) -> Document:
 
 
 def _cut_sentence(verdict: Verdict, limit: int) -> str:
-    """The verdict in at most so many characters; the action that ends it stays, where it leaves a third of them."""
+    """Cuts the verdict to at most so many characters.
+
+    The action that ends it stays, where it takes no more than two thirds of them.
+    """
     if len(verdict.sentence) <= limit or not verdict.clauses:
         return cut_text(verdict.sentence, limit)
     # The list of slow ranks below it says why a rank is late.
@@ -457,16 +485,20 @@ def _cut_sentence(verdict: Verdict, limit: int) -> str:
 
 
 def _where_the_rest_is(recording: RecordingInfo) -> str:
-    """The command that shows everything, as one line; a long path is left out, since a broken one cannot be copied."""
+    """Gives the command that shows everything, as one line.
+
+    A long path is left out, since a broken one cannot be copied.
+    """
     command = f"everything: bottleneck report {shlex.quote(recording.path)} --full"
     noun = "recording" if recording.kind == "run" else "trace"
     return command if cell_len(command) <= PLAIN.width else f"everything: bottleneck report --full, with this {noun}"
 
 
 def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> Document:
-    """The document of an analysis, with at most ``top`` rows in the tables that could grow without end.
+    """Builds the document of an analysis.
 
-    ``all_findings`` shows those too that the run's noise would hide, and all that follow the first few.
+    It has at most ``top`` rows in the tables that could grow without end. ``all_findings`` shows those too that the
+    run's noise would hide, and all that follow the first few.
     """
     analysis = with_attribute_paths(analysis)
     verdict = analysis.verdict
@@ -515,7 +547,10 @@ def to_screen(analysis: Analysis, style: TerminalStyle = PLAIN) -> str:
 
 
 def to_terminal(analysis: Analysis, style: TerminalStyle = PLAIN, *, all_findings: bool = False) -> str:
-    """The report as text; escape sequences appear in it only where the style has colour."""
+    """Renders the report as text.
+
+    Escape sequences appear in it only where the style has colour.
+    """
     return terminal.render(build(analysis, all_findings=all_findings), style)
 
 
@@ -528,7 +563,10 @@ Extent = Literal["screen", "full", "all findings"]  # of the report that is prin
 
 
 def report_text(analysis: Analysis, stream: TextIO, form: str = "terminal", extent: Extent = "screen") -> str:
-    """The report in a format; that for a terminal in the width, colours and character set of the stream."""
+    """Renders the report in a format.
+
+    That for a terminal has the width, colours and character set of the stream.
+    """
     all_findings = extent == "all findings"
     if form != "terminal":
         return render_report(analysis, form, all_findings=all_findings)

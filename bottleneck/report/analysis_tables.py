@@ -1,4 +1,7 @@
-"""Builds the tables of an analysis: ledger, kernels, ranks, places, idle time, memory, collectives, path, pieces."""
+"""Builds the tables of an analysis.
+
+They are on ledger, kernels, ranks, places, idle time, memory, collectives, path and pieces.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -91,13 +94,16 @@ def _split(parts: Sequence[Phase | UserRange]) -> tuple[list[str], list[tuple[st
     held = [group for group in GROUPS if any(part.shares.get(group, 0.0) > 0 for part in parts)]
     others = tuple(group for group in held if group not in _COLUMNS)
     columns_of = [*((group,) for group in _COLUMNS), *([others] if others else [])]
-    titles = [_short_group(each[0]) if len(each) == 1 else "rest" for each in columns_of]
-    sums = [[math.fsum(part.shares.get(group, 0.0) for group in each) for each in columns_of] for part in parts]
+    titles = [_short_group(members[0]) if len(members) == 1 else "rest" for members in columns_of]
+    sums = [[math.fsum(part.shares.get(group, 0.0) for group in members) for members in columns_of] for part in parts]
     return titles, [tuple(map(_whole_percent, row)) for row in sums]
 
 
 def _whole_percent(share: float) -> str:
-    """A share in whole per cent; a part of something never reads as nothing or all."""
+    """Formats a share in whole per cent.
+
+    A part of something never reads as nothing or all.
+    """
     if share <= 0:
         return ""
     whole = round(share * 100)
@@ -110,11 +116,11 @@ def _short_group(group: str) -> str:
 
 def lines(analysis: Analysis, top: int) -> TableSection | None:
     """Work and waiting by source line; null where less than two lines are known."""
-    known = sorted((fold for fold in analysis.lines if _all_us(fold) > 0), key=lambda fold: -_all_us(fold))
-    if len(known) < 2 or analysis.steps.wall_us <= 0:
+    timed = sorted((fold for fold in analysis.lines if _all_us(fold) > 0), key=lambda fold: -_all_us(fold))
+    if len(timed) < 2 or analysis.steps.wall_us <= 0:
         return None
-    cut = top if len(known) > top + 1 else len(known)
-    shown, hidden = known[:cut], known[cut:]
+    cut = top if len(timed) > top + 1 else len(timed)
+    shown, hidden = timed[:cut], timed[cut:]
     us, idle_us = (math.fsum(getattr(fold, name) for fold in hidden) for name in ("us", "idle_us"))
     rest = [replace(hidden[0], name=f"{len(hidden)} more", us=us, idle_us=idle_us)] if hidden else []
     numbers = _Additive([*shown, *rest], analysis.steps.wall_us)
@@ -137,13 +143,17 @@ def _text_of(analysis: Analysis, source: str | None) -> tuple[str, ...]:
 
 
 def modules(analysis: Analysis, top: int) -> TableSection | None:
-    """Work and waiting by module, those of a kind together, and inside the largest; null where less than two are."""
-    known = [fold for fold in analysis.module_classes or analysis.modules if _all_us(fold) > 0]
-    if len(known) < 2 or analysis.steps.wall_us <= 0:
+    """Builds the table of work and waiting by module.
+
+    Modules of a kind stand together, and modules inside the largest have rows of their own. Null where fewer than two
+    are known.
+    """
+    timed = [fold for fold in analysis.module_classes or analysis.modules if _all_us(fold) > 0]
+    if len(timed) < 2 or analysis.steps.wall_us <= 0:
         return None
-    trunk = _trunk(known)
+    trunk = _trunk(timed)
     heads: dict[str, list[tuple[str, Fold]]] = {}
-    for fold in sorted(known, key=lambda fold: -_all_us(fold)):
+    for fold in sorted(timed, key=lambda fold: -_all_us(fold)):
         head, inside = _below(fold, trunk)
         heads.setdefault(head, []).append((inside, fold))
     ordered = sorted(heads.items(), key=lambda item: -math.fsum(_all_us(fold) for _, fold in item[1]))
@@ -168,7 +178,10 @@ _TRUNK_SHARE = 0.8  # of what is inside a module: that much in one module of its
 
 
 def _trunk(folds: Sequence[Fold]) -> tuple[str, ...]:
-    """The chain of single modules, from the outermost on, each with nearly all of the time of the one around it."""
+    """Gives the chain of single modules from the outermost on.
+
+    Each has nearly all of the time of the one around it.
+    """
     trunk: tuple[str, ...] = ()
     total = math.fsum(map(_all_us, folds))
     while True:
@@ -184,7 +197,10 @@ def _trunk(folds: Sequence[Fold]) -> tuple[str, ...]:
 
 
 def _below(fold: Fold, trunk: tuple[str, ...]) -> tuple[str, str]:
-    """The module below the trunk that holds this one, and the path inside it; of the trunk itself its name."""
+    """Gives the module below the trunk that holds this one.
+
+    Also gives the path inside it. Of the trunk itself it is its name.
+    """
     path = tuple(fold.name.split(_INSIDE))
     if path == trunk[: len(path)]:
         return f"{path[-1]} itself", ""
@@ -193,7 +209,10 @@ def _below(fold: Fold, trunk: tuple[str, ...]) -> tuple[str, str]:
 
 
 def _module_rows(head: str, members: Sequence[tuple[str, Fold]], numbers: "_Additive") -> list[TableRow]:
-    """A row for a module below the trunk and, where there are several, the largest of those inside it."""
+    """Builds the rows for a module below the trunk.
+
+    Where several modules lie inside it, the largest of them have rows too.
+    """
     if len(members) == 1:
         ((inside, fold),) = members
         return [TableRow((f"{head}{_INSIDE}{inside}" if inside else head, *numbers.of([fold])))]
@@ -206,7 +225,10 @@ def _module_rows(head: str, members: Sequence[tuple[str, Fold]], numbers: "_Addi
 
 
 class _Additive:
-    """Work, waiting, both and their share of the step for any of these folds; as printed, all of them re-add."""
+    """Work, waiting, both and their share of the step for folds.
+
+    As printed, the numbers of any of these folds add up to those of all.
+    """
 
     def __init__(self, folds: Sequence[Fold], wall_us: float) -> None:
         self.scale = scale_of(math.fsum(map(_all_us, folds)))
@@ -272,16 +294,19 @@ def _whole(parts: Sequence[IdleCause]) -> IdleCause:
 
 
 def _wait_details(parts: Sequence[IdleCause], scale: Scale) -> tuple[str, ...]:
-    """Calls, ops and loaders that the time went to, most first, and the module if all of it was in one."""
+    """Gives the calls, ops and loaders that the time went to.
+
+    Most time comes first. The module is added if all of the time was in one.
+    """
     named = [_whole(same) for same in _by(parts, lambda part: (part.detail or "",)).values()]
     named.sort(key=lambda part: -part.us)
-    known = [part for part in named if part.detail]
+    detailed = [part for part in named if part.detail]
     modules = {part.module for part in parts}
     where = modules.pop() if len(modules) == 1 else None
     if len(named) == 1:
         return tuple(filter(None, (named[0].detail, where)))
-    shown = [f"{part.detail} {scale.one(part.us)}" for part in known[:_DETAILS]]
-    more = f" and {len(known) - len(shown)} more" if len(known) > len(shown) else ""
+    shown = [f"{part.detail} {scale.one(part.us)}" for part in detailed[:_DETAILS]]
+    more = f" and {len(detailed) - len(shown)} more" if len(detailed) > len(shown) else ""
     return tuple(filter(None, (", ".join(shown) + more, where)))
 
 
@@ -291,7 +316,10 @@ _LEAST_BYTES = 2**20
 
 
 def memory(analysis: Analysis) -> TableSection | None:
-    """Memory at its peak by kind; null where the recording has no memory events, or the step next to none."""
+    """Builds the table of memory at its peak by kind.
+
+    Null where the recording has no memory events, or the step next to none.
+    """
     use = analysis.memory
     if use is None or use.peak_bytes < _LEAST_BYTES:
         return None
@@ -361,7 +389,10 @@ _HOST_BOUND = 0.8  # of the idle time with an empty queue: launching sooner woul
 
 
 def queue_sparkline(analysis: Analysis) -> Sparkline | None:
-    """The depth over the window, 0 to the highest; null where no launches are on record."""
+    """Gives the queue depth over the window, 0 to the highest.
+
+    Null where no launches are on record.
+    """
     queue = analysis.queue
     if queue is None or len(queue.curve) < 2:
         return None
@@ -381,7 +412,10 @@ def queue_caption(queue: Queue) -> str:
 
 
 def mean_depths(curve: Sequence[tuple[float, float]], cells: int) -> tuple[float, ...]:
-    """Mean depth in this many equal parts of the curve, which holds each depth until the next point."""
+    """Gives the mean depth in equal parts of the curve.
+
+    The curve holds each depth until the next point. There are ``cells`` parts.
+    """
     import numpy as np  # noqa: PLC0415 - the one figure of a report that needs it
 
     at, depth = (np.array(column, dtype=np.float64) for column in zip(*curve, strict=True))
@@ -411,7 +445,10 @@ def varying_together(kernels: Iterable[KernelSummary]) -> list[tuple[KernelSumma
 
 
 def _together(rows: Sequence[KernelSummary]) -> KernelSummary:
-    """The largest of these rows with the sums of all; a sum of which a part is unknown is unknown."""
+    """Gives the largest of these rows with the sums of all.
+
+    A sum of which a part is unknown is unknown.
+    """
     if len(rows) == 1:
         return rows[0]
     sums: dict[str, float | None] = {name: math.fsum(getattr(row, name) for row in rows) for name in _SUMS}
@@ -434,7 +471,10 @@ LedgerNumbers = Callable[[Sequence[LedgerEntry]], tuple[str, str]]
 
 
 def ledger(analysis: Analysis, most: int | None = None) -> TableSection:
-    """The ledger: groups by size, their accounts beneath them (at most ``most``, the others as one), and the total."""
+    """Builds the table of the ledger.
+
+    It has groups by size, their accounts beneath them (at most ``most``, the others as one), and the total.
+    """
     entries = sorted((entry for entry in analysis.ledger if entry.us > 0), key=lambda entry: -entry.us)
     scale = scale_of(math.fsum(entry.us for entry in entries))
     groups = [(group, [entry for entry in entries if entry.group == group]) for group in GROUPS]
@@ -475,7 +515,10 @@ def _group_rows(group: str, members: list[LedgerEntry], numbers: LedgerNumbers, 
 
 
 def kernels(analysis: Analysis, top: int) -> TableSection | None:
-    """The kernels (CPU: ops) that take the most time, with their floors; the others folded into one row."""
+    """Builds the table of the kernels that take the most time.
+
+    On a CPU they are ops. Each has its floors; the others are folded into one row.
+    """
     noun = "op" if analysis.device.kind == "cpu" else "kernel"
     variants = dict(varying_together(analysis.kernels))
     folded = top_rows(list(variants), top)
@@ -503,7 +546,10 @@ _KERNEL_NAME = 60
 
 
 def call_words(row: KernelSummary) -> str:
-    """The op with the shapes of its inputs; the kernel where only a whole region or nothing is known to issue it."""
+    """Gives the op with the shapes of its inputs.
+
+    The kernel where only a whole region or nothing is known to issue it.
+    """
     if row.op is None or row.op.startswith(COMPILED_REGION):
         return row.name
     return f"{row.op.removeprefix('aten::')} {describe_shapes(row.shapes) if row.shapes else ''}".rstrip()
@@ -537,7 +583,10 @@ def kernel_group(row: KernelSummary) -> str:
 
 
 def _details(row: KernelSummary, name: str, variants: int) -> tuple[str, ...]:
-    """Details of a row: the name of kernel or op that it does not lead with, its reason, calls, dtype and place."""
+    """Gives the details of a row.
+
+    They are the name of kernel or op that it does not lead with, its reason, calls, dtype and place.
+    """
     why = ": ".join(filter(None, (row.regime and REGIMES[row.regime].words, row.reason)))
     parts = (
         "" if row.op == row.name else (row.op or "") if call_words(row) == row.name else name,
@@ -574,7 +623,10 @@ def ranks(analysis: Analysis, top: int) -> TableSection | None:
 
 
 def critical_path(path: CriticalPath | None, most: int) -> TableSection | None:
-    """The longest parts of the path, and how well the replay behind it reproduces the step; null without one."""
+    """Builds the table of the longest parts of the path.
+
+    It also says how well the replay behind it reproduces the step. Null without a path.
+    """
     if path is None or not path.parts:
         return None
     table = path_table(path, most)
@@ -634,7 +686,10 @@ KIND_WORDS: Mapping[str, str] = {
 
 
 def measured_pieces(measured: MeasuredPieces | None) -> TableSection | None:
-    """Pieces of the step that were timed alone: their times, what each saves per step, and why others have none."""
+    """Builds the table of pieces of the step that were timed alone.
+
+    It has their times, what each saves per step, and why others have none.
+    """
     if measured is None or not (measured.pieces or measured.left_out):
         return None
     pieces = sorted(measured.pieces, key=lambda piece: piece.ratio is None)
@@ -655,7 +710,10 @@ def measured_pieces(measured: MeasuredPieces | None) -> TableSection | None:
 
 
 def _piece_us(piece: MeasuredPiece) -> tuple[float, float, float]:
-    """A call of the piece as it is and changed, and what that saves per step."""
+    """Gives times of a call of the piece, as it is and changed.
+
+    The third number is what the change saves per step.
+    """
     assert piece.as_is_us is not None and piece.changed_us is not None, "a piece with a ratio has times"
     before, after = piece.as_is_us.median, piece.changed_us.median
     return before, after, piece.calls * (before - after)

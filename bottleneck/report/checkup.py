@@ -1,4 +1,7 @@
-"""Builds the document of a check-up by ``doctor``, and renders check-ups as text, JSON and a page."""
+"""Builds the document of a check-up by ``doctor``.
+
+Renders check-ups as text, JSON and a page.
+"""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -31,7 +34,10 @@ def build(checkup: Checkup) -> Document:
 
 
 def render(checkups: Sequence[Checkup], form: str, style: TerminalStyle = PLAIN) -> str:
-    """All check-ups: as text with a blank line between them, as JSON with empty texts as null, or as one page."""
+    """Renders all check-ups as text, JSON or one page.
+
+    Texts have a blank line between them. In JSON, empty texts are null.
+    """
     if form == "json":
         document = {"schema": DOCTOR_SCHEMA, "version": __version__, "checkups": list(checkups)}
         return encode(document, text=lambda text: clean(text, _LONGEST_JSON_TEXT) or None)
@@ -44,7 +50,9 @@ def render(checkups: Sequence[Checkup], form: str, style: TerminalStyle = PLAIN)
 def _together(checkups: Sequence[Checkup], documents: Sequence[Document]) -> Document:
     """The document of several check-ups, whose sections name the subject."""
     verdicts = Counter(checkup.verdict for checkup in checkups)
-    lead = ListSection("Check-ups", tuple((f"{each.subject}: {each.verdict}. {each.sentence}",) for each in checkups))
+    lead = ListSection(
+        "Check-ups", tuple((f"{checked.subject}: {checked.verdict}. {checked.sentence}",) for checked in checkups)
+    )
     sections = (
         replace(section, title=f"{checkup.subject}: {section.title}")
         for checkup, document in zip(checkups, documents, strict=True)

@@ -1,4 +1,7 @@
-"""Builds the document of a comparison: conditions, sentence, counters, and rows that add up to the step's change."""
+"""Builds the document of a comparison.
+
+It has conditions, sentence, counters, and rows that add up to the step's change.
+"""
 
 import math
 import re
@@ -34,9 +37,10 @@ _ANY = "*"
 
 @dataclass(frozen=True)
 class RowGroup:
-    """Rows of one op that changed alike, added up, and in how many modules they lie.
+    """Rows of one op that changed alike, added up.
 
-    The numbers by which the paths of the modules differ are '*' in that of ``row``.
+    ``modules`` is in how many modules they lie. The numbers by which the paths of the modules differ are '*' in that of
+    ``row``.
     """
 
     row: ChangeRow
@@ -44,9 +48,9 @@ class RowGroup:
 
 
 def fold_alike(rows: Iterable[ChangeRow], *, by_op: bool = True) -> list[RowGroup]:
-    """The rows, those alike but for numbers in the module's path together; most change first.
+    """Folds rows that differ only in numbers in the module's path.
 
-    ``by_op`` keeps ops, shapes and lines apart; rows that are modules have none.
+    Most change comes first. ``by_op`` keeps ops, shapes and lines apart; rows that are modules have none.
     """
     folds: dict[object, list[ChangeRow]] = {}
     for row in rows:
@@ -65,7 +69,10 @@ def added(rows: Sequence[ChangeRow]) -> ChangeRow:
 
 
 def _folded(rows: Sequence[ChangeRow]) -> RowGroup:
-    """The rows as one, whose module is the path that all share, with '*' for the numbers that differ."""
+    """Folds the rows into one.
+
+    Its module is the path that all share, with '*' for the numbers that differ.
+    """
     if len(rows) == 1:
         return RowGroup(rows[0])
     paths = list(dict.fromkeys(row.module or "" for row in rows))
@@ -100,8 +107,8 @@ def sentence(comparison: Comparison) -> str:
         return comparison.sentence
     before, after = comparison.before.step_us, comparison.after.step_us
     if before is None or after is None:
-        both = [each for each in comparison.counters if each.before is not None and each.after is not None]
-        number = sum(each.before != each.after for each in both)
+        both = [counter for counter in comparison.counters if counter.before is not None and counter.after is not None]
+        number = sum(counter.before != counter.after for counter in both)
         differing = f"{number or 'none'} of {len(both)} differ{'s' if number < 2 else ''}"
         return f"Only counters can be compared, for a side has no times: {differing}."
     if before == after:
@@ -110,7 +117,10 @@ def sentence(comparison: Comparison) -> str:
 
 
 def percent(before: float, after: float) -> str:
-    """' (+12.3 %)', ' (4.0 times as long)'; empty where there is nothing to be a share of."""
+    """Formats a change: ' (+12.3 %)', ' (4.0 times as long)'.
+
+    Empty where there is nothing to be a share of.
+    """
     if not before or before == after:
         return ""
     if after > _TIMES_FROM * before:
@@ -158,7 +168,10 @@ def _shapes(text: str) -> str:
 
 
 def source_details(source: str | None, *, is_touched: bool | None) -> tuple[str, ...]:
-    """The line, marked where the diff between the refs touches it; nothing where it is not known."""
+    """Gives the line, marked where the diff between refs touches it.
+
+    Nothing where it is not known.
+    """
     return (f"{source} (changed here)" if is_touched else source,) if source else ()
 
 
@@ -166,7 +179,10 @@ _MOST_DECIMALS = 3
 
 
 class RoundedAccount(NamedTuple):
-    """One account of the ledger with its numbers, and their difference, in steps of the last decimal shown."""
+    """One account of the ledger with its numbers and their difference.
+
+    They are in steps of the last decimal shown.
+    """
 
     bar: Bar
     before: int
@@ -175,9 +191,10 @@ class RoundedAccount(NamedTuple):
 
 
 class RoundedChange(NamedTuple):
-    """The accounts of a comparison, rounded so that what is on screen adds up, and the change of the step.
+    """The accounts of a comparison, rounded, and the change of the step.
 
-    Most change comes first. All numbers are in steps of the last decimal.
+    They are rounded so that what is on screen adds up. Most change comes first. All numbers are in steps of the last
+    decimal.
     """
 
     scale: Scale
@@ -196,10 +213,10 @@ def rounded(comparison: Comparison) -> RoundedChange:
 
 
 def change_scale(before_us: float, after_us: float) -> Scale:
-    """The scale of a table that holds both and their difference, with two digits of that one if they may be had.
+    """Gives the scale of a table that holds both and their difference.
 
-    It has a decimal more where the difference of the rounded ends is not the difference in three digits, as sentences
-    show it.
+    The difference has two digits if they may be had. The scale has a decimal more where the difference of the rounded
+    ends is not the difference in three digits, as sentences show it.
     """
     scale = scale_of(max(before_us, after_us))
     change = after_us - before_us
@@ -211,7 +228,10 @@ def change_scale(before_us: float, after_us: float) -> Scale:
 
 
 def signed(scale: Scale, quanta: int, value: float) -> str:
-    """A change; one that is not nothing but rounds to nothing reads '<+0.1' or '>-0.1'."""
+    """Formats a change with its sign.
+
+    One that is not nothing but rounds to nothing reads '<+0.1' or '>-0.1'.
+    """
     if quanta == 0 and value:
         least = f"{10**-scale.decimals:.{scale.decimals}f}"
         return f"<+{least}" if value > 0 else f">-{least}"
@@ -219,9 +239,10 @@ def signed(scale: Scale, quanta: int, value: float) -> str:
 
 
 def settled(scale: Scale, values: Sequence[float], total: int, least: int | None = None) -> list[int]:
-    """The values in steps of the last decimal, made to add up to a total that was rounded elsewhere.
+    """Rounds the values so that they add up to a given total.
 
-    What is missing goes to the largest values, where it shows least; none falls below ``least``.
+    They are in steps of the last decimal; the total was rounded elsewhere. What is missing goes to the largest values,
+    where it shows least; none falls below ``least``.
     """
     parts = apportion([scale.quanta(value) for value in values])
     for index in sorted(range(len(values)), key=lambda index: -abs(values[index])):
@@ -258,7 +279,10 @@ def account_label(account: str, group: str) -> str:
 
 
 def _grouped(accounts: Sequence[RoundedAccount]) -> list[tuple[RoundedAccount, ...]]:
-    """The accounts that have a line each, and last those that share one: the least, and those that stayed the same."""
+    """Groups the accounts by the line that they have.
+
+    Most have one each. Last come those that share one: the least, and those that stayed the same.
+    """
     held = [account for account in accounts if account.bar.before_us or account.bar.after_us]
     moving = [account for account in held if account.change]
     alone = moving[:_MOST_ACCOUNTS] if len(moving) > _MOST_ACCOUNTS else moving
@@ -298,7 +322,10 @@ def _step(label: str, quanta: Sequence[int], us: Sequence[float], scale: Scale) 
 
 
 def _axis(bars: Sequence[WaterfallBar]) -> tuple[float, float]:
-    """The range of the axis; it does not begin at zero where the change would then be too small to see."""
+    """Gives the range of the axis.
+
+    It does not begin at zero where the change would then be too small to see.
+    """
     ends = [bar.end_us for bar in bars]
     low, high = min(ends), max(ends)
     span = high - low
@@ -314,7 +341,10 @@ _MODULES_NOTE = "Work alone: waiting belongs to the step as a whole."
 
 
 def rows(comparison: Comparison, numbers: RoundedChange, top: int) -> TableSection | None:
-    """The ops whose time changed most, the others folded, then idle time by cause: together the change of the step."""
+    """Builds the table of the ops whose time changed most.
+
+    The others are folded. Idle time by cause follows; together they make the change of the step.
+    """
     idle, idle_quanta = _idle(comparison.idle, numbers)
     every = fold_alike(comparison.rows)
     shown, rest, count = _split(every, top, numbers)
@@ -338,7 +368,10 @@ def rows(comparison: Comparison, numbers: RoundedChange, top: int) -> TableSecti
 
 
 def modules(comparison: Comparison, numbers: RoundedChange, top: int) -> TableSection | None:
-    """The modules whose work changed most; they add up to all ops of the table above."""
+    """Builds the table of the modules whose work changed most.
+
+    They add up to all ops of the table above.
+    """
     if len(comparison.modules) < 2:
         return None
     every = fold_alike(comparison.modules, by_op=False)
@@ -369,9 +402,10 @@ def modules(comparison: Comparison, numbers: RoundedChange, top: int) -> TableSe
 def _split(
     every: Sequence[RowGroup], top: int, numbers: RoundedChange
 ) -> tuple[Sequence[RowGroup], list[ChangeRow], str]:
-    """Those that have a line each, the sum of the others if there are any, and a word on how many are shown.
+    """Gives the groups that have a line each.
 
-    A change that rounds to nothing has no line; one that would be the only other always has.
+    Also gives the sum of the others if there are any, and a word on how many are shown. A change that rounds to nothing
+    has no line; one that would be the only other always has.
     """
     shown = sum(abs(numbers.scale.quanta(alike.row.change_us)) >= 0.5 for alike in every[:top])
     if shown >= len(every) - 1:
@@ -380,7 +414,10 @@ def _split(
 
 
 def _parts(row: ChangeRow, quanta: int, numbers: RoundedChange) -> tuple[str, str, str]:
-    """The change by count, by time, and in all; the part by time is what the part by count leaves of it."""
+    """Formats the change by count, by time, and in all.
+
+    The part by time is what the part by count leaves of it.
+    """
     scale = numbers.scale
     count = round(scale.quanta(row.count_us)) if row.mean_us else quanta
     by_count, by_time = signed(scale, count, row.count_us), signed(scale, quanta - count, row.mean_us)
@@ -388,9 +425,12 @@ def _parts(row: ChangeRow, quanta: int, numbers: RoundedChange) -> tuple[str, st
 
 
 def _idle(bars: Sequence[Bar], numbers: RoundedChange) -> tuple[list[TableRow], int]:
-    """A line for each cause of idle time that changed, with the number that the waterfall shows; and their sum."""
-    known = {account.bar: account.change for account in numbers.accounts}
-    changes = [known.get(bar, round(numbers.scale.quanta(bar.change_us))) for bar in bars]
+    """Builds a line for each cause of idle time that changed.
+
+    Its number is the one that the waterfall shows. Also gives their sum.
+    """
+    shown_changes = {account.bar: account.change for account in numbers.accounts}
+    changes = [shown_changes.get(bar, round(numbers.scale.quanta(bar.change_us))) for bar in bars]
     ranked = sorted(zip(bars, changes, strict=True), key=lambda item: -abs(item[0].change_us))
     lines: list[TableRow] = []
     for bar, change in ranked:
@@ -438,17 +478,20 @@ def build(comparison: Comparison, top: int = TOP) -> Document:
 
 def _conditions(comparison: Comparison) -> tuple[ListSection, ...]:
     """The differences besides the code, those first that make a comparison of times void."""
-    void = [describe_condition(each) for each in comparison.conditions if each.weight == "breaks"]
-    others = [describe_condition(each) for each in comparison.conditions if each.weight != "breaks"]
+    void = [describe_condition(entry) for entry in comparison.conditions if entry.weight == "breaks"]
+    others = [describe_condition(entry) for entry in comparison.conditions if entry.weight != "breaks"]
     headings = ((_VOID, void), (_ALSO if void else _BESIDES, others))
-    return tuple(ListSection(heading, tuple((each,) for each in found)) for heading, found in headings if found)
+    return tuple(ListSection(heading, tuple((entry,) for entry in texts)) for heading, texts in headings if texts)
 
 
 def _counters(comparison: Comparison) -> TableSection | None:
-    """The counters that differ, and in a note those that are the same or known on one side only."""
-    known = [(_label(each), each.before, each.after) for each in comparison.counters]
-    both = [(name, before, after) for name, before, after in known if before is not None and after is not None]
-    if not known:
+    """Builds the table of the counters that differ.
+
+    A note has those that are the same or known on one side only.
+    """
+    counters = [(_label(counter), counter.before, counter.after) for counter in comparison.counters]
+    both = [(name, before, after) for name, before, after in counters if before is not None and after is not None]
+    if not counters:
         return None
     rows = [
         TableRow((name, f"{before:,}", f"{after:,}", f"{after - before:+,}"))
@@ -469,13 +512,16 @@ def _label(step: CounterStep) -> str:
 
 
 def _not_compared(comparison: Comparison) -> list[str]:
-    """The counters that a side does not know, those with the same reason in one sentence."""
+    """Describes the counters that a side does not know.
+
+    Those with the same reason stand in one sentence.
+    """
     reasons: dict[str, list[str]] = {}
-    for each in comparison.counters:
-        sides = (("before", each.before, comparison.before), ("after", each.after, comparison.after))
-        missing = [f"{name}: {_why(each.name, side)}" for name, value, side in sides if value is None]
+    for counter in comparison.counters:
+        sides = (("before", counter.before, comparison.before), ("after", counter.after, comparison.after))
+        missing = [f"{name}: {_why(counter.name, side)}" for name, value, side in sides if value is None]
         if missing:
-            reasons.setdefault("; ".join(missing), []).append(_label(each))
+            reasons.setdefault("; ".join(missing), []).append(_label(counter))
     return [f"Not compared: {', '.join(names)}; not known {why}." for why, names in reasons.items()]
 
 
@@ -487,8 +533,8 @@ def _why(name: str, side: CompareSide) -> str:
 
 
 def render(comparison: Comparison, form: str, style: TerminalStyle = PLAIN, *, top: int = TOP) -> str:
-    """The comparison as text for a terminal, markdown for a comment on a pull request, JSON, or a page.
+    """Renders the comparison for a terminal, as markdown, JSON or a page.
 
-    In markdown the waterfall is as narrow as a phone.
+    The markdown is for a comment on a pull request; in it the waterfall is as narrow as a phone.
     """
     return encode(comparison) if form == "json" else render_document(build(comparison, top), form, style)

@@ -1,6 +1,7 @@
-"""The records of a report, whatever its subject and medium: builders fill a ``Document``, renderers turn it into text.
+"""The records of a report, whatever its subject and medium.
 
-All text in a document is as it came: each renderer makes it safe for its medium.
+Builders fill a ``Document``, renderers turn it into text. All text in a document is as it came: each renderer makes it
+safe for its medium.
 """
 
 from typing import Literal
@@ -14,7 +15,10 @@ ColumnKind = Literal["name", "place", "words", "number", "code"]
 
 
 class TableColumn(Struct, frozen=True):
-    """A column: its title, and the kind of its cells, which decides how they are aligned and shortened."""
+    """A column: its title and the kind of its cells.
+
+    The kind decides how the cells are aligned and shortened.
+    """
 
     title: str
     kind: ColumnKind
@@ -26,11 +30,11 @@ def columns(kind: ColumnKind, *titles: str) -> tuple[TableColumn, ...]:
 
 
 class TableRow(Struct, frozen=True):
-    """A row: its cells, the group that it belongs to (for its mark and colour), and details to set beneath it.
+    """A row: its cells, group and details.
 
-    ``role``: a 'part' belongs to the row above it and is counted there; 'rest' folds rows that are not shown; the
-    'total' is the sum of all that are neither parts nor totals. ``key`` names what the row is about, for a medium in
-    which a row can be chosen.
+    The group that it belongs to is for its mark and colour; details are set beneath it. ``role``: a 'part' belongs to
+    the row above it and is counted there; 'rest' folds rows that are not shown; the 'total' is the sum of all that are
+    neither parts nor totals. ``key`` names what the row is about, for a medium in which a row can be chosen.
     """
 
     cells: tuple[str, ...]
@@ -41,11 +45,12 @@ class TableRow(Struct, frozen=True):
 
 
 class TableSection(Struct, frozen=True):
-    """A titled table with the sentences that explain it; one without rows shows the sentences only.
+    """A titled table with the sentences that explain it.
 
-    ``details`` is the title and kind of the column that a medium without room beneath a row makes of the rows' details.
-    Details without a title have no such column: they stand beneath the table, each once. With ``is_cards`` a narrow
-    page shows each row as a card of labelled cells, and does not scroll sideways.
+    One without rows shows the sentences only. ``details`` is the title and kind of the column that a medium without
+    room beneath a row makes of the rows' details. Details without a title have no such column: they stand beneath the
+    table, each once. With ``is_cards`` a narrow page shows each row as a card of labelled cells, and does not scroll
+    sideways.
     """
 
     title: str
@@ -57,14 +62,20 @@ class TableSection(Struct, frozen=True):
 
 
 class ListSection(Struct, frozen=True):
-    """A titled list of sentences; each item is a lead and the lines that belong to it."""
+    """A titled list of sentences.
+
+    Each item is a lead and the lines that belong to it.
+    """
 
     title: str
     items: tuple[tuple[str, ...], ...]
 
 
 class LabelledLine(Struct, frozen=True):
-    """A sentence with its label, the line of code that it is about, and a command that it ends in, to be copied."""
+    """A sentence with its label.
+
+    It may have the line of code that it is about, and a command that it ends in, to be copied.
+    """
 
     label: str
     text: str
@@ -73,9 +84,10 @@ class LabelledLine(Struct, frozen=True):
 
 
 class Action(Struct, frozen=True):
-    """One thing to do: its subject, labelled lines, code to write, and a command that tries it, to be copied.
+    """One thing to do.
 
-    ``key`` names what it is about, by which it is looked up or chosen.
+    It has its subject, labelled lines, code to write, and a command that tries it, to be copied. ``key`` names what it
+    is about, by which it is looked up or chosen.
     """
 
     lead: str
@@ -86,14 +98,18 @@ class Action(Struct, frozen=True):
 
     @property
     def title(self) -> str:
-        """The lead with the key behind it, for a medium that has one line for both."""
+        """The lead with the key behind it.
+
+        For a medium that has one line for both.
+        """
         return f"{self.lead} [{self.key}]" if self.key else self.lead
 
 
 class ActionSection(Struct, frozen=True):
-    """A titled and ranked list of actions, with sentences before it, their total, and sentences that close it.
+    """A titled and ranked list of actions.
 
-    ``groups`` are actions without a rank, in short form, each group with its heading.
+    It has sentences before it, their total, and sentences that close it. ``groups`` are actions without a rank, in
+    short form, each group with its heading.
     """
 
     title: str
@@ -105,7 +121,10 @@ class ActionSection(Struct, frozen=True):
 
 
 class Sparkline(Struct, frozen=True):
-    """A titled figure of one line: values over time, none below 0, and its reading in words."""
+    """A titled figure of one line: values over time.
+
+    None is below 0. It has its reading in words.
+    """
 
     title: str
     values: tuple[float, ...]
@@ -113,10 +132,11 @@ class Sparkline(Struct, frozen=True):
 
 
 class WaterfallBar(Struct, frozen=True):
-    """A line of a waterfall: its label in full and short, its numbers as shown, and the ends of its bar.
+    """A line of a waterfall: its label, numbers and bar.
 
-    ``group`` is empty for the step itself and for accounts folded together; ``amount`` is the one number of a narrow
-    screen: the change, or the time of the step.
+    The label is in full and short, the numbers are as shown, and the bar has its ends. ``group`` is empty for the step
+    itself and for accounts folded together; ``amount`` is the one number of a narrow screen: the change, or the time of
+    the step.
     """
 
     label: str
@@ -132,9 +152,9 @@ class WaterfallBar(Struct, frozen=True):
 
 
 class Waterfall(Struct, frozen=True):
-    """A titled figure of a change, account by account: the first and the last bar are the step before and after.
+    """A titled figure of a change, account by account.
 
-    The axis of the bars runs from ``low_us`` to ``high_us``.
+    The first and the last bar are the step before and after. The axis of the bars runs from ``low_us`` to ``high_us``.
     """
 
     title: str

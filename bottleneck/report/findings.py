@@ -29,24 +29,26 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection
     Without ``all_findings`` those that the run's own noise would hide are counted, not shown, as are those after the
     first few, and other ways to save the same time are shown in short form.
     """
-    found = analysis.findings
-    if not (found if all_findings else [finding for finding in found if not finding.on_request]):
+    available = analysis.findings
+    if not (available if all_findings else [finding for finding in available if not finding.on_request]):
         return None
-    ordered = in_reading_order(found, analysis.steps.wall_us, analysis.verdict.bound)
+    ordered = in_reading_order(available, analysis.steps.wall_us, analysis.verdict.bound)
     leading = _leading(ordered)
-    ranked = [finding for finding in found if finding.predicted_gain_us is not None]
+    ranked = [finding for finding in available if finding.predicted_gain_us is not None]
     remarks = [
         finding
-        for finding in found
+        for finding in available
         if finding.predicted_gain_us is None and finding not in leading and (all_findings or not finding.on_request)
     ]
-    visible = ranked if all_findings else [each for each in ordered if each.predicted_gain_us is not None]
+    visible = (
+        ranked if all_findings else [candidate for candidate in ordered if candidate.predicted_gain_us is not None]
+    )
     shown = [*leading, *(finding for finding in visible if all_findings or adds(finding))]
     others = [finding for finding in visible if not (all_findings or adds(finding))]
-    most = len(found) if all_findings else _MOST
+    most = len(available) if all_findings else _MOST
     more = _more(shown[most:] + others[most:], remarks[most:])
     hidden = () if all_findings else _hidden(ranked, visible)
-    first = (shown or others or remarks or found)[0]
+    first = (shown or others or remarks or available)[0]
     characters = math.inf if all_findings else _EVIDENCE_CHARACTERS
     # Reasons for gains by formula that several findings give in the same words are said once.
     reasons = Counter(finding.by_formula for finding in shown[:most] if finding.by_formula)
@@ -65,7 +67,10 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection
 
 
 def _leading(ordered: Sequence[Finding]) -> list[Finding]:
-    """Findings without a gain that stand before the first with one; where none has one, the first of them."""
+    """Gives findings without a gain that stand before the first with one.
+
+    Where none has a gain, the first of them.
+    """
     first = list(takewhile(lambda finding: finding.predicted_gain_us is None, ordered))
     return first[:1] if len(first) == len(ordered) else first
 
@@ -73,10 +78,11 @@ def _leading(ordered: Sequence[Finding]) -> list[Finding]:
 def first_findings(
     analysis: Analysis, most: int, characters: int, code: int, others: str = "with --full"
 ) -> ActionSection | None:
-    """The first findings in short form for one screen: gain, advice, and the command that tries it.
+    """Builds the section of first findings in short form for one screen.
 
-    They come in reading order, as in the verdict. ``characters`` limits each text but the advice of the first, ``code``
-    the lines of code: code that has more is left out. ``others`` says where those are that are not shown.
+    Each has gain, advice, and the command that tries it. They come in reading order, as in the verdict. ``characters``
+    limits each text but the advice of the first, ``code`` the lines of code: code that has more is left out. ``others``
+    says where those are that are not shown.
     """
     if not analysis.findings:
         return None
@@ -170,7 +176,10 @@ def _gain(finding: Finding) -> str:
 
 
 def _added(finding: Finding) -> str:
-    """The gain that remains once the findings above are applied; empty where that is all of it."""
+    """Gives the gain that remains once the findings above are applied.
+
+    Empty where that is all of it.
+    """
     gain, added = finding.predicted_gain_us, finding.added_gain_us
     if gain is None or added is None or format_us(added.high) == format_us(gain.high):
         return ""
@@ -181,13 +190,13 @@ def _added(finding: Finding) -> str:
 
 def _evidence(evidence: Sequence[str], characters: float) -> str:
     """As much evidence as fits, the first of it always."""
-    kept = list(evidence[:1])
+    kept_parts = list(evidence[:1])
     for part in evidence[1:]:
-        if sum(map(len, kept)) + len(part) > characters:
+        if sum(map(len, kept_parts)) + len(part) > characters:
             break
-        kept.append(part)
-    left = len(evidence) - len(kept)
-    return "; ".join([*kept, *([f"and {left} more"] if left else [])])
+        kept_parts.append(part)
+    left = len(evidence) - len(kept_parts)
+    return "; ".join([*kept_parts, *([f"and {left} more"] if left else [])])
 
 
 def _between(interval: Interval) -> str:
@@ -199,9 +208,10 @@ def _between(interval: Interval) -> str:
 
 
 def _together(shown: Sequence[Finding], wall_us: float) -> tuple[str, ...]:
-    """The total gain: findings cannot save the same time twice, and hardly all come out at the same end.
+    """Gives the total gain of the findings shown.
 
-    Gains add up as independent ones do: their middles, and the squares of their half widths.
+    Findings cannot save the same time twice, and hardly all come out at the same end. Gains add up as independent ones
+    do: their middles, and the squares of their half widths.
     """
     gains = [finding.added_gain_us for finding in shown if finding.added_gain_us is not None]
     middle_us = math.fsum(gain.low + gain.high for gain in gains) / 2
@@ -215,10 +225,13 @@ def _together(shown: Sequence[Finding], wall_us: float) -> tuple[str, ...]:
 
 
 def _groups(others: Sequence[Finding], remarks: Sequence[Finding]) -> Groups:
-    """Findings in one sentence each: other ways to save the same time, and those without a predicted gain."""
+    """Groups findings in one sentence each.
+
+    They are other ways to save the same time, and those without a predicted gain.
+    """
     groups = (
-        ("Other ways to save some of the same time:", tuple(_short(each, _gain(each)) for each in others)),
-        ("Without a predicted gain:", tuple(_short(each, each.gain_reason or "") for each in remarks)),
+        ("Other ways to save some of the same time:", tuple(_short(finding, _gain(finding)) for finding in others)),
+        ("Without a predicted gain:", tuple(_short(finding, finding.gain_reason or "") for finding in remarks)),
     )
     return tuple((title, actions) for title, actions in groups if actions)
 
@@ -244,7 +257,11 @@ def _more(ranked: Sequence[Finding], remarks: Sequence[Finding]) -> tuple[str, .
 def _hidden(ranked: Sequence[Finding], visible: Sequence[Finding]) -> tuple[str, ...]:
     """The number of findings that the noise hides, and their largest gain."""
     slugs = {finding.slug for finding in visible}
-    gains = [each.predicted_gain_us.high for each in ranked if each.predicted_gain_us and each.slug not in slugs]
+    gains = [
+        candidate.predicted_gain_us.high
+        for candidate in ranked
+        if candidate.predicted_gain_us and candidate.slug not in slugs
+    ]
     if not gains:
         return ()
     who = "1 finding is" if len(gains) == 1 else f"{len(gains)} findings are"

@@ -1,4 +1,7 @@
-"""Builds the sections on a job of many ranks: who is slow and what it costs, its process groups, what is left out."""
+"""Builds the sections on a job of many ranks.
+
+They say who is slow and what it costs, its process groups, and what is left out.
+"""
 
 from collections.abc import Sequence
 
@@ -13,16 +16,22 @@ _MOST_SHOWN, _MOST_OF_ONE = 64, 8
 
 
 def job_sections(analysis: Analysis) -> tuple[Section, ...]:
-    """The sections on a job of many ranks, the worst rank first; none where there is one rank."""
+    """Builds the sections on a job of many ranks.
+
+    The worst rank comes first. None where there is one rank.
+    """
     job = analysis.job
     if job is None:
         return ()
-    found = (_slow(job), _groups(job.groups), _left_out(job))
-    return tuple(section for section in found if section is not None)
+    sections = (_slow(job), _groups(job.groups), _left_out(job))
+    return tuple(section for section in sections if section is not None)
 
 
 def worst_ranks(analysis: Analysis, most: int, characters: int) -> ListSection | None:
-    """The most costly of the slow ranks, hosts and links, a line each; null where nobody is slow."""
+    """Lists the most costly of the slow ranks, hosts and links.
+
+    Each has a line. Null where nobody is slow.
+    """
     job = analysis.job
     if job is None or not (job.slow or job.slow_links):
         return None
@@ -33,9 +42,9 @@ def worst_ranks(analysis: Analysis, most: int, characters: int) -> ListSection |
     costs += [
         (link.transfer_us - link.usual_us, f"{_link_name(link)}: {_link_details(link)[0]}") for link in job.slow_links
     ]
-    told = [text for _, text in sorted(costs, key=lambda each: -each[0])]
-    texts = [cut_text(text, characters) for text in told[:most]]
-    texts += [f"{len(told) - most} more with --full."] if len(told) > most else []
+    lines = [text for _, text in sorted(costs, key=lambda pair: -pair[0])]
+    texts = [cut_text(text, characters) for text in lines[:most]]
+    texts += [f"{len(lines) - most} more with --full."] if len(lines) > most else []
     return ListSection("Slow ranks, hosts and links", tuple((text,) for text in texts))
 
 
@@ -47,14 +56,15 @@ def describe_job(job: JobSummary) -> str:
         "" if job.bubble_share is None else f"{format_share(job.bubble_share)} are the bubble of the pipeline",
         "" if job.clock_skew_us is None else f"clocks of hosts are up to {format_us(job.clock_skew_us)} apart",
     ]
-    told = ", ".join(filter(None, parts))
-    return f"{counted(job.ranks, 'rank')}{hosts}{f' {told}' if told else ''}."
+    facts = ", ".join(filter(None, parts))
+    return f"{counted(job.ranks, 'rank')}{hosts}{f' {facts}' if facts else ''}."
 
 
 def shown_ranks(analysis: Analysis) -> list[int]:
-    """Positions of at most 64 ranks: those that the job names, the latest, and some of the others at equal distances.
+    """Chooses positions of at most 64 ranks to show.
 
-    All of them in their order where they are few.
+    They are those that the job names, the latest, and some of the others at equal distances. All of them in their order
+    where they are few.
     """
     ranks, job = analysis.ranks, analysis.job
     if len(ranks) <= _MOST_SHOWN:

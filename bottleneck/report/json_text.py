@@ -29,12 +29,18 @@ _NOT_ASCII = re.compile(r"[^\x00-\x7f]")
 
 
 def _encodable(text: str) -> str:
-    r"""The text with its lone surrogates, which JSON cannot carry, as six characters each (``\ud800``)."""
+    r"""Gives the text with lone surrogates as six characters each (``\ud800``).
+
+    JSON cannot carry them.
+    """
     return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _is_encodable(tree: object) -> bool:
-    """True where no text of the tree holds a lone surrogate: a hundredth of the time of looking at each."""
+    """Returns True where no text of the tree holds a lone surrogate.
+
+    It takes a hundredth of the time of looking at each.
+    """
     try:
         msgspec.json.encode(tree)
     except UnicodeEncodeError:
@@ -47,16 +53,17 @@ def encode(
     first: Sequence[str] = ("schema", "version"),
     text: Callable[[str], str | None] = _encodable,
 ) -> str:
-    """The record as indented JSON, the keys ``first`` before the others; the same record gives the same text.
+    """Encodes the record as indented JSON.
 
-    A number that is not finite is written as null, as unknown. ``text`` makes each string safe to show, where that is
-    wanted; null from it is null in the file.
+    The keys ``first`` come before the others; the same record gives the same text. A number that is not finite is
+    written as null, as unknown. ``text`` makes each string safe to show, where that is wanted; null from it is null in
+    the file.
     """
     tree = _tree_of(record, text)
     if isinstance(tree, dict):
         tree = {key: tree[key] for key in dict.fromkeys((*(key for key in first if key in tree), *tree))}
     encoded = msgspec.json.format(msgspec.json.encode(tree), indent=1).decode()
-    escaped = encoded if encoded.isascii() else _NOT_ASCII.sub(lambda found: json.dumps(found[0])[1:-1], encoded)
+    escaped = encoded if encoded.isascii() else _NOT_ASCII.sub(lambda match: json.dumps(match[0])[1:-1], encoded)
     return escaped + "\n"
 
 
@@ -66,7 +73,10 @@ def _tree_of(record: object, text: Callable[[str], str | None]) -> Any:
 
 
 def to_json(analysis: Analysis, *, all_findings: bool = True) -> str:  # noqa: ARG001 - as all formats; it has all
-    """The analysis as text that ``from_json`` reads back; AssertionError where null stands and is not allowed."""
+    """Encodes the analysis as text that ``from_json`` reads back.
+
+    Raises AssertionError where null stands and is not allowed.
+    """
     try:
         checked = msgspec.json.decode(msgspec.json.encode(_tree_of(analysis, _encodable)), type=Analysis)
     except msgspec.ValidationError as exc:
@@ -75,9 +85,10 @@ def to_json(analysis: Analysis, *, all_findings: bool = True) -> str:  # noqa: A
 
 
 def from_json(text: str) -> Analysis:
-    """The analysis in a text of ``to_json``, of this schema; TraceError for any other text, with what is wrong with it.
+    """Reads the analysis in a text of ``to_json``, of this schema.
 
-    Keys that we do not know are ignored, so that a file of a later version of the same schema can be read.
+    Raises TraceError for any other text, with what is wrong with it. Keys that we do not know are ignored, so that a
+    file of a later version of the same schema can be read.
     """
     try:
         head = msgspec.json.decode(text)
@@ -101,7 +112,10 @@ def _not_readable(what: str, why: str) -> TraceError:
 
 
 def _plain_number(value: object) -> object:
-    """A numpy scalar as one of Python's; numpy registers its numbers, not its truth values, with the abstract types."""
+    """Converts a numpy scalar to one of Python's.
+
+    numpy registers its numbers, not its truth values, with the abstract types.
+    """
     if getattr(value, "dtype", None) == "bool":
         return bool(value)
     if isinstance(value, Integral):

@@ -10,9 +10,10 @@ from bottleneck.schema.kernel_names import essential_name, plain_name, terse_nam
 
 
 def short_names(names: Sequence[str], width: int, ellipsis: str = "…") -> list[str]:
-    """The names, each in at most ``width`` cells; different names stay different as far as the width allows.
+    """Shortens the names, each to at most ``width`` cells.
 
-    The mildest shortening that fits is taken, and at last a cut in the middle. What is then still alike gets a number.
+    Different names stay different as far as the width allows. The mildest shortening that fits is taken, and at last a
+    cut in the middle. What is then still alike gets a number.
     """
     distinct = list(dict.fromkeys(names))
     chosen: dict[str, str] = {}
@@ -27,7 +28,10 @@ def short_names(names: Sequence[str], width: int, ellipsis: str = "…") -> list
 
 
 def cut_middle(text: str, width: int, ellipsis: str = "…") -> str:
-    """The text in at most ``width`` cells: its beginning and its end, where names of tuned kernels differ."""
+    """Cuts the text in the middle, to at most ``width`` cells.
+
+    Its beginning and its end stay, where names of tuned kernels differ.
+    """
     if cell_len(text) <= width:
         return text
     room = width - len(ellipsis)
@@ -44,7 +48,10 @@ def cut_end(text: str, width: int, ellipsis: str = "…") -> str:
 
 
 def cut_start(text: str, width: int, ellipsis: str = "…") -> str:
-    """The text in at most ``width`` cells: its end, where a path names the file and the line."""
+    """Cuts the text at its start, to at most ``width`` cells.
+
+    Its end stays, where a path names the file and the line.
+    """
     return cut_end(text[::-1], width, ellipsis[::-1])[::-1]
 
 
@@ -52,7 +59,10 @@ _PART = re.compile(r" > |\.")
 
 
 def cut_place(text: str, width: int, ellipsis: str = "…") -> str:
-    """The text in at most ``width`` cells: the end of a source; of a module path its first part and its last ones."""
+    """Cuts a source or a module path to at most ``width`` cells.
+
+    Of a source its end stays, of a module path its first part and its last ones.
+    """
     marks = list(_PART.finditer(text))
     if cell_len(text) <= width or ":" in text:
         return cut_start(text, width, ellipsis)

@@ -1,4 +1,7 @@
-"""Lays out a chart of curves for the SVG of a page: places of points, lines and ticks in units of its view box."""
+"""Lays out a chart of curves for the SVG of a page.
+
+It places points, lines and ticks in units of its view box.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -26,9 +29,10 @@ class ChartPoint:
 
 @dataclass(frozen=True)
 class ChartCurve:
-    """The points of one series from left to right; a guide is a line without marks, such as a fit.
+    """The points of one series from left to right.
 
-    A guide with ``words`` has them at its right end, and not in the legend.
+    A guide is a line without marks, such as a fit. A guide with ``words`` has them at its right end, and not in the
+    legend.
     """
 
     label: str
@@ -46,7 +50,10 @@ class ChartScale:
     is_log: bool
 
     def share(self, value: float) -> float:
-        """The place of a value: 0 at the lower end of the axis, 1 at the upper."""
+        """Gives the place of a value on the axis.
+
+        It is 0 at the lower end, 1 at the upper.
+        """
         if self.is_log:
             return math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
@@ -127,7 +134,10 @@ class LineChart:
 
     @property
     def drawn(self) -> list[tuple[ChartCurve, str, list[tuple[float, float, float, float, str]]]]:
-        """Each curve with its line as a path, and its marks: place, ends of the interval, and words."""
+        """Gives each curve with its line and its marks.
+
+        The line is a path. A mark is its place, the ends of its interval, and words.
+        """
         return [(curve, self._line(curve), [] if curve.is_guide else list(self._marks(curve))) for curve in self.curves]
 
     def _line(self, curve: ChartCurve) -> str:
@@ -174,7 +184,10 @@ class ChartSection:
 
 
 def _powers(low: float, high: float) -> Sequence[float]:
-    """1, 2 and 5 times the powers of ten between the ends; the powers alone where that would be many."""
+    """Gives 1, 2 and 5 times the powers of ten between the ends.
+
+    The powers alone where that would be many.
+    """
     digits = (1,) if high > 100 * low else (1, 2, 5)
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     return [

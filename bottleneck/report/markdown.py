@@ -1,4 +1,7 @@
-"""Renders a document as GitHub flavoured markdown for a pull request comment; no text of a trace acts as markup."""
+"""Renders a document as GitHub flavoured markdown for a pull request comment.
+
+No text of a trace acts as markup.
+"""
 
 import html
 import re
@@ -37,7 +40,10 @@ _STARTS_BLOCK = re.compile(r"(?:[-+=]+|\d+[.)])$")
 
 
 def render(document: Document) -> str:
-    """The document as markdown without raw HTML; words that could be markup stand in code spans."""
+    """Renders the document as markdown without raw HTML.
+
+    Words that could be markup stand in code spans.
+    """
     return "\n".join(document_lines(document)).rstrip("\n") + "\n"
 
 
@@ -78,7 +84,10 @@ def section_lines(section: Section) -> list[str]:
 
 
 def _folded(fold: FoldedSection) -> list[str]:
-    """Sections behind a title that opens them; the empty lines let markdown be markdown inside of HTML."""
+    """Gives sections behind a title that opens them.
+
+    The empty lines let markdown be markdown inside of HTML.
+    """
     title = html.escape(clean(fold.title, _PROSE))  # no markdown is read beside a tag, but a mention is outside of code
     shown = title if prose(fold.title) == title else f"<code>{title}</code>"
     out = [f"<details><summary>{shown}</summary>", ""]
@@ -89,9 +98,10 @@ def _folded(fold: FoldedSection) -> list[str]:
 
 
 def prose(text: str) -> str:
-    """The text cleaned, with every run of words that could be markup, a link or a mention in one code span.
+    """Cleans a text, with every run of unsafe words in a code span.
 
-    An arrow of two characters becomes one, and an interval of percentages stands in parentheses: both read better so.
+    They are words that could be markup, a link or a mention. An arrow of two characters becomes one, and an interval of
+    percentages stands in parentheses: both read better so.
     """
     out: list[str] = []
     unsafe: list[str] = []
@@ -106,7 +116,10 @@ def prose(text: str) -> str:
 
 
 def name(text: str) -> str:
-    """The text cleaned, all of it in one code span unless all of it is harmless."""
+    """Cleans a text and puts it in one code span if needed.
+
+    It needs none where all of it is harmless.
+    """
     shown = prose(text)
     return shown if shown == " ".join(clean(text, _PROSE).split()) else code(text)
 
@@ -120,12 +133,18 @@ def code(text: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """A cell of a table: pipes escaped; one that follows a backslash cannot be, and is shown broken."""
+    """Gives a cell of a table with its pipes escaped.
+
+    One that follows a backslash cannot be, and is shown broken.
+    """
     return re.sub(r"(?<=\\)\|", "¦", text).replace("|", "\\|")
 
 
 def table_lines(table: TableSection) -> list[str]:
-    """The rows of a table beneath its titles, details in a column of their own."""
+    """Gives the rows of a table beneath its titles.
+
+    Details have a column of their own.
+    """
     columns = list(table.columns)
     texts = [[row.cells[index] for row in table.rows] for index in range(len(columns))]
     shown = [_column(column, cells) for column, cells in zip(columns, texts, strict=True)]
@@ -142,7 +161,10 @@ def table_lines(table: TableSection) -> list[str]:
 
 
 def _details(row: TableRow, column: TableColumn) -> str:
-    """The details of a row in one cell; where they are names, the first of them is words all the same."""
+    """Gives the details of a row in one cell.
+
+    Where they are names, the first of them is words all the same.
+    """
     if column.kind == "words":
         return prose("; ".join(row.details))
     if column.kind == "code":
@@ -187,7 +209,10 @@ def _action_section_lines(section: ActionSection) -> list[str]:
 
 
 def action_lines(action: Action, mark: str) -> list[str]:
-    """One item of a list, with its lines as a list of their own and its code in a fence."""
+    """Gives one item of a list.
+
+    Its lines are a list of their own and its code stands in a fence.
+    """
     indent = " " * len(mark)
     out = [f"{mark}{prose(action.title)}"]
     out += [f"{indent}- {_labelled(line)}" for line in action.lines]
@@ -202,7 +227,10 @@ def _labelled(line: LabelledLine) -> str:
 
 
 def _fenced_code(lines: Sequence[str]) -> list[str]:
-    """Code as a block of its own, fenced by more backticks than any line of it holds."""
+    """Gives code as a block of its own.
+
+    It is fenced by more backticks than any line of it holds.
+    """
     if not lines:
         return []
     shown = [clean(line, _PROSE) for line in lines]

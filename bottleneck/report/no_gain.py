@@ -1,4 +1,7 @@
-"""Words the changes that would bring nothing: one line each, which fits a terminal of 80 columns."""
+"""Words the changes that would bring nothing, one line each.
+
+A line fits a terminal of 80 columns.
+"""
 
 import math
 from collections.abc import Callable, Mapping
@@ -62,7 +65,10 @@ def no_gain(lines: tuple[NoGain, ...], most: int = 3) -> ListSection | None:
 
 
 def describe_no_gain(line: NoGain) -> str:
-    """The change, why it brings nothing, and what it gains at most, in one line."""
+    """Describes a change without gain in one line.
+
+    It has the change, why it brings nothing, and what it gains at most.
+    """
     cause = _CAUSES.get(line.cause)
     why = f": {cause(line)}" if cause is not None else ""
     place = f" ({cut_place(line.source, _PLACE_CELLS)})" if line.source else ""
@@ -75,5 +81,8 @@ def name_change(line: NoGain) -> str:
 
 
 def most_text(share: float) -> str:
-    """A gain at most as a percentage, rounded up: a bound is never below what it bounds."""
+    """Formats a gain at most as a percentage, rounded up.
+
+    A bound is never below what it bounds.
+    """
     return format_share(math.ceil(share * 1000 - 1e-9) / 1000)

@@ -1,4 +1,7 @@
-"""Writes a report and its pictures, whole or not at all, and status lines to standard error."""
+"""Writes a report and its pictures, whole or not at all.
+
+Status lines go to standard error.
+"""
 
 import os
 import re
@@ -15,9 +18,10 @@ from bottleneck.errors import ERROR_MARK, BottleneckError, UsageError
 
 
 def write_text(text: str, output: Path | None) -> None:
-    """Writes text to a file, or to standard output when there is none; what its encoding lacks becomes an escape.
+    """Writes text to a file, or to standard output without one.
 
-    BrokenPipeError where the reader of standard output has gone, UsageError where it cannot be written otherwise.
+    What the encoding of standard output lacks becomes an escape. Raises BrokenPipeError where the reader of standard
+    output has gone, UsageError where it cannot be written otherwise.
     """
     if output is not None:
         write_bytes(text.encode("utf-8", "backslashreplace"), output)
@@ -38,7 +42,10 @@ def write_text(text: str, output: Path | None) -> None:
 
 
 def discard_output() -> None:
-    """Sends what standard output still holds to the null device: Python would fail on it once more when it ends."""
+    """Sends what standard output still holds to the null device.
+
+    Python would fail on it once more when it ends.
+    """
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stdout.fileno())
     os.close(null)
@@ -64,7 +71,10 @@ def write_note(text: str) -> None:
 
 
 def write_status(text: str) -> None:
-    """Writes status lines to standard error, wrapped at words on a terminal; a reader that has gone is no error."""
+    """Writes status lines to standard error.
+
+    They are wrapped at words on a terminal. A reader that has gone is no error.
+    """
     width = shutil.get_terminal_size().columns if sys.stderr.isatty() else None
     try:
         print(text if width is None else wrap_status(text, width), file=sys.stderr, flush=True)
@@ -73,14 +83,17 @@ def write_status(text: str) -> None:
 
 
 def wrap_status(text: str, width: int) -> str:
-    """The lines, of which the long sentences of ours go on indented below; everything else is left as it is."""
+    """Wraps the long sentences of ours among the lines.
+
+    They go on indented below. Everything else is left as it is.
+    """
     lines = []
     for line in text.split("\n"):
         is_long = len(line) > width >= _NARROWEST and line.startswith(_SENTENCES)
         indent = " " * (len(line) - len(line.lstrip()) + 2)
         lines += (
             textwrap.wrap(
-                _WHOLE.sub(lambda found: found[0].replace(" ", _GLUE), line),
+                _WHOLE.sub(lambda match: match[0].replace(" ", _GLUE), line),
                 width,
                 subsequent_indent=indent,
                 break_long_words=False,
@@ -93,7 +106,10 @@ def wrap_status(text: str, width: int) -> str:
 
 
 def make_folder(folder: Path) -> None:
-    """Makes a folder and those around it, unless they are there; UsageError where that cannot be done."""
+    """Makes a folder and those around it, unless they are there.
+
+    Raises UsageError where that cannot be done.
+    """
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as exc:
@@ -103,7 +119,10 @@ def make_folder(folder: Path) -> None:
 
 
 def write_bytes(content: bytes, output: Path) -> None:
-    """Writes a file under a temporary name and renames it when whole; UsageError when the place takes no file."""
+    """Writes a file whole or not at all.
+
+    It is written under a temporary name and renamed when whole. Raises UsageError when the place takes no file.
+    """
     write_blocks([content], output)
 
 
@@ -155,7 +174,10 @@ def compressed(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def draw_picture(name: str, path: Path | None, *subjects: Any, warn: Callable[[str], None] | None = None) -> None:
-    """Draws a picture of these beside a report where a file is named for it; one that cannot be drawn is a warning."""
+    """Draws a picture beside a report where a file is named.
+
+    One that cannot be drawn is a warning.
+    """
 
     def draw(path: Path) -> None:
         from bottleneck.report import PICTURES  # noqa: PLC0415 - plots take matplotlib
@@ -168,9 +190,9 @@ def draw_picture(name: str, path: Path | None, *subjects: Any, warn: Callable[[s
 
 
 def draw_or_warn(draw: Callable[[], None], path: Path, warn: Callable[[str], None] | None = None) -> bool:
-    """True if a picture or a page beside a report could be made; else a warning, and report and exit code stay.
+    """Returns True if a picture or a page could be made.
 
-    ``warn`` takes the warning, which goes to stderr without it.
+    Else there is a warning, and report and exit code stay. ``warn`` takes the warning, which goes to stderr without it.
     """
     try:
         draw()

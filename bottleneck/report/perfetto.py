@@ -1,7 +1,8 @@
-"""Makes tracks for trace viewers out of an analysis: events in the Chrome format, on the clock of the trace.
+"""Makes tracks for trace viewers out of an analysis.
 
-The tracks are added to a copy of the trace (``trace.extend``) that ui.perfetto.dev and chrome://tracing open: one
-process for the steps, the queue and the sensors, and one per device with the ledger and the bound of each kernel.
+They are events in the Chrome format, on the clock of the trace. The tracks are added to a copy of the trace
+(``trace.extend``) that ui.perfetto.dev and chrome://tracing open: one process for the steps, the queue and the sensors,
+and one per device with the ledger and the bound of each kernel.
 """
 
 import itertools
@@ -34,7 +35,10 @@ _ROOFLINE_NUMBERS = ("explained", "compute_us", "memory_us", "launch_us", "flops
 
 @dataclass(frozen=True)
 class _ViewerThread:
-    """A thread of ours in the viewer: its ids, and the category of its events."""
+    """A thread of ours in the viewer.
+
+    It has its ids, and the category of its events.
+    """
 
     pid: int
     tid: int
@@ -42,7 +46,10 @@ class _ViewerThread:
 
 
 class _ViewerIds:
-    """Hands out ids that the trace does not use, and the metadata events that name what they stand for."""
+    """A source of ids that the trace does not use.
+
+    It also has the metadata events that name what they stand for.
+    """
 
     def __init__(self, threads: Iterable[str]) -> None:
         used = {part for thread in threads for part in str(thread).split("/")}
@@ -61,7 +68,10 @@ class _ViewerIds:
 
 
 def _named(kind: str, pid: int, tid: int, name: str, place: int) -> bytes:
-    """The metadata events with the name of a process or thread and its place among the others."""
+    """Gives the metadata events that name a process or thread.
+
+    They also state its place among the others.
+    """
     events = []
     for what, values in ((f"{kind}_name", {"name": name}), (f"{kind}_sort_index", {"sort_index": place})):
         event = {"ph": "M", "name": what, "pid": pid, "tid": tid, "ts": 0, "args": values}
@@ -139,15 +149,18 @@ def _ledger_track(stretches: pd.DataFrame, linked: Linked, track: _ViewerThread,
     texts["module"] = _encoded(stretches["module"], _module_name(linked))
 
     def event(row: int) -> str:
-        told = "".join(f',"{key}":{text}' for key, column in texts.items() if (text := column[row]))
-        values = f'{{"account":{accounts[row]},"ledger_us":{_number(per_step[row])}{told}}}'
+        fields = "".join(f',"{key}":{text}' for key, column in texts.items() if (text := column[row]))
+        values = f'{{"account":{accounts[row]},"ledger_us":{_number(per_step[row])}{fields}}}'
         return _complete(track, names[row], start[row], end[row] - start[row], values)
 
     yield from _in_blocks(event, [row for row in range(len(stretches)) if end[row] > start[row]])
 
 
 def _bound_tracks(annotations: Annotations, device: int, tracks: _ViewerIds, pid: int) -> Iterator[bytes]:
-    """For each stream of a device, or thread of the host, its work named by its bound."""
+    """Yields the work of each stream of a device, named by bound.
+
+    Of the host it is the work of each thread.
+    """
     linked = annotations.evidence.linked
     kernels = linked.kernels
     mine = np.flatnonzero(kernels["device"].to_numpy() == device)
@@ -181,9 +194,11 @@ def _bounds(annotations: Annotations, rows: Integers, track: _ViewerThread) -> I
         numbers["ledger_us"] = evidence.kernel_time["us"].to_numpy()[rows].tolist()
 
     def event(row: int) -> str:
-        told = [f'"{key}":{text}' for key, column in texts.items() if (text := column[row])]
-        told += [f'"{key}":{_number(value)}' for key, column in numbers.items() if math.isfinite(value := column[row])]
-        return _complete(track, bounds[row], start[row], max(end[row] - start[row], 0), f"{{{','.join(told)}}}")
+        fields = [f'"{key}":{text}' for key, column in texts.items() if (text := column[row])]
+        fields += [
+            f'"{key}":{_number(value)}' for key, column in numbers.items() if math.isfinite(value := column[row])
+        ]
+        return _complete(track, bounds[row], start[row], max(end[row] - start[row], 0), f"{{{','.join(fields)}}}")
 
     yield from _in_blocks(event, range(rows.size))
 
@@ -200,7 +215,10 @@ def _at_ns(linked: Linked, at_us: "pd.Series[float]") -> list[int]:
 
 
 def _encoded(column: "pd.Series[str]", shown: Callable[[Any], str] = str) -> list[str]:
-    """The texts of a category column as JSON, '' for null; each distinct text is encoded once."""
+    """Encodes the texts of a category column as JSON, '' for null.
+
+    Each distinct text is encoded once.
+    """
     labels = [json.dumps(shown(label)) for label in column.cat.categories]
     return [*map([*labels, ""].__getitem__, column.cat.codes.to_numpy().tolist())]
 
@@ -218,11 +236,11 @@ def _counters(annotations: Annotations, pid: int) -> Iterator[bytes]:
     memory = linked.trace.memory
     for on_device, rows in memory.groupby("on_device"):
         for name in ("total_allocated", "total_reserved"):
-            known = rows[rows[name].notna()]
-            if not (known[name] > 0).any():
+            known_rows = rows[rows[name].notna()]
+            if not (known_rows[name] > 0).any():
                 continue
-            at = _at_ns(linked, known["ts_us"])
-            values = known[name].to_numpy(dtype=np.float64).tolist()
+            at = _at_ns(linked, known_rows["ts_us"])
+            values = known_rows[name].to_numpy(dtype=np.float64).tolist()
             what = f"{name.removeprefix('total_')} memory of the {'device' if on_device else 'host'}"
             yield from _curve(pid, what, "bytes", list(zip(at, values, strict=True)))
     if linked.trace.start_unix_ns is None:

@@ -1,6 +1,7 @@
-"""Builds the document of a prediction: the step on each device, its memory, other ways to run it, and the work.
+"""Builds the document of a prediction.
 
-The work is also placed as points under the roofs of each device, for the picture and the charts of the page.
+It has the step on each device, its memory, other ways to run it, and the work. The work is also placed as points under
+the roofs of each device, for the picture and the charts of the page.
 """
 
 import math
@@ -31,7 +32,10 @@ _SOME_GAIN = 1.005
 
 
 class _BackendWords(NamedTuple):
-    """A way to run a step, in words: title of its column, its name as what is gained from, and how a step is run."""
+    """A way to run a step, in words.
+
+    They are the title of its column, its name as what is gained from, and how a step is run.
+    """
 
     title: str
     gained_from: str
@@ -42,6 +46,7 @@ _WAYS = {
     "eager": _BackendWords("eager", "eager", ""),
     "compile": _BackendWords("compile", "torch.compile", ", compiled,"),
     "cudagraphs": _BackendWords("CUDA graphs", "CUDA graphs", ", as a CUDA graph,"),
+    "captured": _BackendWords("captured graphs", "captured CUDA graphs", ", as captured CUDA graphs,"),
     "reduce-overhead": _BackendWords(
         "reduce-overhead", "torch.compile with CUDA graphs", ", compiled and with CUDA graphs,"
     ),
@@ -102,8 +107,8 @@ def without_maker(name: str) -> str:
 def build(answer: Prediction) -> Document:
     """The document of a prediction."""
     first, *others = sentences(answer)
-    in_words = [ListSection("On the other devices", tuple((each,) for each in others))] if others else []
-    worked = [_work(each) for each in answer.devices if each.work][:1]
+    in_words = [ListSection("On the other devices", tuple((item,) for item in others))] if others else []
+    worked = [_work(item) for item in answer.devices if item.work][:1]
     tables = [_steps(answer), *_memory(answer), *_gains(answer), *_costs(answer), *worked]
     return Document(
         headline="predicted",
@@ -114,13 +119,16 @@ def build(answer: Prediction) -> Document:
         sections=(
             *in_words,
             *tables,
-            ListSection("What was assumed", tuple((each,) for each in _assumed(answer))),
+            ListSection("What was assumed", tuple((item,) for item in _assumed(answer))),
         ),
     )
 
 
 def sentences(answer: Prediction) -> list[str]:
-    """The answer in words, one sentence or two per device; the first says of a compiled step that it is one."""
+    """Gives the answer in words, one sentence or two per device.
+
+    The first says of a compiled step that it is one.
+    """
     first, *others = map(_device_sentence, answer.devices)
     if answer.origin == "trace" and answer.settings.compiled is True:
         first += " The step is compiled already: no gain of compiling it is predicted."
@@ -198,11 +206,14 @@ def _facts(answer: Prediction) -> list[tuple[str, str]]:
 
 
 def _measured_device_words(answer: Prediction) -> str:
-    """The time of the trace's kernels, beside the predicted one where the trace's own device is among those asked."""
+    """Gives the time of the trace's kernels.
+
+    The predicted one stands beside it where the trace's own device is among those asked.
+    """
     if answer.measured_device_us is None:
         return ""
     words = f"; its kernels take {format_us(answer.measured_device_us)}"
-    same = [each.step.device_us for each in answer.devices if each.device.name == answer.measured_on]
+    same = [prediction.step.device_us for prediction in answer.devices if prediction.device.name == answer.measured_on]
     return f"{words}, predicted {format_us(same[0])}" if same and same[0] else words
 
 
@@ -222,20 +233,24 @@ def _engine_words(answer: Prediction) -> str:
 
 
 def _steps(answer: Prediction) -> TableSection:
-    waits = any(each.step.us and each.step.groups["latency"] >= _SOME_LATENCY * each.step.us for each in answer.devices)
+    waits = any(
+        prediction.step.us and prediction.step.groups["latency"] >= _SOME_LATENCY * prediction.step.us
+        for prediction in answer.devices
+    )
     groups = _GROUPS if waits else tuple(group for group in _GROUPS if group != "latency")
-    rows = tuple(_step_row(each, groups) for each in answer.devices)
+    rows = tuple(_step_row(prediction, groups) for prediction in answer.devices)
     heads = columns("name", "device") + columns("number", "step", "interval") + columns("words", "bound")
-    coverage = max(each.step.coverage for each in answer.devices)
+    coverage = max(prediction.step.coverage for prediction in answer.devices)
     notes = [f"interval: made to hold {coverage * 100:.0f} % of steps; {', '.join(groups)}: shares of the step"]
     if waits:
         notes.append("latency: kernels wait for loads or for steps before them, or are too small to fill the device")
-    if any(each.step.us is None and each.step.floor_us is not None for each in answer.devices):
+    if any(prediction.step.us is None and prediction.step.floor_us is not None for prediction in answer.devices):
         notes.append("over: no time is predicted, but peak and bandwidth allow none below this; (): what sets it")
     copies = [
-        f"{format_us(each.copy_us)} on {short_name(each)}"
-        for each in answer.devices
-        if each.copy_us is not None and each.copy_us >= _LEAST_COPY * (each.step.us or each.step.floor_us or 0.0)
+        f"{format_us(prediction.copy_us)} on {short_name(prediction)}"
+        for prediction in answer.devices
+        if prediction.copy_us is not None
+        and prediction.copy_us >= _LEAST_COPY * (prediction.step.us or prediction.step.floor_us or 0.0)
     ]
     if copies:
         notes.append(f"copies from the host are not in the step; over the link they take {', '.join(copies)}")
@@ -265,7 +280,7 @@ def _shares(step: PredictedStep, groups: Sequence[str]) -> list[str]:
     parts = [step.groups[group] for group in groups]
     return [
         "<1 %" if part > 0 and not percent else f"{percent} %"
-        for part, percent in zip(parts, apportion([each / sum(parts) * 100 for each in parts]), strict=True)
+        for part, percent in zip(parts, apportion([amount / sum(parts) * 100 for amount in parts]), strict=True)
     ]
 
 
@@ -274,13 +289,19 @@ def _memory(answer: Prediction) -> list[TableSection]:
     if memory is None:
         return []
     rows = []
-    for each in answer.devices:
-        has = UNKNOWN if each.device.memory_bytes is None else _gib(each.device.memory_bytes)
-        fits = {True: "yes", False: "no", None: "not known"}[each.fits]
-        rates = [point.samples_per_s for point in each.batches if point.us == each.step.us and point.samples_per_s]
+    for prediction in answer.devices:
+        has = UNKNOWN if prediction.device.memory_bytes is None else _gib(prediction.device.memory_bytes)
+        fits = {True: "yes", False: "no", None: "not known"}[prediction.fits]
+        rates = [
+            point.samples_per_s
+            for point in prediction.batches
+            if point.us == prediction.step.us and point.samples_per_s
+        ]
         rate = format_si(rates[0], "").strip() if rates else UNKNOWN
-        knee = UNKNOWN if each.knee_batch is None else f"{each.knee_batch:,}"
-        rows.append(TableRow((short_name(each), has, _gib(memory.peak_bytes), fits, rate, _largest(each), knee)))
+        knee = UNKNOWN if prediction.knee_batch is None else f"{prediction.knee_batch:,}"
+        rows.append(
+            TableRow((short_name(prediction), has, _gib(memory.peak_bytes), fits, rate, _largest(prediction), knee))
+        )
     heads = columns("name", "device") + columns("number", "memory", "peak") + columns("words", "fits")
     heads += columns("number", "samples/s", "largest batch", "knee")
     held = {
@@ -292,10 +313,10 @@ def _memory(answer: Prediction) -> list[TableSection]:
     }
     at_peak = ", ".join(f"{name} {_gib(size)}" for name, size in held.items() if size > 0.005 * memory.peak_bytes)
     notes = [f"at the peak ({memory.phase or 'end of the step'}): {at_peak}; 1 GiB more is reserved for CUDA itself"]
-    if any(each.knee_batch is not None for each in answer.devices):
+    if any(prediction.knee_batch is not None for prediction in answer.devices):
         notes.append("knee: from this batch size on, twice the batch brings less than 10 % more samples per second")
-    reasons = {("largest batch", each.largest_batch_reason) for each in answer.devices}
-    reasons |= {("knee", each.knee_reason) for each in answer.devices if each.step.us is not None}
+    reasons = {("largest batch", prediction.largest_batch_reason) for prediction in answer.devices}
+    reasons |= {("knee", prediction.knee_reason) for prediction in answer.devices if prediction.step.us is not None}
     notes += sorted(f"{name} not known: {reason}" for name, reason in reasons if reason)
     return [TableSection("Memory and batch size", heads, tuple(rows), tuple(notes), is_cards=True)]
 
@@ -324,20 +345,20 @@ def _gib(size: float) -> str:
 
 
 def _gains(answer: Prediction) -> list[TableSection]:
-    gains = [gain for each in answer.devices for gain in each.gains]
+    gains = [gain for prediction in answer.devices for gain in prediction.gains]
     worth = (gain.name for gain in gains if gain.name != "tf32" or (gain.speedup or 0.0) >= _SOME_GAIN)
     names = list(dict.fromkeys(worth))
     if not names:
         return []
     rows = []
-    for each in answer.devices:
-        by_name = {gain.name: gain for gain in each.gains}
+    for prediction in answer.devices:
+        by_name = {gain.name: gain for gain in prediction.gains}
         faster = (_gain(by_name.get(name)) for name in names)
-        rows.append(TableRow((short_name(each), _us_or_unknown(each.step.us), *faster)))
+        rows.append(TableRow((short_name(prediction), _us_or_unknown(prediction.step.us), *faster)))
     ways = [answer.devices[0].step.backend, *names]
     heads = columns("name", "device") + columns("number", *(_WAYS[way].title for way in ways))
     notes = ["in brackets: times as fast"]
-    if any(_lacks_graph(gain) for each in answer.devices for gain in each.gains):
+    if any(_lacks_graph(gain) for prediction in answer.devices for gain in prediction.gains):
         notes.append(_NO_GRAPH_NOTE)
     if any(gain.name == "cudagraphs" and gain.speedup is not None and gain.speedup < 1 for gain in gains):
         notes.append(_COPIES_NOTE)
@@ -352,9 +373,9 @@ def _gain(gain: BackendGain | None) -> str:
 
 def _costs(answer: Prediction) -> list[TableSection]:
     costs = {
-        short_name(each): each.cost_per_million_samples
-        for each in answer.devices
-        if each.cost_per_million_samples is not None
+        short_name(prediction): prediction.cost_per_million_samples
+        for prediction in answer.devices
+        if prediction.cost_per_million_samples is not None
     }
     if not costs:
         return []
@@ -388,7 +409,10 @@ def _work(prediction: DevicePrediction) -> TableSection:
 
 
 def _floor(rows: Sequence[PredictedWork]) -> str:
-    """The floor of some kernels; a word where the cache may hold all their bytes, a dash where nothing sets one."""
+    """Formats the floor of some kernels.
+
+    A word where the cache may hold all their bytes, a dash where nothing sets one.
+    """
     floor_us = sum(row.floor_us for row in rows)
     if floor_us:
         return format_us(floor_us) if floor_us >= _LEAST_FLOOR_US else f"<{format_us(_LEAST_FLOOR_US)}"
@@ -397,15 +421,18 @@ def _floor(rows: Sequence[PredictedWork]) -> str:
 
 def _assumed(answer: Prediction) -> list[str]:
     # A device without a time has its reason in its sentence.
-    known = [each.step for each in answer.devices if each.step.us is not None]
-    reasons = [reason for step in known for reason in step.reasons]
-    unknown = max((step.unknown_calls for step in known), default=0)
+    steps = [prediction.step for prediction in answer.devices if prediction.step.us is not None]
+    reasons = [reason for step in steps for reason in step.reasons]
+    unknown = max((step.unknown_calls for step in steps), default=0)
     left_out = [f"{counted(unknown, 'call')} without a predicted time: the step leaves them out"] if unknown else []
     return [*left_out, *dict.fromkeys([*answer.notes, *reasons])]
 
 
 def render(answer: Prediction, form: str, style: TerminalStyle = PLAIN) -> str:
-    """The answer as text for a terminal, markdown, JSON, or a page with a roofline of each device."""
+    """Renders the answer for a terminal, as markdown, JSON or a page.
+
+    The page has a roofline of each device.
+    """
     if form == "json":
         return encode(answer)
     if form != "html":
@@ -416,8 +443,12 @@ def render(answer: Prediction, form: str, style: TerminalStyle = PLAIN) -> str:
 
 
 def _rooflines(answer: Prediction) -> ChartSection | None:
-    titled = [(each, f"{short_name(each)}: {format_us(each.step.us)}") for each in answer.devices if each.step.us]
-    drawn = [chart for each, title in titled if (chart := roofline_chart(each, title)) is not None]
+    titled = [
+        (prediction, f"{short_name(prediction)}: {format_us(prediction.step.us)}")
+        for prediction in answer.devices
+        if prediction.step.us
+    ]
+    drawn = [chart for prediction, title in titled if (chart := roofline_chart(prediction, title)) is not None]
     return ChartSection("Roofline", tuple(drawn), (_ROOFLINE_NOTE,)) if drawn else None
 
 
@@ -441,7 +472,10 @@ def work_points(prediction: DevicePrediction) -> tuple[RooflinePoint, ...]:
 
 
 def work_roofs(prediction: DevicePrediction) -> tuple[RooflineRoof, ...]:
-    """The peaks that the work is held against, highest first; the three with most time."""
+    """Gives the peaks that the work is held against, highest first.
+
+    They are the three with most time.
+    """
     peaks, us = prediction.device.peaks_flops_per_s, dict[str, float]()
     for row in prediction.work:
         if row.engine is not None and row.engine in peaks and row.flops:
@@ -451,7 +485,10 @@ def work_roofs(prediction: DevicePrediction) -> tuple[RooflineRoof, ...]:
 
 
 def step_point(prediction: DevicePrediction) -> tuple[float, float] | None:
-    """FLOP/byte and FLOP/s of the whole step, the waiting for its host included; null where they are not known."""
+    """Gives FLOP/byte and FLOP/s of the whole step.
+
+    The waiting for its host is included. Null where they are not known.
+    """
     flops = sum(row.flops or 0.0 for row in prediction.work)
     moved = sum(row.bytes or 0.0 for row in prediction.work)
     if not flops or not moved or not prediction.step.us:
@@ -460,7 +497,10 @@ def step_point(prediction: DevicePrediction) -> tuple[float, float] | None:
 
 
 def not_drawn(prediction: DevicePrediction) -> str:
-    """The share of the time of the kernels that has no point; empty where all has one."""
+    """Gives the share of the kernels' time that has no point.
+
+    Empty where all has one.
+    """
     total_us = sum(row.us for row in prediction.work)
     missing_us = math.fsum(row.us for row in prediction.work if not (row.flops and row.bytes))
     if missing_us <= 1e-9 * total_us:
@@ -469,7 +509,10 @@ def not_drawn(prediction: DevicePrediction) -> str:
 
 
 def roofline_chart(prediction: DevicePrediction, title: str) -> LineChart | None:
-    """The chart of one device for a page: a mark per kind of work, and the roofs as lines; null without points."""
+    """Builds the chart of one device for a page.
+
+    It has a mark per kind of work, and the roofs as lines. Null without points.
+    """
     points = work_points(prediction)[:_MOST_KINDS]
     bandwidth = prediction.device.bandwidth_bytes_per_s
     if not points or not bandwidth:
@@ -495,7 +538,10 @@ def roofline_chart(prediction: DevicePrediction, title: str) -> LineChart | None
 
 
 def _roof_lines(roofs: Sequence[RooflineRoof], bandwidth: float, low: float, high: float) -> list[ChartCurve]:
-    """The slope of the memory up to the highest peak, and each peak from its ridge on."""
+    """Gives the memory's slope, and each peak from its ridge on.
+
+    The slope goes up to the highest peak.
+    """
     highest = max(roof.flops_per_s for roof in roofs)
     ends = (ChartPoint(low, low * bandwidth), ChartPoint(highest / bandwidth, highest))
     slope = ChartCurve(f"memory, {format_si(bandwidth, 'B/s')}", ends, is_guide=True)

@@ -1,4 +1,7 @@
-"""Builds the document of `verify --device`: what each change would bring on other devices, and in which order."""
+"""Builds the document of `verify --device`.
+
+It says what each change would bring on other devices, and in which order.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -38,14 +41,17 @@ def build(answer: PredictedChanges) -> Document:
             *(_alone(device) for device in answer.devices),
             *_orders(answer.devices),
             *_refused(answer),
-            ListSection("What was assumed", tuple((each,) for each in _assumed(answer))),
+            ListSection("What was assumed", tuple((assumption,) for assumption in _assumed(answer))),
         ),
         closing="on a machine with the device, bottleneck verify measures the same changes",
     )
 
 
 def render(answer: PredictedChanges, form: str, style: TerminalStyle = PLAIN) -> str:
-    """The changes as text for a terminal, markdown, JSON, or a page; in JSON all text is safe for a terminal."""
+    """Renders the changes for a terminal, as markdown, JSON or a page.
+
+    In JSON all text is safe for a terminal.
+    """
     if form == "json":
         return encode(answer, (), lambda text: clean(text, _LONGEST_JSON_TEXT))
     return render_document(build(answer), form, style)
@@ -102,7 +108,10 @@ def _alone(device: DeviceChanges) -> TableSection:
 
 
 def _orders(devices: Sequence[DeviceChanges]) -> Iterator[TableSection]:
-    """The changes in the order in which they are best made, a table for each device that has one."""
+    """Yields the changes in the order in which they are best made.
+
+    There is a table for each device that has one.
+    """
     for device in devices:
         if device.total is None:
             continue

@@ -1,4 +1,7 @@
-"""Describes a roofline, which the page and the pictures draw: its points, lines and words, and what it cannot show."""
+"""Describes a roofline, which the page and the pictures draw.
+
+It gives its points, lines and words, and what it cannot show.
+"""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -21,9 +24,9 @@ _ENGINES = {"matrix": ("tensor", "matrix", "vector"), "vector": ("vector",)}
 
 
 class RooflinePoint(Struct, frozen=True):
-    """A kernel on the plane: FLOP/byte (with the interval that its traffic allows), FLOP/s, bound and regime.
+    """A kernel on the plane: FLOP/byte, FLOP/s, bound and regime.
 
-    ``kernel`` is its position in ``Analysis.kernels``.
+    The FLOP/byte has the interval that its traffic allows. ``kernel`` is its position in ``Analysis.kernels``.
     ``intensity`` is the middle of the interval, or what bandwidth allows at this speed where that is more: data from a
     cache never came from memory. ``own_roof_flops_per_s`` is the kernel's own compute roof where it runs above the one
     that is drawn for it, as Winograd and FFT do; null for the others.
@@ -50,9 +53,10 @@ class RooflineRoof(Struct, frozen=True):
 
 
 class FlatLine(Struct, frozen=True):
-    """A compute roof as drawn: its height, the intensity at which it meets memory, and its words, long and short.
+    """A compute roof as drawn.
 
-    ``ridge`` is null where the bandwidth of the memory is not known.
+    It has its height, the intensity at which it meets memory, and its words, long and short. ``ridge`` is null where
+    the bandwidth of the memory is not known.
     """
 
     flops_per_s: float
@@ -62,7 +66,10 @@ class FlatLine(Struct, frozen=True):
 
 
 class SlopedLine(Struct, frozen=True):
-    """A bandwidth roof as drawn, up to the highest compute roof: bytes per second, and its words."""
+    """A bandwidth roof as drawn, up to the highest compute roof.
+
+    It has bytes per second, and its words.
+    """
 
     bytes_per_s: float
     label: str
@@ -70,7 +77,10 @@ class SlopedLine(Struct, frozen=True):
 
 
 class RooflinePlane(Struct, frozen=True):
-    """The lines of a roofline: compute and bandwidth roofs, and guides at parts of the highest of each."""
+    """The lines of a roofline.
+
+    They are compute and bandwidth roofs, and guides at parts of the highest of each.
+    """
 
     flats: tuple[FlatLine, ...]
     slopes: tuple[SlopedLine, ...]
@@ -100,7 +110,10 @@ def _flat(roof: RooflineRoof, bandwidth: float | None) -> FlatLine:
 
 
 def points(analysis: Analysis) -> tuple[RooflinePoint, ...]:
-    """The kernels that have FLOPs and bytes, most time first, as many as one can still make out."""
+    """Gives the kernels that have FLOPs and bytes, most time first.
+
+    They are as many as one can still make out.
+    """
     placed = sorted(
         (at for at, row in enumerate(analysis.kernels) if _has_place(row)), key=lambda at: -analysis.kernels[at].us
     )
@@ -109,14 +122,20 @@ def points(analysis: Analysis) -> tuple[RooflinePoint, ...]:
 
 
 def fastest_bandwidth(device: Device) -> float | None:
-    """Bytes/s of the steepest slope that is drawn: of a cache where one is clearly faster than memory."""
+    """Gives bytes/s of the steepest slope that is drawn.
+
+    It is that of a cache where one is clearly faster than memory.
+    """
     memory = device.bandwidth_bytes_per_s
     cached = max((rate for _, rate in device.bandwidth_by_bytes), default=0.0)
     return memory if memory is None or cached <= _FASTER_CACHE * memory else cached
 
 
 def whole_step(analysis: Analysis) -> tuple[float, float] | None:
-    """FLOP/byte and FLOP/s of the step as a whole, waiting included; null where totals are not known."""
+    """Gives FLOP/byte and FLOP/s of the step as a whole.
+
+    Waiting is included. Null where totals are not known.
+    """
     totals: Totals = analysis.totals
     if not (totals.flops and totals.bytes_low and totals.bytes_high and analysis.steps.wall_us > 0):
         return None
@@ -153,7 +172,10 @@ def _us_by_peak(
 
 
 def _peak_by_name(row: KernelSummary, peaks: Mapping[str, float]) -> str | None:
-    """The peak of the engine and dtype that a kernel's name implies; null where it implies none."""
+    """Gives the peak that a kernel's name implies.
+
+    It is that of its engine and dtype. Null where the name implies none.
+    """
     keys = (f"{row.dtype}_{engine}" for engine in _ENGINES.get(row.engine or "", ()))
     return next((key for key in keys if key in peaks), None)
 
@@ -206,9 +228,10 @@ def _point(row: KernelSummary, at: int, device: Device, drawn: Mapping[str, floa
 
 
 def _peak_of(row: KernelSummary, peaks: Mapping[str, float]) -> str | None:
-    """The peak that the compute floor of a kernel stands for; null where there is no floor or no such peak.
+    """Gives the peak that the compute floor of a kernel stands for.
 
-    Where several dtypes share a figure, that of the kernel's own dtype and engine is meant.
+    Null where there is no floor or no such peak. Where several dtypes share a figure, that of the kernel's own dtype
+    and engine is meant.
     """
     if not row.flops or not row.compute_us:
         return None

@@ -1,4 +1,7 @@
-"""Builds the document of a sweep: its points, the roofs, the fit of each curve, and the charts of its page."""
+"""Builds the document of a sweep.
+
+It has its points, the roofs, the fit of each curve, and the charts of its page.
+"""
 
 import math
 from collections import Counter
@@ -45,7 +48,7 @@ def build(sweep: Sweep) -> Document:
         headline=f"sweep of {' x '.join(sweep.parameters) or 'how it is run'}: {count}",
         sentence=sentence(sweep),
         facts=_facts(sweep),
-        sections=(*tables, *(each for each in lists if each.items)),
+        sections=(*tables, *(section for section in lists if section.items)),
         closing=_next_step(sweep),
     )
 
@@ -61,7 +64,10 @@ def describe_place(values: Mapping[str, object]) -> str:
 
 
 def sentence(sweep: Sweep) -> str:
-    """The conclusion of a sweep: the fastest series, or the bounds that a single curve passes through."""
+    """Gives the conclusion of a sweep.
+
+    It is the fastest series, or the bounds that a single curve passes through.
+    """
     measured = [point for point in sweep.points if point.step_us is not None]
     if not measured:
         return "Nothing was measured; the reasons stand in the table."
@@ -162,15 +168,18 @@ def _points(points: Sequence[Point], title: str) -> TableSection:
 
 
 def _work(points: Sequence[Point], roofs: Sequence[Roof], title: str) -> list[TableSection]:
-    """Achieved rates and what they are of the ceilings; no table where no point has any."""
-    known = [point for point in points if point.flops_per_s is not None or point.bytes_per_s is not None]
-    if not known:
+    """Builds a table of achieved rates and their share of the ceilings.
+
+    No table where no point has any.
+    """
+    rated = [point for point in points if point.flops_per_s is not None or point.bytes_per_s is not None]
+    if not rated:
         return []
     by_peak = {(roof.series, roof.peak): roof for roof in roofs}
     titles = ("needs", "FLOP/B", "FLOP/s", "of peak", "B/s", "of memory")
     rows = [
         TableRow((*map(str, point.values.values()), *_rates(point, by_peak.get((point.series, point.peak)))))
-        for point in known
+        for point in rated
     ]
     note = (
         "needs: what the roofs allow for this work, the rest of the step goes elsewhere; B/s counts what has to move "
@@ -180,9 +189,10 @@ def _work(points: Sequence[Point], roofs: Sequence[Roof], title: str) -> list[Ta
 
 
 def floor_us(point: Point, roof: Roof | None) -> float | None:
-    """The time that the roofs allow for the work of a step: of its arithmetic or of its traffic, whichever is longer.
+    """Gives the time that the roofs allow for a step's work.
 
-    Null where neither is known, and where the step took less: then its bytes came from a cache.
+    It is that of its arithmetic or of its traffic, whichever is longer. Null where neither is known, and where the step
+    took less: then its bytes came from a cache.
     """
     if roof is None or point.step_us is None:
         return None
@@ -269,7 +279,10 @@ def _spread(point: Point) -> str:
 
 
 def _time_unit(times_us: Sequence[float]) -> tuple[float, str]:
-    """The unit in which all of these read best: two digits of the smallest, and of the largest two before the point."""
+    """Gives the unit in which all of these times read best.
+
+    It leaves two digits of the smallest, and of the largest two before the point.
+    """
     least, most = min(times_us, default=1.0), max(times_us, default=1.0)
     return next(((size, unit) for size, unit in _UNITS if least >= size / 10 and most >= 10 * size), _UNITS[-1])
 
@@ -288,7 +301,10 @@ def three(value: float) -> str:
 
 @dataclass(frozen=True)
 class SweepCurve:
-    """The measured points of one series and one combination of the parameters that the axis does not show."""
+    """The measured points of one series on one curve.
+
+    A curve is one combination of the parameters that the axis does not show.
+    """
 
     label: str
     x: tuple[float, ...]
@@ -297,9 +313,10 @@ class SweepCurve:
 
 
 def curves_of(sweep: Sweep) -> tuple[list[SweepCurve], str | None, tuple[str, ...]]:
-    """The curves with their points from left to right, and the parameter of their axis or the names of its places.
+    """Gives the curves, and the parameter or places of their axis.
 
-    The parameter is that of the fits, else the first that is a number; null where there is none.
+    Points go from left to right. The places are named. The parameter is that of the fits, else the first that is a
+    number; null where there is none.
     """
     numeric = [
         name for name in sweep.parameters if all(not isinstance(point.values[name], str) for point in sweep.points)
@@ -312,16 +329,16 @@ def curves_of(sweep: Sweep) -> tuple[list[SweepCurve], str | None, tuple[str, ..
         groups.setdefault((point.series, describe_place(others)), []).append(point)
     several_series = len({series for series, _ in groups}) > 1
     fits = {(fit.series, describe_place(fit.others)): fit for fit in sweep.fits}
-    found = []
+    curves = []
     for key, members in groups.items():
-        known = [point for point in members if point.step_us is not None and point.step_us.median > 0]
-        at = [float(point.values[parameter]) if parameter else float(places.index(_place(point))) for point in known]
-        order = sorted(range(len(known)), key=at.__getitem__)
+        timed = [point for point in members if point.step_us is not None and point.step_us.median > 0]
+        at = [float(point.values[parameter]) if parameter else float(places.index(_place(point))) for point in timed]
+        order = sorted(range(len(timed)), key=at.__getitem__)
         label = ", ".join(word for word in (key[0] if several_series or not key[1] else "", key[1]) if word)
-        label = label if known else f"{label} (not measured)"
-        points, x = tuple(known[each] for each in order), tuple(at[each] for each in order)
-        found.append(SweepCurve(clean(label, 60), x, points, fits.get(key)))
-    return found, parameter, tuple(clean(place, 24) for place in places)
+        label = label if timed else f"{label} (not measured)"
+        points, x = tuple(timed[index] for index in order), tuple(at[index] for index in order)
+        curves.append(SweepCurve(clean(label, 60), x, points, fits.get(key)))
+    return curves, parameter, tuple(clean(place, 24) for place in places)
 
 
 def _place(point: Point) -> str:
@@ -329,7 +346,10 @@ def _place(point: Point) -> str:
 
 
 def rate_name(points: Sequence[Point]) -> str:
-    """Samples per second where the batch size is a parameter; else FLOP/s where they are known; else steps."""
+    """Names the rate that the points have.
+
+    It is samples per second where the batch size is a parameter; else FLOP/s where they are known; else steps.
+    """
     if points and all(point.samples_per_s is not None for point in points):
         return "samples per second"
     if points and all(point.flops_per_s is not None for point in points):
@@ -347,7 +367,10 @@ def rate_of(point: Point, name: str) -> float:
 
 
 def fit_line(fit: Fit, *, is_log: bool) -> tuple[list[float], list[float]]:
-    """The fit as a line of 101 points over the values that it was made from; no points where there is no fit."""
+    """Gives the fit as a line of 101 points.
+
+    It spans the values that the fit was made from. No points where there is no fit.
+    """
     if fit.over is None or fit.step_us(fit.over.low) is None:
         return [], []
     low, high = fit.over.low, fit.over.high
@@ -357,7 +380,10 @@ def fit_line(fit: Fit, *, is_log: bool) -> tuple[list[float], list[float]]:
 
 
 def charts(sweep: Sweep) -> tuple[LineChart, ...]:
-    """Step time and rate along the parameter; of a single curve the time has its fit and its knee. Empty if unknown."""
+    """Builds the charts of step time and rate along the parameter.
+
+    Of a single curve the time has its fit and its knee. Empty if unknown.
+    """
     curves, parameter, places = curves_of(sweep)
     points = [point for curve in curves for point in curve.points]
     if not points:
@@ -385,7 +411,10 @@ def _times(curve: SweepCurve) -> ChartCurve:
 
 
 def render(sweep: Sweep, form: str, style: TerminalStyle = PLAIN) -> str:
-    """The sweep as text for a terminal, markdown for a comment on a pull request, JSON, or a page with its charts."""
+    """Renders the sweep for a terminal, as markdown, JSON or a page.
+
+    The markdown is for a comment on a pull request. The page has the sweep's charts.
+    """
     if form == "json":
         return encode(sweep)
     return render_document(build(sweep), form, style, charts(sweep) if form == "html" else ())

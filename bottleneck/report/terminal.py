@@ -1,4 +1,7 @@
-"""Renders a document as text for a terminal or a pipe, readable at 80 columns without colour or Unicode."""
+"""Renders a document as text for a terminal or a pipe.
+
+It is readable at 80 columns without colour or Unicode.
+"""
 
 import functools
 import io
@@ -73,7 +76,10 @@ _PLAIN = str.maketrans(
 
 
 class Glyphs(Struct, frozen=True):
-    """The characters of one character set. ``bars`` differ in shape, so that a bar reads without colour."""
+    """The characters of one character set.
+
+    ``bars`` differ in shape, so that a bar reads without colour.
+    """
 
     bars: dict[str, str]
     rule: str
@@ -105,7 +111,10 @@ ASCII = Glyphs(
 
 
 class TerminalStyle(Struct, frozen=True):
-    """The width of a terminal, the characters that it can encode, and whether it shows colours."""
+    """The width of a terminal, its characters and its colours.
+
+    The characters are those that it can encode.
+    """
 
     width: int = 80
     encoding: str = "utf-8"
@@ -136,7 +145,10 @@ _WIDEST = 1_000
 
 
 def stream_style(stream: TextIO) -> TerminalStyle:
-    """The style of text on a stream: as wide as its terminal, and in colour only where it shows some."""
+    """Gives the style of text on a stream.
+
+    It is as wide as its terminal, and in colour only where it shows some.
+    """
     console = Console(file=stream, force_jupyter=False)
     color = console.is_terminal and not console.no_color and console.color_system is not None
     # A terminal that has not been told its size says 0; COLUMNS may say anything.
@@ -144,12 +156,18 @@ def stream_style(stream: TextIO) -> TerminalStyle:
 
 
 def render(document: Document, style: TerminalStyle = PLAIN) -> str:
-    """The document as text; escape sequences appear in it only where the style has colour."""
+    """Renders the document as text.
+
+    Escape sequences appear in it only where the style has colour.
+    """
     return to_text(document_lines(document, style), style)
 
 
 def height(lines: Iterable[Text], style: TerminalStyle) -> int:
-    """Rows of the terminal that the lines take; what is longer than a row goes on in the next."""
+    """Counts the rows of the terminal that the lines take.
+
+    What is longer than a row goes on in the next.
+    """
     return sum(max(1, -(-cell_len(line.plain) // style.width)) for line in lines)
 
 
@@ -177,7 +195,10 @@ _OTHER_COMMAND = re.compile(r"##(?=\w*\[)")
 
 
 def _harmless(line: Text) -> Text:
-    """The line with what a log would obey broken by a backslash, as wide as before."""
+    """Breaks what a log would obey by a backslash.
+
+    The line stays as wide as before.
+    """
     plain = _COMMAND_START.sub(r"\1\\:", _OTHER_COMMAND.sub(r"#\\", line.plain))
     if plain != line.plain:
         line = line.copy()
@@ -253,7 +274,10 @@ def _fold_lines(fold: FoldedSection, style: TerminalStyle) -> list[Text]:
 
 
 def group_bar(groups: tuple[tuple[str, float], ...], style: TerminalStyle) -> Text | None:
-    """One bar over the whole width: every group that has time has at least one cell."""
+    """Draws one bar over the whole width.
+
+    Every group that has time has at least one cell.
+    """
     if not groups or style.width < len(groups):
         return None
     room = style.width - len(groups)
@@ -281,7 +305,10 @@ _NARROWEST = {"name": 16, "place": 10, "words": 6, "number": 1}
 
 
 def table_lines(table: TableSection, style: TerminalStyle) -> list[Text]:
-    """The rows of a table: a grid if every column stays readable, else one paragraph per row."""
+    """Gives the rows of a table.
+
+    They are a grid if every column stays readable, else one paragraph per row.
+    """
     shown = [[style.text(cell, 2000) for cell in row.cells] for row in table.rows]
     table = replace(table, columns=tuple(replace(one, title=style.text(one.title)) for one in table.columns))
     for row, cells in zip(table.rows, shown, strict=True):
@@ -306,7 +333,10 @@ def table_lines(table: TableSection, style: TerminalStyle) -> list[Text]:
 
 
 def wrapped(text: Text, style: TerminalStyle, indent: int = 0, lead: str = "") -> list[Text]:
-    """The text broken at words into lines of the terminal's width, indented; ``lead`` stands before the first."""
+    """Breaks the text at words into indented lines.
+
+    They have the terminal's width; ``lead`` stands before the first.
+    """
     if style.width - indent < 12 or cell_len(lead) > indent:
         text, indent, lead = Text.assemble(lead, text), 0, ""
     glued = text.copy()
@@ -320,7 +350,10 @@ def wrapped(text: Text, style: TerminalStyle, indent: int = 0, lead: str = "") -
 
 @functools.cache
 def _ruler() -> Console:
-    """A console that rich asks for when it wraps; nothing is ever written to it."""
+    """Gives a console that rich asks for when it wraps.
+
+    Nothing is ever written to it.
+    """
     return Console(file=io.StringIO(), width=80, _environ={})
 
 
@@ -329,7 +362,10 @@ def _margin(table: TableSection) -> int:
 
 
 def _widths(table: TableSection, shown: list[list[str]], style: TerminalStyle) -> list[int] | None:
-    """Cells per column: numbers as wide as they are, the others as there is room; null if that is too little."""
+    """Gives cells per column.
+
+    Numbers are as wide as they are, the others as there is room. Null if that is too little.
+    """
     widths = [
         max(cell_len(text) for text in (column.title, *(cells[index] for cells in shown)))
         for index, column in enumerate(table.columns)
@@ -377,7 +413,10 @@ def _details(row: TableRow, style: TerminalStyle, indent: int) -> list[Text]:
 
 
 def _stacked(table: TableSection, row: TableRow, cells: list[str], style: TerminalStyle) -> list[Text]:
-    """One row as a paragraph: its first cell, then 'title value' for each other cell that holds something."""
+    """Gives one row as a paragraph.
+
+    It has its first cell, then 'title value' for each other cell that holds something.
+    """
     lead = Text(cells[0].strip() or table.columns[0].title, "bold")
     if row.group:
         lead = _mark(row.group, style) + lead
@@ -393,7 +432,10 @@ _WORD = re.compile(r"(?:'[^']*'|[^\s'])+|'")  # quoted as by shlex: a break with
 
 
 def _action_section_lines(section: ActionSection, style: TerminalStyle) -> list[Text]:
-    """The ranked actions, what they come to, those without a rank, and what is left out."""
+    """Gives the lines of a section of ranked actions.
+
+    They are the actions, what they come to, those without a rank, and what is left out.
+    """
     width = len(f"{len(section.items)}. ")
     out = _sentences(section.intro, style)
     for number, action in enumerate(section.items, 1):
@@ -426,7 +468,10 @@ def _action_lines(action: Action, style: TerminalStyle, lead: str, emphasis: str
 
 
 def _labelled_lines(labelled: LabelledLine, style: TerminalStyle, indent: int) -> list[Text]:
-    """A sentence with its label in the margin, or before it where that is too long; code and command beneath."""
+    """Gives a sentence with its label in the margin.
+
+    The label stands before it where it is too long. Code and command stand beneath.
+    """
     label, text = labelled.label, style.text(labelled.text, _PROSE)
     inner = indent if style.width < _NARROW else indent + _LABEL_WIDTH
     if style.width < _NARROW or len(label) >= _LABEL_WIDTH:
@@ -439,9 +484,10 @@ def _labelled_lines(labelled: LabelledLine, style: TerminalStyle, indent: int) -
 
 
 def _command(label: str, command: str, style: TerminalStyle, indent: int) -> list[Text]:
-    """A command that can be copied: where it is too long for a line, a backslash says that it goes on.
+    """Gives a command that can be copied.
 
-    No word is broken, however long: its halves would be two.
+    Where it is too long for a line, a backslash says that it goes on. No word is broken, however long: its halves would
+    be two.
     """
     shown = style.text(command, _COMMAND)
     if style.width < _NARROW:
@@ -465,7 +511,10 @@ _WIDEST_LABEL, _NARROW_LABEL = 24, 15
 
 
 def waterfall_lines(drawn: Waterfall, style: TerminalStyle) -> list[Text]:
-    """A waterfall without its title: all numbers and bars where it is wide, else one number and, if they fit, bars."""
+    """Gives a waterfall without its title.
+
+    It has all numbers and bars where it is wide, else one number and, if they fit, bars.
+    """
     is_wide = style.width >= _WIDE
     rows = [_bar_cells(bar, style, is_wide=is_wide) for bar in drawn.bars]
     titles = (f"in {drawn.unit}", *(("before", "after", "change") if is_wide else ("",)))
@@ -498,7 +547,10 @@ def _set_bar(cells: Sequence[str], widths: Sequence[int], style: TerminalStyle) 
 
 
 def _drawn_bar(bar: WaterfallBar, drawn: Waterfall, room: int, style: TerminalStyle) -> Text:
-    """The bar of a line in so many cells; what is not nothing has at least one."""
+    """Gives the bar of a line in so many cells.
+
+    What is not nothing has at least one.
+    """
     cells = [
         round((min(max(at, drawn.low_us), drawn.high_us) - drawn.low_us) / (drawn.high_us - drawn.low_us) * room)
         for at in (bar.start_us, bar.end_us)
@@ -518,7 +570,10 @@ _TITLE_WIDTH = 14
 
 
 def _check_lines(check: Check, style: TerminalStyle) -> list[Text]:
-    """Status, title and fact in columns where they fit, else the fact beneath; then why, and what to do."""
+    """Gives status, title and fact, then why, and what to do.
+
+    They are in columns where they fit, else the fact stands beneath.
+    """
     status, title = Text(check.status.ljust(_STATUS_WIDTH), _STATUS_STYLES[check.status]), style.text(check.title)
     is_wide = style.width >= _NARROWEST_GRID
     indent = _STATUS_WIDTH + _TITLE_WIDTH if is_wide else 2

@@ -1,6 +1,7 @@
-"""Text of reports: makes untrusted text safe, rounds numbers so that parts add up as printed, and words what is shown.
+"""Makes text of reports safe, rounds numbers, and words what is shown.
 
-Words are those of calls, shapes, bounds, confidences and modules, as people read them.
+Untrusted text is made safe, and numbers are rounded so that parts add up as printed. Words are those of calls, shapes,
+bounds, confidences and modules, as people read them.
 """
 
 import json
@@ -21,10 +22,11 @@ _SPACES = str.maketrans(dict.fromkeys("\u00a0\u2007\u202f", " "))
 
 
 def clean(text: str, limit: int = 200) -> str:
-    r"""The text with everything unprintable as a visible escape (``\x1b``, ``\u202e``), cut at ``limit`` characters.
+    r"""Cleans a text: everything unprintable becomes a visible escape.
 
-    Unprintable is what Unicode calls control, format, surrogate, private, unassigned or separator: that covers the
-    terminal's escape sequences, line breaks, bidirectional overrides, zero-width characters and lone surrogates.
+    An escape is ``\x1b`` or ``\u202e``. The text is cut at ``limit`` characters. Unprintable is what Unicode calls
+    control, format, surrogate, private, unassigned or separator: that covers the terminal's escape sequences, line
+    breaks, bidirectional overrides, zero-width characters and lone surrogates.
     """
     shown = text[: limit + 1].translate(_SPACES)
     if not shown.isprintable():
@@ -33,14 +35,17 @@ def clean(text: str, limit: int = 200) -> str:
 
 
 def cut_text(text: str, limit: int) -> str:
-    """The text cut at ``limit`` characters: after a sentence where one ends in its second half, else after a word."""
+    """Cuts the text at ``limit`` characters.
+
+    The cut is after a sentence where one ends in its second half, else after a word.
+    """
     if len(text) <= limit:
         return text
-    kept = text[:limit]
-    sentence = max(kept.rfind(". "), kept.rfind("; "))
+    head = text[:limit]
+    sentence = max(head.rfind(". "), head.rfind("; "))
     if sentence >= limit // 2:
-        return kept[:sentence] + (" …" if kept[sentence] == ";" else ". …")
-    words = kept[: max(kept.rfind(" "), limit // 2)]
+        return head[:sentence] + (" …" if head[sentence] == ";" else ". …")
+    words = head[: max(head.rfind(" "), limit // 2)]
     # A number stays with its unit.
     return _LONE_NUMBER.sub("", words).rstrip(" ,;:(") + " …"
 
@@ -53,7 +58,10 @@ _PLAIN_WORD = re.compile(r"[a-z]+[,;:.]?(?=\s|$)|[a-z]+-[a-z]+\s|[a-z]+'[a-z]*\s
 
 
 def as_sentence(text: str) -> str:
-    """The text with a capital, unless it begins with a name: a path, an op, a line of a file."""
+    """Gives the text with a capital, unless it begins with a name.
+
+    A name is a path, an op, a line of a file.
+    """
     return f"{text[:1].upper()}{text[1:]}" if _PLAIN_WORD.match(text) else text
 
 
@@ -67,7 +75,10 @@ UNKNOWN = "-"
 
 
 class Scale(Struct, frozen=True):
-    """The unit of a table: its name, its size in the unit of the data, and how many decimals it shows."""
+    """The unit of a table.
+
+    It has its name, its size in the unit of the data, and how many decimals it shows.
+    """
 
     unit: str
     size: float
@@ -90,7 +101,10 @@ class Scale(Struct, frozen=True):
         return self.show(round(self.quanta(value)), value)
 
     def column(self, values: Sequence[float]) -> tuple[str, ...]:
-        """Numbers that belong to one sum, and after them that sum: as printed, they add up exactly."""
+        """Formats numbers that belong to one sum, and then that sum.
+
+        As printed, they add up exactly.
+        """
         parts = apportion([self.quanta(value) for value in values])
         shown = [self.show(part, value) for part, value in zip(parts, values, strict=True)]
         return (*shown, self.show(sum(parts), math.fsum(values)))
@@ -100,14 +114,20 @@ PERCENT = Scale("%", 0.01, 1)
 
 
 def scale_of(us: float) -> Scale:
-    """The scale in which a table that adds up to this many microseconds reads best: four digits in its total."""
+    """Gives the scale in which a table reads best.
+
+    The table adds up to this many microseconds; its total has four digits.
+    """
     unit, size = next(((unit, size) for unit, size in (("s", 1e6), ("ms", 1e3)) if us >= 10 * size), ("us", 1.0))
     magnitude = math.floor(math.log10(us / size)) if us > 0 else 0
     return Scale(unit, size, min(max(3 - magnitude, 0), 3))
 
 
 def percents(shares: Sequence[float]) -> tuple[str, ...]:
-    """Shares as percentages, and after them their sum: as printed, they add up; a part never reads 100 %."""
+    """Formats shares as percentages, and after them their sum.
+
+    As printed, they add up; a part never reads 100 %.
+    """
     *parts, total = PERCENT.column(shares)
     whole = [
         ">99.9" if part == "100.0" and share < 1 - 1e-9 else part for part, share in zip(parts, shares, strict=True)
@@ -116,9 +136,10 @@ def percents(shares: Sequence[float]) -> tuple[str, ...]:
 
 
 def sparkline_cells(values: Sequence[float], width: int, levels: str) -> str:
-    """The values as this many characters, each the mean of its part; ``levels`` run from nothing to the most.
+    """Draws the values as this many characters.
 
-    Something never looks like nothing: the first level is for parts in which every value is 0.
+    Each is the mean of its part; ``levels`` run from nothing to the most. Something never looks like nothing: the first
+    level is for parts in which every value is 0.
     """
     cells = min(width, len(values))
     if cells < 1:
@@ -140,7 +161,10 @@ Item = TypeVar("Item", KernelSummary, IdleCause)
 
 
 class TopRows(Struct, Generic[Item], frozen=True):
-    """The largest items, and the numbers that they show: (time, share) for each, for the rest, and for the sum."""
+    """The largest items, and the numbers that they show.
+
+    They are (time, share) for each, for the rest, and for the sum.
+    """
 
     shown: Sequence[Item]
     hidden: int
@@ -151,7 +175,10 @@ class TopRows(Struct, Generic[Item], frozen=True):
 
 
 def top_rows(items: Sequence[Item], top: int) -> TopRows[Item]:
-    """The ``top`` items by time; a single one left over is shown too, since its row costs the same."""
+    """Gives the ``top`` items by time.
+
+    A single one left over is shown too, since its row costs the same.
+    """
     ordered = sorted((item for item in items if item.us > 0), key=lambda item: -item.us)
     cut = top if len(ordered) > top + 1 else len(ordered)
     shown, hidden = ordered[:cut], ordered[cut:]
@@ -178,19 +205,23 @@ def bound_word(row: KernelSummary) -> str:
 
 
 def is_marked(row: KernelSummary) -> bool:
-    """True where a question mark follows the bound; a kernel without a bound is never marked."""
+    """Returns True where a question mark follows the bound.
+
+    A kernel without a bound is never marked.
+    """
     return row.confidence != "high" and row.bound not in {"unknown", "dispatch"}
 
 
 def with_attribute_paths(analysis: Analysis) -> Analysis:
-    """The analysis with modules named by their attribute paths in the model ('encoder.layer.0'), where these are known.
+    """Names modules by their attribute paths in the model.
 
-    Only for people to read: what compares two analyses goes by the profiler's names.
+    A path is 'encoder.layer.0'. Modules whose path is unknown stay. Only for people to read: what compares two analyses
+    goes by the profiler's names.
     """
-    known = analysis.module_paths
+    paths = analysis.module_paths
 
     def named(row: Named) -> Named:
-        return row if row.module is None else replace(row, module=attribute_path(row.module, known))
+        return row if row.module is None else replace(row, module=attribute_path(row.module, paths))
 
     memory, pieces = analysis.memory, analysis.pieces
     return replace(
@@ -204,7 +235,10 @@ def with_attribute_paths(analysis: Analysis) -> Analysis:
 
 
 def attribute_path(module: str, known: Mapping[str, str]) -> str:
-    """The attribute path of a module; its path of classes as it is, where no other is known."""
+    """Gives the attribute path of a module.
+
+    Its path of classes as it is, where no other is known.
+    """
     return known.get(module.rpartition(".")[2], module)
 
 
@@ -228,7 +262,10 @@ def calls_number(calls: float) -> str:
 
 
 def describe_shapes(shapes: str) -> str:
-    """Shapes of an op's inputs such as '512x512, 141x512', scalars left out; of what is no JSON only the spaces go."""
+    """Formats shapes of an op's inputs such as '512x512, 141x512'.
+
+    Scalars are left out. Of what is no JSON only the spaces go.
+    """
     try:
         listed = json.loads(shapes)
     except (ValueError, RecursionError):

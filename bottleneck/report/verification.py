@@ -1,4 +1,7 @@
-"""Builds the document of ``verify``, and renders it as text, markdown, JSON or a page."""
+"""Builds the document of ``verify``, and renders it.
+
+It becomes text, markdown, JSON or a page.
+"""
 
 import math
 
@@ -15,7 +18,10 @@ _LONGEST_JSON_TEXT = 2000
 
 
 def build(done: Verification) -> Document:
-    """The document of `verify`: one table of all trials, with the result of each beneath it."""
+    """Builds the document of `verify`.
+
+    It is one table of all trials, with the result of each beneath it.
+    """
     rows = []
     for trial in (*done.trials, *done.combinations):
         cells = (trial.change, _predicted(trial), _times(trial.speedup), trial.verdict)
@@ -33,9 +39,10 @@ def build(done: Verification) -> Document:
 
 
 def render(done: Verification, form: str, style: TerminalStyle = PLAIN) -> str:
-    """The trials as text for a terminal, markdown for a comment on a pull request, JSON, or a page.
+    """Renders the trials for a terminal, as markdown, JSON or a page.
 
-    In JSON all text is made safe for a terminal, as it may hold the output of failed programs.
+    The markdown is for a comment on a pull request. In JSON all text is made safe for a terminal, as it may hold the
+    output of failed programs.
     """
     if form == "json":
         return encode(done, (), lambda text: clean(text, _LONGEST_JSON_TEXT))
@@ -94,7 +101,10 @@ def details(trial: Trial) -> tuple[str, ...]:
 
 
 def _times(speedup: Ratio | None) -> str:
-    """The speedup with its interval; with more digits where two would hide on which side of 1 it lies."""
+    """Formats the speedup with its interval.
+
+    It has more digits where two would hide on which side of 1 it lies.
+    """
     if speedup is None:
         return "-"
     digits = 3 if 0.99 < speedup.low <= speedup.high < 1.01 else 2
@@ -133,12 +143,18 @@ def _memory(trial: Trial) -> str | None:
 
 def _differences(differences: tuple[Difference, ...]) -> list[str]:
     """The largest difference and whether it is allowed; why where nothing could be compared."""
-    known = [each for each in differences if each.relative is not None]
-    if not known:
-        return list(dict.fromkeys(each.reason for each in differences if each.reason))
-    worst = max(known, key=lambda each: ((each.relative or 0.0) / (each.allowed or 1e-30), each.relative or 0.0))
+    compared = [difference for difference in differences if difference.relative is not None]
+    if not compared:
+        return list(dict.fromkeys(difference.reason for difference in differences if difference.reason))
+    worst = max(
+        compared,
+        key=lambda difference: (
+            (difference.relative or 0.0) / (difference.allowed or 1e-30),
+            difference.relative or 0.0,
+        ),
+    )
     if not worst.relative:
-        return ["results the same bit for bit" if all(not each.relative for each in known) else ""]
+        return ["results the same bit for bit" if all(not difference.relative for difference in compared) else ""]
     allowed = (
         "" if worst.allowed is None else f" ({'allowed' if worst.is_within else 'allowed only'} {worst.allowed:.0e})"
     )

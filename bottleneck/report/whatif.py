@@ -1,4 +1,7 @@
-"""Builds the document of a what-if: the replay check, the changed step, and ledger and critical path beside the old."""
+"""Builds the document of a what-if.
+
+It has the replay check, the changed step, and ledger and critical path beside the old.
+"""
 
 import shlex
 from collections.abc import Callable, Sequence
@@ -60,7 +63,10 @@ def sentence(answer: WhatIf) -> str:
 
 
 def option_of(change: str) -> str:
-    """The option of `bottleneck whatif` that asks for a change, as it is typed in a shell."""
+    """Gives the option of `bottleneck whatif` that asks for a change.
+
+    It is as it is typed in a shell.
+    """
     verb, _, what = change.partition(" ")
     return f"--{verb} {shlex.quote(what)}" if what else f"--{verb}"
 
@@ -92,9 +98,9 @@ def _pace_words(pace: Interval) -> str:
 
 def _best(answer: WhatIf) -> TableSection:
     rows = []
-    for each in answer.best:
-        change, step = " ".join(map(option_of, each.changes)), _range(each.step_us, format_us)
-        rows.append(TableRow((change, step, _range(each.speedup, "{:.2f}".format))))
+    for option in answer.best:
+        change, step = " ".join(map(option_of, option.changes)), _range(option.step_us, format_us)
+        rows.append(TableRow((change, step, _range(option.speedup, "{:.2f}".format))))
     heads = columns("words", "change") + columns("number", "step", "times as fast")
     note = "each for itself: two changes together may save less than the sum, or more"
     return TableSection("Changes that would help most", heads, tuple(rows), (note,))
@@ -103,7 +109,7 @@ def _best(answer: WhatIf) -> TableSection:
 def _ledgers(answer: WhatIf) -> TableSection:
     """Both ledgers side by side; each column adds up."""
     groups = {entry.account: entry.group for entry in (*answer.changed_ledger, *answer.ledger)}
-    now, then = ({entry.account: entry.us for entry in each} for each in (answer.ledger, answer.changed_ledger))
+    now, then = ({entry.account: entry.us for entry in entries} for entries in (answer.ledger, answer.changed_ledger))
     us = {account: (now.get(account, 0.0), then.get(account, 0.0)) for account in {**now, **then}}
     accounts = sorted(us, key=lambda account: -max(us[account]))
     scale = scale_of(answer.step_us)
@@ -135,10 +141,10 @@ def _paths(now: CriticalPath, then: CriticalPath) -> TableSection:
     for path in (before, after):
         amounts = [path.get(key, 0.0) for key in shown] + [sum(path.get(key, 0.0) for key in rest)]
         times.append(scale.column(amounts))
-    *each, others, total = zip(*times, strict=True)
+    *shown_times, others, total = zip(*times, strict=True)
     rows = [
         TableRow((name, where, source or UNKNOWN, *numbers))
-        for (where, name, source), numbers in zip(shown, each, strict=True)
+        for (where, name, source), numbers in zip(shown, shown_times, strict=True)
     ]
     if rest:
         rows.append(TableRow((counted(len(rest), "more part"), "", "", *others), "rest"))
@@ -148,13 +154,16 @@ def _paths(now: CriticalPath, then: CriticalPath) -> TableSection:
 
 
 def _by_part(parts: Sequence[PathPart]) -> dict[tuple[str, str, str | None], float]:
-    found: dict[tuple[str, str, str | None], float] = {}
+    sums: dict[tuple[str, str, str | None], float] = {}
     for part in parts:
         key = part.what, part_name(part), part.source
-        found[key] = found.get(key, 0.0) + part.us
-    return found
+        sums[key] = sums.get(key, 0.0) + part.us
+    return sums
 
 
 def render(answer: WhatIf, form: str, style: TerminalStyle = PLAIN) -> str:
-    """The answer as text for a terminal, markdown for a comment on a pull request, or JSON."""
+    """Renders the answer for a terminal, as markdown or JSON.
+
+    The markdown is for a comment on a pull request.
+    """
     return encode(answer) if form == "json" else render_document(build(answer), form, style)

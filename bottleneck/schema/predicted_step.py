@@ -8,9 +8,12 @@ from typing import Annotated, Literal
 
 from bottleneck.schema.records import Doc
 
-# How a program is run: op by op, or compiled. 'cudagraphs' replays the eager kernels as one graph; 'compile' fuses
-# them; 'reduce-overhead' does both; 'max-autotune' also fuses into products and chooses their kernels by timing.
-Backend = Literal["eager", "compile", "cudagraphs", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+# How a program is run: op by op, or compiled. 'cudagraphs' replays the eager kernels as one graph, by torch.compile;
+# 'captured' replays those of its modules, by `torch.cuda.make_graphed_callables`; 'compile' fuses them;
+# 'reduce-overhead' does both; 'max-autotune' also fuses into products and chooses their kernels by timing.
+Backend = Literal[
+    "eager", "compile", "cudagraphs", "captured", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"
+]
 PredictedBound = Literal["compute", "memory", "latency", "overhead", "mixed", "inconclusive"]
 
 

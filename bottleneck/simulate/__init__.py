@@ -1,1 +1,4 @@
-"""A simulator of the step: the recorded work as a graph, replayed as it was or with changes."""
+"""Simulates the step.
+
+The recorded work is a graph, replayed as it was or with changes.
+"""

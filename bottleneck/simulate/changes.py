@@ -1,7 +1,8 @@
-"""The changes that a step can be replayed with, as words: 'remove sync@model.py:57', 'fuse module:RMSNorm'.
+"""Reads the changes that a step can be replayed with.
 
-A change is a verb and a target. A target is a kind of work, and may narrow it by a pattern of names (``*`` and ``?``)
-and by a line of the program: ``kernel:softmax*``, ``sync@model.py:57``.
+They are words: 'remove sync@model.py:57', 'fuse module:RMSNorm'. A change is a verb and a target. A target is a kind of
+work, and may narrow it by a pattern of names (``*`` and ``?``) and by a line of the program: ``kernel:softmax*``,
+``sync@model.py:57``.
 """
 
 import re
@@ -65,10 +66,10 @@ def change_of(texts: tuple[str, ...], evidence: Evidence) -> GraphChange:
 
 
 def _parsed(text: str, evidence: Evidence) -> GraphChange:
-    found = _CHANGE.fullmatch(text)
-    if found is None or (found["verb"] == "graph") is not (found["kind"] is None):
+    match = _CHANGE.fullmatch(text)
+    if match is None or (match["verb"] == "graph") is not (match["kind"] is None):
         raise UsageError(f"{text!r} is no change to a step", fix=f"write it as one of: {EXAMPLES}")
-    verb, kind, to = found["verb"], found["kind"], found["to"]
+    verb, kind, to = match["verb"], match["kind"], match["to"]
     if (verb == "set") is not (to is not None):
         why = "a value is missing" if verb == "set" else "only set takes a value"
         raise UsageError(
@@ -82,18 +83,23 @@ def _parsed(text: str, evidence: Evidence) -> GraphChange:
         raise UsageError(f"{text!r}: {kind} is no kind of work", fix=fix)
     if kind == "batch":
         return _batch(text, to, evidence)
-    target = find_target(kind, found["glob"] or "", found["line"] or "", evidence)
+    target = find_target(kind, match["glob"] or "", match["line"] or "", evidence)
     if target.is_empty:
-        raise _nothing_fits(text, kind, found["glob"] or "", found["line"] or "", evidence)
+        raise _nothing_fits(text, kind, match["glob"] or "", match["line"] or "", evidence)
     return _VERBS[verb](text, target, to, evidence)
 
 
 def _nothing_fits(text: str, kind: str, glob: str, line: str, evidence: Evidence) -> UsageError:
-    """The error for a target that the steps do not have, with names near to it."""
+    """Returns the error for a target that the steps do not have.
+
+    It names what is near to it.
+    """
     names = sorted(_names(kind, evidence))
     if line and not find_target(kind, glob, "", evidence).is_empty:
-        known = sorted({str(each) for each in (*sources_of_host(evidence), *sources_of_points(evidence)) if each})
-        return UsageError(f"{text!r}: nothing of this kind is at {line}", fix=_near(line, known))
+        sources = sorted(
+            {str(source) for source in (*sources_of_host(evidence), *sources_of_points(evidence)) if source}
+        )
+        return UsageError(f"{text!r}: nothing of this kind is at {line}", fix=_near(line, sources))
     return UsageError(f"{text!r}: nothing in the steps of this trace fits", fix=_near(glob, names))
 
 
@@ -103,8 +109,8 @@ def _near(wanted: str, known: list[str]) -> str:
         return "this trace has nothing of this kind"
     by_lower = {name.lower(): name for name in known}
     bare = wanted.strip("*").lower()
-    near = [by_lower[each] for each in by_lower if bare and bare in each][:3]
-    near = near or [by_lower[each] for each in get_close_matches(bare, by_lower, n=3, cutoff=0.5)] or known[:3]
+    near = [by_lower[other] for other in by_lower if bare and bare in other][:3]
+    near = near or [by_lower[other] for other in get_close_matches(bare, by_lower, n=3, cutoff=0.5)] or known[:3]
     return "there is " + ", ".join(name if len(name) <= 60 else f"{name[:57]}…" for name in near)
 
 
@@ -153,7 +159,10 @@ def find_target(kind: str, glob: str, line: str, evidence: Evidence) -> Target:
 
 
 def is_at(source: str, line: str) -> bool:
-    """True if a source is this line, or says more about it: 'backward of model.py:57', 'train() (model.py:57)'."""
+    """True if a source is this line, or says more about it.
+
+    Such as 'backward of model.py:57', 'train() (model.py:57)'.
+    """
     return line in {source, line_of(source)} or fnmatchcase(source, line)
 
 
@@ -294,7 +303,10 @@ def loops_of(evidence: Evidence) -> Integers:
 
 
 def _overlap(text: str, target: Target, _to: str | None, evidence: Evidence) -> GraphChange:
-    """Device work that nothing waits for any more; data that one process loads beside the step."""
+    """Returns device work that nothing waits for any more.
+
+    Or data that one process loads beside the step.
+    """
     graph = graph_of(evidence)
     if target.device.any() and not target.host.any():
         return GraphChange(detached=target.device, no_wait=target.points)
@@ -313,7 +325,10 @@ def _as_one_graph(evidence: Evidence) -> GraphChange:
 
 
 def shorten(evidence: Evidence, work: ShorterKernels) -> GraphChange:
-    """The change to shorter kernels; what the host does from one launch to a spared one falls away."""
+    """Returns the change to shorter kernels.
+
+    What the host does from one launch to a spared one falls away.
+    """
     graph = graph_of(evidence)
     us, row = graph.device.us, graph.device.row
     left = np.divide(us - work.less_us[row], us, out=np.ones(us.size), where=us > 0)

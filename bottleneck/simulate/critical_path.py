@@ -68,7 +68,7 @@ def path_parts(evidence: Evidence, played: StepReplay, step_us: float) -> tuple[
     names = np.array([*map(str, ops.categories), *_STATES], dtype=object)
     of_op = np.append(ops.codes.to_numpy().astype(np.int64), -1)[graph.host.op if evidence.is_host_only else -1]
     of_state = len(ops.categories) + graph.host.state
-    found = [
+    pieces = [
         *_folded(
             kernels.codes.to_numpy().astype(np.int64)[rows],
             np.array([*map(str, kernels.categories)], dtype=object),
@@ -80,7 +80,7 @@ def path_parts(evidence: Evidence, played: StepReplay, step_us: float) -> tuple[
     ]
     parts = [
         PathPart(what, name, source, us * scale, us / played.wall_us)  # type: ignore[arg-type]
-        for what, name, source, us in found
+        for what, name, source, us in pieces
     ]
     return tuple(sorted(parts, key=lambda part: -part.us))
 
@@ -129,7 +129,7 @@ class _PathWalk:
         self.waits_us: dict[str, float] = defaultdict(float)
         waited = np.flatnonzero(played.waited_us > 0)
         self.waited, self.batches = (
-            each.tolist() for each in (waited, waited[np.append(graph.ready_us, -np.inf)[waited] > 0])
+            rows.tolist() for rows in (waited, waited[np.append(graph.ready_us, -np.inf)[waited] > 0])
         )
         start = played.host_at_us
         self.worked_us = np.maximum(start + played.host_us - np.maximum(start, played.begin_us), 0.0).clip(
@@ -176,7 +176,10 @@ class _PathWalk:
             self._wait_since(self.passed_us[self.point], LAUNCHING)
 
     def _go_to(self, kernel: int) -> None:
-        """Goes on to earlier device work, or to the beginning where that is from before the step."""
+        """Goes on to earlier device work.
+
+        Or to the beginning where that is from before the step.
+        """
         self.kernel = kernel
         if kernel >= 0:
             self._wait_since(self.work[kernel][1], BETWEEN)
@@ -184,7 +187,10 @@ class _PathWalk:
             self._wait_since(self.played.begin_us, EARLIER)
 
     def pass_host_work(self) -> None:
-        """Goes past the work of the host since it last waited to what it waited for."""
+        """Goes past the host's work to what it waited for.
+
+        The work is that since it last waited.
+        """
         graph, played = self.graph, self.played
         self._wait_since(self.passed_us[self.point], LOADER)
         since = _last_up_to(self.waited, self.point)
@@ -203,12 +209,13 @@ class _PathWalk:
 def _work_on_path(
     graph: StepGraph, played: StepReplay, before: Integers
 ) -> list[tuple[float, float, float, bool, int]]:
-    """Returns start, end and begin of delay of device work, cut at the step's beginning.
+    """Returns start, end and begin of delay of device work.
 
-    Then whether the host issued it last of all that it waited for, and what it followed where not, -1 for nothing.
+    They are cut at the step's beginning. Then whether the host issued it last of all that it waited for, and what it
+    followed where not, -1 for nothing.
     """
     start, held_us = played.starts_us, graph.device.held_us
-    times = (np.maximum(each, played.begin_us).tolist() for each in (start, played.ends_us, start - held_us))
+    times = (np.maximum(instants, played.begin_us).tolist() for instants in (start, played.ends_us, start - held_us))
     other = np.where(played.by == BY_OTHER_STREAM, graph.device.after, -1)
     is_known = (other >= 0) & ~np.append(played.gone, True)[other]
     previous = np.where(is_known, other, before[np.maximum(other, np.arange(other.size))])
@@ -216,9 +223,12 @@ def _work_on_path(
 
 
 def _last_up_to(points: list[int], point: int) -> int:
-    """The last of these points, in order, that is not behind another; -1 for none."""
-    found = bisect_right(points, point) - 1
-    return points[found] if found >= 0 else -1
+    """Returns the last of these points that is not behind another.
+
+    The points are in order; -1 for none.
+    """
+    before = bisect_right(points, point) - 1
+    return points[before] if before >= 0 else -1
 
 
 def _awaited(graph: StepGraph, played: StepReplay, before: list[int], point: int) -> int:
@@ -227,12 +237,15 @@ def _awaited(graph: StepGraph, played: StepReplay, before: list[int], point: int
     if kernel != ALL_WORK:
         return before[kernel] if played.gone[kernel] else kernel
     ends = np.where((graph.issue_point < point) & ~played.gone, played.ends_us, -np.inf)
-    found = int(np.argmax(ends)) if ends.size else -1
-    return found if found >= 0 and ends[found] >= played.at_us[point] else -1
+    last = int(np.argmax(ends)) if ends.size else -1
+    return last if last >= 0 and ends[last] >= played.at_us[point] else -1
 
 
 def _before_on_lane(played: StepReplay) -> Integers:
-    """Returns the piece before each one on its lane, -1 for none, removed work apart."""
+    """Returns the piece before each one on its lane.
+
+    It is -1 for none; removed work is apart.
+    """
     before = np.full(played.lane.size, -1, dtype=np.int64)
     for _, mine in grouped(played.lane):
         last = np.maximum.accumulate(np.where(played.gone[mine], -1, np.arange(mine.size)))
@@ -263,18 +276,18 @@ def _charge_host(evidence: Evidence, graph: StepGraph, played: StepReplay) -> di
     start, us = played.host_at_us, played.host_us
     inside = np.clip(start + us, played.begin_us, played.end_us) - np.clip(start, played.begin_us, played.end_us)
     accounts: dict[str, float] = defaultdict(float)
-    known = graph.host.op >= 0
+    in_op = graph.host.op >= 0
     if evidence.is_host_only and evidence.kernel_time is not None:
         account = evidence.kernel_time["account"].cat
         codes = np.append(account.codes.to_numpy().astype(np.int64), -1)[graph.host.op]
-        known &= codes >= 0
+        in_op &= codes >= 0
         for key, spent in zip(
-            account.categories, tally(codes[known], inside[known], len(account.categories)), strict=True
+            account.categories, tally(codes[in_op], inside[in_op], len(account.categories)), strict=True
         ):
             accounts[str(key)] += float(spent)
     else:
-        known[:] = False
-    for state, spent in enumerate(tally(graph.host.state[~known], inside[~known], len(_STATES)).tolist()):
+        in_op[:] = False
+    for state, spent in enumerate(tally(graph.host.state[~in_op], inside[~in_op], len(_STATES)).tolist()):
         accounts[f"overhead.{_STATES[state]}"] += spent
     accounts["overhead.input"] += played.wall_us - math.fsum(accounts.values())
     return accounts
@@ -311,17 +324,17 @@ def _charge_device(evidence: Evidence, graph: StepGraph, played: StepReplay, min
 def _charge_idle(graph: StepGraph, played: StepReplay, idle: tuple[Floats, Floats], accounts: dict[str, float]) -> None:
     """Adds idle stretches to the accounts of what the host did meanwhile."""
     start, end = played.host_at_us, played.host_at_us + played.host_us
-    kept = np.flatnonzero(end > start)
+    nonempty = np.flatnonzero(end > start)
     opened, closed = idle
     some = closed > opened
-    pieces = cut(opened[some], closed[some], [start[kept], end[kept]])
+    pieces = cut(opened[some], closed[some], [start[nonempty], end[nonempty]])
     middle = (pieces.start + pieces.end) / 2
-    at = np.searchsorted(start[kept], middle, side="right") - 1
-    works = (at >= 0) & (middle < np.append(end[kept], -np.inf)[at])
+    at = np.searchsorted(start[nonempty], middle, side="right") - 1
+    works = (at >= 0) & (middle < np.append(end[nonempty], -np.inf)[at])
     # Where the host works at nothing it waits: for data at some points, for the device at all others.
     passed = np.searchsorted(played.at_us, middle)
     for_data = np.append(np.append(graph.ready_us, -np.inf) > 0, False)[passed]
-    state = np.where(works, np.append(graph.host.state[kept], 0)[at], np.where(for_data, _INPUT, _SYNC))
+    state = np.where(works, np.append(graph.host.state[nonempty], 0)[at], np.where(for_data, _INPUT, _SYNC))
     for code, us in enumerate(tally(state, pieces.end - pieces.start, len(_STATES)).tolist()):
         accounts[f"overhead.{_STATES[code]}"] += us
 

@@ -177,7 +177,10 @@ class _Chain(Struct, frozen=True, eq=False):
 
 @remembered
 def graph_of(evidence: Evidence) -> StepGraph:
-    """Returns the graph of a window's steps; of the first where kernels are very many."""
+    """Returns the graph of a window's steps.
+
+    It is that of the first ones where kernels are very many.
+    """
     linked, window = evidence.linked, evidence.linked.window
     first_us, high = window.host_us
     # What the host did while work from before the recording held the device was done in time for the window.
@@ -185,9 +188,9 @@ def graph_of(evidence: Evidence) -> StepGraph:
     steps, wall_us = max(1, len(window.steps)), window.wall_us
     rows = np.flatnonzero(evidence.kernels_in_window & (not evidence.is_host_only))
     if rows.size > MOST_KERNELS and steps > 1:
-        kept = max(1, steps * MOST_KERNELS // rows.size)
-        high, wall_us, steps = window.steps[kept - 1].end_us, wall_us * kept / steps, kept
-        rows = rows[as_integers(linked.kernels["step"])[rows] < kept]
+        few = max(1, steps * MOST_KERNELS // rows.size)
+        high, wall_us, steps = window.steps[few - 1].end_us, wall_us * few / steps, few
+        rows = rows[as_integers(linked.kernels["step"])[rows] < few]
     begun_us, start_us = (linked.kernels[name].to_numpy()[rows] for name in ("launch_ts_us", "ts_us"))
     rows = rows[np.lexsort((start_us, np.where(np.isnan(begun_us), start_us, begun_us)))]
     host = host_of(evidence)
@@ -231,9 +234,10 @@ def graph_of(evidence: Evidence) -> StepGraph:
 
 
 def _issue_us(linked: Linked, rows: Integers) -> Floats:
-    """Returns when work was issued: at its call's begin, or end where it was long.
+    """Returns when work was issued.
 
-    A long launch loads code, or waits for room in the queue; a long call for a copy may stage it.
+    At its call's begin, or end where it was long. A long launch loads code, or waits for room in the queue; a long call
+    for a copy may stage it.
     """
     kernels = linked.kernels
     start, begun, ended = (kernels[name].to_numpy()[rows] for name in ("ts_us", "launch_ts_us", "launch_end_us"))
@@ -243,9 +247,10 @@ def _issue_us(linked: Linked, rows: Integers) -> Floats:
 
 
 def _waits(linked: Linked, chain: _Chain, rows: Integers) -> _HostWaits:
-    """The calls of the step's threads that wait for device work: the last to end before they did.
+    """Finds the calls of the step's threads that wait for device work.
 
-    A call that found its work done is one too: in a faster program it may have to wait.
+    They wait for the last to end before they did. A call that found its work done is one too: in a faster program it
+    may have to wait.
     """
     events, kernels = linked.trace.events, linked.kernels
     start, end = events["ts_us"].to_numpy(), (events["ts_us"] + events["dur_us"]).to_numpy()
@@ -260,19 +265,19 @@ def _waits(linked: Linked, chain: _Chain, rows: Integers) -> _HostWaits:
     by_end = np.argsort(done_us, kind="stable")
     done, issued = np.append(done_us[by_end], -np.inf), np.append(issued_us[by_end], -np.inf)
     # The last work to end within the call that was issued before it; -1 is none.
-    found = np.searchsorted(done[:-1], end[calls] + _CLOCKS_US, side="right") - 1
-    later = np.flatnonzero(issued[found] > start[calls])
+    awaited = np.searchsorted(done[:-1], end[calls] + _CLOCKS_US, side="right") - 1
+    later = np.flatnonzero(issued[awaited] > start[calls])
     for _ in range(_LOOK_BACK):
-        found[later] -= 1
-        later = later[issued[found[later]] > start[calls[later]]]
+        awaited[later] -= 1
+        later = later[issued[awaited[later]] > start[calls[later]]]
         if not later.size:
             break
-    waited = (found >= 0) & (issued[found] <= start[calls])
-    calls, found = calls[waited], found[waited]
-    until = np.clip(done[found], start[calls], end[calls])
+    waited = (awaited >= 0) & (issued[awaited] <= start[calls])
+    calls, awaited = calls[waited], awaited[waited]
+    until = np.clip(done[awaited], start[calls], end[calls])
     # Of calls inside one another the outer one waits.
     apart = start[calls] >= np.maximum.accumulate(np.append(-np.inf, until))[:-1]
-    calls, until, kernel = calls[apart], until[apart], rows[by_end[found[apart]]]
+    calls, until, kernel = calls[apart], until[apart], rows[by_end[awaited[apart]]]
     for_all = are_calls(linked.trace, "synchronise_device")
     return _HostWaits(calls, start[calls], until, np.where(for_all[calls], ALL_WORK, kernel))
 
@@ -322,7 +327,10 @@ def _batches(linked: Linked, chain: _Chain) -> _HostWaits:
 
 
 def _host_work(linked: Linked, chain: _Chain, waits: _HostWaits, at_us: Floats) -> HostWork:
-    """The host's work between its waits, cut at the points and wherever it began something else."""
+    """Returns the host's work between its waits.
+
+    It is cut at the points and wherever it began something else.
+    """
     host, low, high = chain.host, chain.low, chain.high
     asleep = union(np.clip(waits.start_us, low, high), np.clip(waits.end_us, low, high))
     begun, ended, _ = gaps(asleep, low, high)
@@ -335,8 +343,8 @@ def _host_work(linked: Linked, chain: _Chain, waits: _HostWaits, at_us: Floats) 
     middle, us = (pieces.start + pieces.end) / 2, pieces.end - pieces.start
     state, event, op = (np.full(middle.size, none, dtype=np.int64) for none in (len(HOST_STATES), -1, -1))
     for thread, rows in grouped(chain.speaker(middle)):
-        told = host.at(thread, middle[rows])
-        state[rows], event[rows] = told.state, told.event
+        states = host.at(thread, middle[rows])
+        state[rows], event[rows] = states.state, states.event
         op[rows] = inner.get(thread, NOTHING).at(middle[rows])
     place = host.places.get(host.main_thread, NOTHING).at(middle)
     held = (state == _SYNC) & (us > LAUNCH_LATENCY_US)
@@ -403,7 +411,10 @@ def _backlog_us(linked: Linked, rows: Integers, stream: Integers) -> Floats:
 
 
 def _mean_lags(lag: Floats, shown: Flags, kind: Integers, otherwise: float) -> Floats:
-    """Returns mean lags by kind of work, or of all where its kind shows none."""
+    """Returns mean lags by kind of work.
+
+    That of all where its kind shows none.
+    """
     usual = float(lag[shown].mean()) if shown.any() else otherwise
     size = int(kind.max(initial=0)) + 1
     count = np.bincount(kind[shown], minlength=size)
@@ -436,13 +447,19 @@ def sources_of_host(evidence: Evidence) -> Texts:
 
 @remembered
 def sources_of_points(evidence: Evidence) -> Texts:
-    """The line of the program at each point of the graph; empty text where it is not known."""
+    """Returns the line of the program at each point of the graph.
+
+    Empty text where it is not known.
+    """
     graph = graph_of(evidence)
     return np.append(sources_of_host(evidence), "")[_stretch_before(graph)]
 
 
 def ops_of_points(graph: StepGraph) -> Integers:
-    """The row in OPS of the innermost op open at each point, -1 for none."""
+    """Returns the row in OPS of the innermost op open at each point.
+
+    It is -1 for none.
+    """
     return np.append(graph.host.op, -1)[_stretch_before(graph)]
 
 
@@ -452,6 +469,9 @@ def _stretch_before(graph: StepGraph) -> Integers:
 
 
 def texts_at(column: "pd.Series[str]", rows: Integers) -> Texts:
-    """Texts of some rows of a category column; empty text for null and for row -1."""
+    """Returns texts of some rows of a category column.
+
+    Empty text for null and for row -1.
+    """
     labels = np.append(column.cat.categories.to_numpy(dtype=object), "")
     return np.asarray(labels[np.append(column.cat.codes.to_numpy().astype(np.int64), -1)[rows]])

@@ -20,12 +20,13 @@ T = TypeVar("T", Floats, Flags)
 
 
 class GraphChange(Struct, frozen=True, eq=False):
-    """A changed program: factors on stretches of the host, on device work and on the arrival of batches.
+    """Changed program, as factors.
 
-    The host does not stop at points with ``no_wait``. Device work with the factor 0 is not launched. ``detached`` work
-    holds neither its stream nor anything that waits for it, but still follows other detached work of its stream.
-    Batches whose arrival has the factor 0 are there when they are needed. The steps take ``least_us`` at least. Null
-    leaves all as they are; ``without_delays`` takes away what the graph holds without an explanation.
+    They are on stretches of the host, on device work and on the arrival of batches. The host does not stop at points
+    with ``no_wait``. Device work with the factor 0 is not launched. ``detached`` work holds neither its stream nor
+    anything that waits for it, but still follows other detached work of its stream. Batches whose arrival has the
+    factor 0 are there when they are needed. The steps take ``least_us`` at least. Null leaves all as they are;
+    ``without_delays`` takes away what the graph holds without an explanation.
     """
 
     host: Floats | None = None
@@ -90,7 +91,10 @@ class StepReplay(Struct, frozen=True, eq=False):
 
 
 class _Player:
-    """The graph with a change as plain lists, and the state that one run leaves to the next."""
+    """Graph with a change as plain lists.
+
+    It has the state that one run leaves to the next.
+    """
 
     def __init__(self, graph: StepGraph, change: GraphChange) -> None:
         work, points = graph.device, graph.awaited.size
@@ -202,7 +206,10 @@ def _replay(graph: StepGraph, change: GraphChange, rounds: int) -> StepReplay:
 
 
 def time_steps(graph: StepGraph, change: GraphChange = NO_CHANGE) -> float:
-    """The time of ``replay_steps``, in microseconds, without the arrays that tell when each piece of work ran."""
+    """Returns the time of ``replay_steps``, in microseconds.
+
+    Without the arrays that tell when each piece of work ran.
+    """
     _, done = _run(graph, change, _MOST_ROUNDS if graph.repeats else 1)
     return max(done[-1], done[-2] + change.least_us) - done[-2]
 
@@ -214,7 +221,10 @@ def time_once(graph: StepGraph, change: GraphChange = NO_CHANGE) -> float:
 
 
 def _run(graph: StepGraph, change: GraphChange, rounds: int) -> tuple[_Player, list[float]]:
-    """The steps after their last run, and when each run was done, behind the beginning of the first."""
+    """Returns the steps after their last run.
+
+    And when each run was done, behind the beginning of the first.
+    """
     player, done = _Player(graph, change), [graph.lag_us]
     for turn in range(rounds):
         player.run(turn)

@@ -1,4 +1,7 @@
-"""Answers what the step would take if the program were changed, and which single changes would help most."""
+"""Answers what the step would take if the program were changed.
+
+It also finds the single changes that would help most.
+"""
 
 import math
 import re
@@ -131,14 +134,20 @@ def _base(evidence: Evidence) -> Mapping[float, StepReplay]:
 
 @remembered
 def find_critical_path(evidence: Evidence) -> CriticalPath:
-    """The critical path of the step; beyond the longest parts all others of a kind are one."""
+    """Finds the critical path of the step.
+
+    Beyond the longest parts all others of a kind are one.
+    """
     played, step_us = _unchanged(evidence), evidence.analysis.steps.wall_us
     parts = path_parts(evidence, played, step_us) if played.wall_us > 0 else ()
     return CriticalPath(check_replay(evidence), step_us, _folded(parts))
 
 
 def _folded(parts: Sequence[PathPart]) -> tuple[PathPart, ...]:
-    """The longest parts, and one for all others on the device, on the host and in waits."""
+    """Returns the longest parts, and one for all others.
+
+    The others are on the device, on the host and in waits.
+    """
     rest = parts[_MOST_PARTS:]
     others = []
     for what in dict.fromkeys(part.what for part in rest):
@@ -178,7 +187,10 @@ def gain_of_kernels_us(evidence: Evidence, change: ShorterKernels) -> float:
 
 
 def most_gain_us(evidence: Evidence, asked: AtAnyPace) -> float | None:
-    """The time per step that changes save at most, over the paces of the host; null where nothing can be predicted."""
+    """Returns the time per step that changes save at most.
+
+    It is over the paces of the host; null where nothing can be predicted.
+    """
     if check_replay(evidence).reason is not None:
         return None
     try:
@@ -234,9 +246,10 @@ def ask(evidence: Evidence, texts: Sequence[str]) -> WhatIf:
 
 
 def _ledger(evidence: Evidence, played: StepReplay, base: StepReplay) -> tuple[LedgerEntry, ...]:
-    """The ledger of a replayed step; on a CPU the measured one, changed by what the replay changes.
+    """Returns the ledger of a replayed step.
 
-    Several threads of a CPU work at once, and the ledger counts what each of them does; the replay follows one.
+    On a CPU it is the measured one, changed by what the replay changes. Several threads of a CPU work at once, and the
+    ledger counts what each of them does; the replay follows one.
     """
     step_us = evidence.analysis.steps.wall_us
     new_us = step_us * played.wall_us / base.wall_us if base.wall_us > 0 else 0.0
@@ -250,19 +263,22 @@ def _ledger(evidence: Evidence, played: StepReplay, base: StepReplay) -> tuple[L
         us[entry.account] = us.get(entry.account, 0.0) + entry.us
     for entry in replayed_ledger(evidence, base, step_us):
         us[entry.account] = us.get(entry.account, 0.0) - entry.us
-    kept = {account: max(amount, 0.0) for account, amount in us.items()}
-    total = sum(kept.values())
+    left_us = {account: max(amount, 0.0) for account, amount in us.items()}
+    total = sum(left_us.values())
     return tuple(
-        LedgerEntry(key, account.group, kept[key] * new_us / total, kept[key] / total)
+        LedgerEntry(key, account.group, left_us[key] * new_us / total, left_us[key] / total)
         for key, account in ACCOUNTS.items()
-        if kept.get(key, 0.0) > 0
+        if left_us.get(key, 0.0) > 0
     )
 
 
 def best_changes(evidence: Evidence) -> tuple[ChangedStep, ...]:
-    """The single changes that would help most, of those that the steps show a reason for."""
+    """Finds the single changes that would help most.
+
+    They are of those that the steps show a reason for.
+    """
     graph, base = graph_of(evidence), _unchanged(evidence)
-    found = []
+    gains = []
     for text in dict.fromkeys(_candidates(evidence)):
         try:
             change = change_of((text,), evidence)
@@ -270,9 +286,9 @@ def best_changes(evidence: Evidence) -> tuple[ChangedStep, ...]:
             continue
         changed_us = time_steps(graph, _on_host(evidence, _pace(evidence).high) & change)
         faster = base.wall_us / max(changed_us, 1e-9)
-        found.append((faster, text, change))
-    found.sort(key=lambda each: -each[0])
-    best = [(text, change) for faster, text, change in found[:_BEST] if faster > _LEAST_SPEEDUP]
+        gains.append((faster, text, change))
+    gains.sort(key=lambda row: -row[0])
+    best = [(text, change) for faster, text, change in gains[:_BEST] if faster > _LEAST_SPEEDUP]
     return tuple(_changed(evidence, (text,), change) for text, change in best)
 
 
@@ -313,7 +329,10 @@ _LONGEST_PATTERN = 60
 
 
 def _as_pattern(name: str) -> str:
-    """A pattern for this name, cut where it is long: signs of patterns, '@' and '=' become '?'."""
+    """Returns a pattern for this name.
+
+    It is cut where it is long: signs of patterns, '@' and '=' become '?'.
+    """
     spelled = re.sub(r"[\[\]*@=\n]", "?", name)
     return spelled if len(spelled) <= _LONGEST_PATTERN else f"{spelled[:_LONGEST_PATTERN]}*"
 

@@ -1,1 +1,4 @@
-"""Files here and in stores, kept records, temporary memory and worker processes, for all stages; knows no record."""
+"""Files, kept records, temporary memory and worker processes for all stages.
+
+It knows no record of theirs.
+"""

@@ -1,4 +1,7 @@
-"""Starts processes and ends them with all that they started: the user's program, workers, and commands run quietly."""
+"""Starts processes and ends them with all that they started.
+
+They are the user's program, workers, and commands that run quietly.
+"""
 
 import contextlib
 import ctypes
@@ -21,7 +24,10 @@ _LOOK_S, _GONE_S = 0.02, 2.0
 
 @dataclass(frozen=True)
 class End:
-    """The end of a process: the status that the system gave, and the most memory that one of its processes held."""
+    """End of a process.
+
+    It holds the status that the system gave, and the most memory that one of its processes held.
+    """
 
     wait_status: int
     peak_memory_bytes: int
@@ -56,8 +62,8 @@ def _deferred_signals() -> Iterator[None]:
     handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
     own = {number: handler for number, handler in handlers.items() if callable(handler)}
     is_main = threading.current_thread() is threading.main_thread()  # the only one in which handlers run
-    for each in own if is_main else ():
-        signal.signal(each, lambda number, _frame: taken.append(number))
+    for handled in own if is_main else ():
+        signal.signal(handled, lambda number, _frame: taken.append(number))
     try:
         yield
     finally:
@@ -68,7 +74,7 @@ def _deferred_signals() -> Iterator[None]:
 
 
 class Child:
-    """A process in a group of its own, which the system ends when this one dies.
+    """Process in a group of its own, which the system ends when this one dies.
 
     The process leads the group, unless ``process_group`` names another. On Linux it is ended by the signal
     ``at_our_death``: by default one that lets it save what was recorded; null where it sees our end by itself, and a
@@ -137,12 +143,12 @@ class Child:
         with self._lock:
             if self.end is not None:
                 return None
-            found, status, usage = os.wait4(self.process, os.WNOHANG | os.WUNTRACED)
-            if found and not os.WIFSTOPPED(status):
+            changed, status, usage = os.wait4(self.process, os.WNOHANG | os.WUNTRACED)
+            if changed and not os.WIFSTOPPED(status):
                 # Linux counts in kilobytes, macOS in bytes.
                 self.end = End(status, usage.ru_maxrss * (1 if sys.platform == "darwin" else 1024))
                 self._popen.returncode = self.end.status
-        return status if found else None
+        return status if changed else None
 
     def wait(self) -> End:
         """Its end, which is waited for."""
@@ -153,10 +159,11 @@ class Child:
         return self.end
 
     def end_tree(self, patience_s: float, ask: Callable[[], object] = lambda: None) -> bool:
-        """Ends it and all that it started; true if it ended by itself in this time.
+        """Ends it and all that it started.
 
-        ``ask`` asks it to end. It is given time for that, and then its group is killed with every descendant that left
-        the group. These are looked for before: once it has ended, they cannot be found from it any more.
+        True if it ended by itself in this time. ``ask`` asks it to end. It is given time for that, and then its group
+        is killed with every descendant that left the group. These are looked for before: once it has ended, they cannot
+        be found from it any more.
         """
         if self.end is not None:
             return True
@@ -176,7 +183,10 @@ class Child:
 
 
 def _descendants(process: int) -> "set[psutil.Process]":
-    """The processes that it started and that those started, as long as they can be found from it."""
+    """Returns the processes that it started, and those that they started.
+
+    They are those that can still be found from it.
+    """
     try:
         import psutil  # noqa: PLC0415 - the user's process imports this module, and needs none of it
     except ImportError:  # `bottleneck doctor` says so

@@ -1,8 +1,9 @@
-"""Reads and writes files of this machine, which may be anything on a hostile disk, and reads those of stores by fsspec.
+"""Reads and writes files of this machine, and reads those of stores.
 
-Of a store only what the user names is opened, and what a listing of it names below it. fsspec can chain file systems in
-one address (``zip://a::http://b``) and follow references in files. Neither is done here: a name from a listing is never
-parsed as an address, and other file systems than those of ``PACKAGES`` are refused.
+They may be anything on a hostile disk. Stores are read by fsspec. Of a store only what the user names is opened, and
+what a listing of it names below it. fsspec can chain file systems in one address (``zip://a::http://b``) and follow
+references in files. Neither is done here: a name from a listing is never parsed as an address, and other file systems
+than those of ``PACKAGES`` are refused.
 """
 
 import errno
@@ -24,9 +25,10 @@ R = TypeVar("R")
 
 
 def read_file(path: Path, most_bytes: int) -> bytes:
-    """The content of a regular file; OSError for a pipe, a device or a folder, and for more bytes than allowed.
+    """Returns the content of a regular file.
 
-    A pipe is not waited for. The size is checked while reading: a file may grow, and a device has none.
+    Raises OSError for a pipe, a device or a folder, and for more bytes than allowed. A pipe is not waited for. The size
+    is checked while reading: a file may grow, and a device has none.
     """
     with path.open("rb") if is_remote(path) else _open_regular(path) as file:
         data = file.read(most_bytes + 1)
@@ -45,7 +47,10 @@ def _open_regular(path: Path) -> BinaryIO:
 
 
 def write_whole(path: Path, content: bytes | str) -> None:
-    """Writes a file that a reader never sees half written; OSError, and nothing left behind, where it cannot be."""
+    """Writes a file that a reader never sees half written.
+
+    Raises OSError where it cannot be written, and leaves nothing behind then.
+    """
     partial = path.with_name(f".{path.name.removeprefix('.')}.{os.getpid()}.{os.urandom(4).hex()}")
     try:
         partial.write_bytes(content if isinstance(content, bytes) else content.encode("utf-8"))
@@ -55,7 +60,10 @@ def write_whole(path: Path, content: bytes | str) -> None:
 
 
 def is_remote(path: PurePath) -> bool:
-    """True for the address of a file in a store (``RemotePath``), which is no path of this machine."""
+    """True for the address of a file in a store (``RemotePath``).
+
+    Such an address is no path of this machine.
+    """
     return not isinstance(path, Path)
 
 
@@ -106,7 +114,10 @@ else:
 
 @dataclass(frozen=True)
 class RemoteStatus:
-    """The fields of ``os.stat_result`` that a store knows, and a text that changes when the file does."""
+    """Fields of ``os.stat_result`` that a store knows.
+
+    Its text changes when the file does.
+    """
 
     st_mode: int
     st_size: int
@@ -114,9 +125,9 @@ class RemoteStatus:
 
 
 class RemotePath(_Base):
-    """A file or folder of a store, such as s3://bucket/job; equal to others of the same address.
+    """File or folder of a store, such as s3://bucket/job.
 
-    Its methods are those of ``pathlib.Path``, and raise OSError as those do.
+    It equals others of the same address. Its methods are those of ``pathlib.Path``, and raise OSError as those do.
     """
 
     _known: RemoteStatus | None = None
@@ -140,7 +151,10 @@ class RemotePath(_Base):
         return self._known
 
     def is_file(self) -> bool:
-        """True for a file that is there; False too where the store refuses to tell."""
+        """True for a file that is there.
+
+        False too where the store refuses to tell.
+        """
         return self._is(stat.S_ISREG)
 
     def is_dir(self) -> bool:
@@ -196,7 +210,10 @@ class RemotePath(_Base):
 
 
 def _answered(ask: Callable[[], R]) -> R:
-    """The answer of a store; OSError where it has given none in time. Who still waits for it then ends with us."""
+    """Returns the answer of a store.
+
+    Raises OSError where it has given none in time. A thread that still waits for it ends with us.
+    """
     answers: SimpleQueue[tuple[bool, Any]] = SimpleQueue()
 
     def wait() -> None:
@@ -237,7 +254,10 @@ class _Translated:
 
 
 class _as_os_error:  # noqa: N801 - a context, read as a phrase
-    """Raises OSError with a number and a reason for what the packages of stores raise, which is of any class."""
+    """Turns what the packages of stores raise into OSError.
+
+    Those exceptions are of any class. The error has a number and a reason.
+    """
 
     def __init__(self, path: RemotePath) -> None:
         self._path = path
@@ -249,8 +269,8 @@ class _as_os_error:  # noqa: N801 - a context, read as a phrase
         if not isinstance(failure, Exception) or (isinstance(failure, OSError) and failure.strerror):
             return
         number = next((number for kind, number in _NUMBERS.items() if isinstance(failure, kind)), errno.EIO)
-        told = " ".join(str(failure).split())[:200]
-        reason = os.strerror(number) if number != errno.EIO else f"{type(failure).__name__}: {told}".rstrip(": ")
+        message = " ".join(str(failure).split())[:200]
+        reason = os.strerror(number) if number != errno.EIO else f"{type(failure).__name__}: {message}".rstrip(": ")
         raise OSError(number, reason, str(self._path)) from failure
 
 
@@ -264,20 +284,21 @@ _NUMBERS = {
 
 def _status(entry: Mapping[str, Any]) -> RemoteStatus:
     modes = {"file": stat.S_IFREG, "directory": stat.S_IFDIR}
-    told = [f"{name}={entry[name]}" for name in _VERSIONS if entry.get(name) is not None]
-    return RemoteStatus(modes.get(entry["type"], 0), int(entry.get("size") or 0), " ".join(told))
+    versions = [f"{name}={entry[name]}" for name in _VERSIONS if entry.get(name) is not None]
+    return RemoteStatus(modes.get(entry["type"], 0), int(entry.get("size") or 0), " ".join(versions))
 
 
 def located(path: Path) -> Path:
-    """The path itself, or that in a store where it is the address of one (s3://bucket/job).
+    """Returns the path itself, or that in a store whose address it is.
 
-    Raises UsageError for a file system that is not known, or whose package is not installed.
+    An address reads s3://bucket/job. Raises UsageError for a file system that is not known, or whose package is not
+    installed.
     """
     text = str(path)
-    found = _ADDRESS.fullmatch(text)
-    if found is None or isinstance(path, RemotePath) or os.path.lexists(text):
+    address = _ADDRESS.fullmatch(text)
+    if address is None or isinstance(path, RemotePath) or os.path.lexists(text):
         return path
-    protocol = found[1]
+    protocol = address[1]
     if protocol not in PACKAGES:
         *others, last = (f"{name}://" for name in PACKAGES if name not in {"local", "memory"})
         raise UsageError(

@@ -1,4 +1,7 @@
-"""Turns signals into exceptions while we work after the program's end, but never in the middle of a file."""
+"""Turns signals into exceptions while we work after the program's end.
+
+That never happens in the middle of a file.
+"""
 
 import signal
 from collections.abc import Iterator
@@ -10,7 +13,10 @@ _SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP
 
 
 class Interrupted(KeyboardInterrupt):
-    """The user, or the system, wants us to end; ``number`` is the signal that said so."""
+    """Raised where the user or the system wants us to end.
+
+    ``number`` is the signal that said so.
+    """
 
     def __init__(self, number: int = signal.SIGINT) -> None:
         super().__init__()
@@ -18,7 +24,10 @@ class Interrupted(KeyboardInterrupt):
 
 
 class _Answer:
-    """The handler of a signal: raises an exception, or remembers the signal while it is held back."""
+    """Handler of a signal.
+
+    It raises an exception, or remembers the signal while it is held back.
+    """
 
     def __init__(self) -> None:
         self.holds = 0
@@ -40,7 +49,10 @@ _ANSWER = _Answer()
 
 @contextmanager
 def answered() -> Iterator[None]:
-    """Makes the signals that end a process an exception in this block; those that are ignored stay so."""
+    """Makes the signals that end a process an exception in this block.
+
+    Those that are ignored stay so.
+    """
     previous = {number: signal.getsignal(number) for number in _SIGNALS}
     for number, handler in previous.items():
         if handler != signal.SIG_IGN:
@@ -54,7 +66,10 @@ def answered() -> Iterator[None]:
 
 @contextmanager
 def says_what_is_kept(kept: str) -> Iterator[None]:
-    """Lets the line about a signal that ends this block say what was kept, and how to go on."""
+    """Adds to the line about a signal what was kept.
+
+    The signal is the one that ends this block. The line also says how to go on.
+    """
     try:
         yield
     except KeyboardInterrupt as stopped:
@@ -64,7 +79,7 @@ def says_what_is_kept(kept: str) -> Iterator[None]:
 
 @contextmanager
 def held_back() -> Iterator[None]:
-    """Lets these signals wait until the block is through, where they are answered by us.
+    """Lets signals that we answer wait until the block is through.
 
     Not by the system's mask: it is one thread's, and a library's threads would take the signals instead.
     """

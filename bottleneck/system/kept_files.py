@@ -1,6 +1,7 @@
-"""Keeps records in files of the user's cache, each under a key that names everything that it follows from.
+"""Keeps records in files of the user's cache.
 
-A file holds the key, the record and a checksum of both. It is written under another name and renamed when whole.
+Each has a key that names everything that it follows from. A file holds the key, the record and a checksum of both. It
+is written under another name and renamed when whole.
 """
 
 import hashlib
@@ -21,7 +22,10 @@ _LARGEST_BYTES = 256 * 2**20
 
 
 def bytes_of(value: Any) -> object:
-    """An array as bytes, and a number of numpy as one of Python: the hook with which records are encoded."""
+    """Encodes an array as bytes and a number of numpy as one of Python.
+
+    It is the hook with which records are encoded.
+    """
     if isinstance(value, np.ndarray):
         return value.tobytes()
     if isinstance(value, np.generic):
@@ -30,14 +34,20 @@ def bytes_of(value: Any) -> object:
 
 
 def array_of(kind: Any, data: Any) -> Any:
-    """The array of an annotation such as NDArray[float64]: the hook with which records are decoded."""
+    """Decodes the array of an annotation such as NDArray[float64].
+
+    It is the hook with which records are decoded.
+    """
     if not isinstance(data, bytes):
         raise TypeError("an array is kept as bytes")
     return np.frombuffer(data, dtype=kind.__args__[1].__args__[0])
 
 
 class RecordFolder(Generic[R]):
-    """A folder of records of one kind; ``form`` names what they are and the version of their files: 'report 1'."""
+    """Folder of records of one kind.
+
+    ``form`` names what they are and the version of their files: 'report 1'.
+    """
 
     def __init__(self, folder: Path, kind: type[R], form: str, decode: Callable[[Any, Any], Any] = array_of) -> None:
         self._folder, self._kind, self._decode = folder, kind, decode
@@ -45,7 +55,10 @@ class RecordFolder(Generic[R]):
         self._suffix = f".{form.partition(' ')[0]}"
 
     def read(self, key: str) -> R | None:
-        """The record kept under this key, null where there is none; ValueError for a file that cannot be trusted."""
+        """Returns the record kept under this key.
+
+        Null where there is none. Raises ValueError for a file that cannot be trusted.
+        """
         try:
             data = read_file(self._path(key), _LARGEST_BYTES)
         except OSError:
@@ -55,15 +68,18 @@ class RecordFolder(Generic[R]):
         if not data.startswith(self._magic) or hashlib.sha256(body).digest() != checksum:
             raise ValueError("its checksum is another")
         try:
-            found, record = msgspec.msgpack.decode(body, type=tuple[str, self._kind], dec_hook=self._decode)  # type: ignore[name-defined]
+            stored_key, record = msgspec.msgpack.decode(body, type=tuple[str, self._kind], dec_hook=self._decode)  # type: ignore[name-defined]
         except (AssertionError, OverflowError, RecursionError, TypeError, msgspec.MsgspecError) as exc:
             raise ValueError(str(exc)) from exc
-        if found != key:
+        if stored_key != key:
             raise ValueError("it is that of other traces or options")
         return record  # type: ignore[no-any-return]
 
     def write(self, key: str, record: R) -> Path:
-        """Keeps a record under this key, in the file that it gives back; OSError where that cannot be done."""
+        """Keeps a record under this key, and returns its file.
+
+        Raises OSError where that cannot be done.
+        """
         body = msgspec.msgpack.encode((key, record), enc_hook=bytes_of)
         self._folder.mkdir(parents=True, exist_ok=True)
         path = self._path(key)
@@ -71,7 +87,10 @@ class RecordFolder(Generic[R]):
         return path
 
     def files(self) -> Sequence[Path]:
-        """The files of the folder, the latest first, those being written too; OSError if it cannot be read."""
+        """Returns the files of the folder, the latest first.
+
+        Those being written are among them. Raises OSError if the folder cannot be read.
+        """
         return sorted(self._folder.glob(f"*{self._suffix}*"), key=lambda file: -file.stat().st_mtime)
 
     def _path(self, key: str) -> Path:

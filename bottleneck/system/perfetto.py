@@ -1,6 +1,7 @@
-"""Cuts Perfetto's protobuf traces into packets, and recognises such files by their first bytes, not by their names.
+"""Cuts Perfetto's protobuf traces into packets.
 
-A trace is a message with one repeated field, the packets: https://perfetto.dev/docs/reference/trace-packet-proto.
+It recognises such files by their first bytes, not by their names. A trace is a message with one repeated field, the
+packets: https://perfetto.dev/docs/reference/trace-packet-proto.
 """
 
 import zlib
@@ -17,7 +18,10 @@ _GZIP_MAGIC, _GZIP_WBITS = b"\x1f\x8b", 31
 
 
 def varint(data: bytes, at: int) -> tuple[int, int] | None:
-    """A number, and the position behind it; null where the data ends in it. ValueError where it has no end."""
+    """Reads a number, and the position behind it.
+
+    Null where the data ends in it. Raises ValueError where it has no end.
+    """
     if at < len(data) and data[at] < 0x80:
         return data[at], at + 1
     value = shift = 0
@@ -33,9 +37,9 @@ def varint(data: bytes, at: int) -> tuple[int, int] | None:
 
 
 def field_head(data: bytes, at: int) -> tuple[int, int, int] | None:
-    """Number of a field, and the begin and end of its value; null where the data ends in its head.
+    """Reads the number of a field, and the begin and end of its value.
 
-    The end may lie behind the data. ValueError for what is no field.
+    Null where the data ends in its head. The end may lie behind the data. Raises ValueError for what is no field.
     """
     tag = varint(data, at)
     if tag is None:
@@ -56,9 +60,10 @@ def field_head(data: bytes, at: int) -> tuple[int, int, int] | None:
 
 
 def is_perfetto(first: bytes) -> bool:
-    """True for the first bytes of a Perfetto trace, in which one of the first packets is a sound message.
+    """True for the first bytes of a Perfetto trace.
 
-    The tag of a packet is a line feed, which may stand before JSON too.
+    One of the first packets has to be a sound message: the tag of a packet is a line feed, which may stand before JSON
+    too.
     """
     first = first[:_LOOKED_AT_BYTES]
     if first[:1] != b"\x0a" or len(first.translate(None, _CONTROLS)) == len(first):
@@ -92,7 +97,10 @@ def _is_message(data: bytes, *, is_whole: bool) -> bool:
 
 
 def holds_perfetto(path: Path) -> bool:
-    """True for a regular file that begins as a Perfetto trace does, also where gzip has compressed it."""
+    """True for a regular file that begins as a Perfetto trace does.
+
+    It may be compressed by gzip.
+    """
     try:
         if not path.is_file():
             return False

@@ -1,7 +1,7 @@
-"""Processes of our own code that exchange messages with this one over pipes: starts, asks and ends them.
+"""Starts, asks and ends processes of our own code.
 
-A fork of a process with threads can hang, and ``multiprocessing`` runs the user's main script again. So each is a new
-interpreter with the import paths of this one.
+They exchange messages with this one over pipes. A fork of a process with threads can hang, and ``multiprocessing`` runs
+the user's main script again. So each is a new interpreter with the import paths of this one.
 """
 
 import os
@@ -21,10 +21,11 @@ LOST = (EOFError, OSError, pickle.UnpicklingError)
 
 
 class WorkerProcess:
-    """A process that calls a function of ours, which serves the messages of this one until there are no more.
+    """Process that calls a function of ours.
 
-    ``call`` is the call as it is written, of a function of ``module``; ``inherited`` are the open files that it gets.
-    What the process writes to standard error is dropped where it ``is_silent``.
+    The function serves the messages of this process until there are no more. ``call`` is the call as it is written, of
+    a function of ``module``; ``inherited`` are the open files that it gets. What the process writes to standard error
+    is dropped where it ``is_silent``.
     """
 
     def __init__(self, module: str, call: str, *, inherited: Sequence[int] = (), is_silent: bool = False) -> None:
@@ -46,7 +47,10 @@ class WorkerProcess:
         send_message(message, self._messages)
 
     def has_replied(self, patience_ms: float | None) -> bool:
-        """True if a reply, or its end, can be read; waits for one so long, for ever without a limit."""
+        """True if a reply, or its end, can be read.
+
+        Waits for one so long, for ever without a limit.
+        """
         poll = select.poll()
         poll.register(self._replies, select.POLLIN)
         return bool(poll.poll(patience_ms))
@@ -69,7 +73,10 @@ class WorkerProcess:
 
 
 def serving_streams() -> tuple[IO[bytes], IO[bytes]]:
-    """In such a process: the streams of messages and of replies; what the code prints goes to standard error."""
+    """Returns the streams of messages and of replies of such a process.
+
+    What the code prints goes to standard error.
+    """
     # The one who sends the messages is interrupted too, and ends this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     replies = os.fdopen(os.dup(1), "wb")
@@ -84,5 +91,8 @@ def send_message(message: object, stream: IO[bytes]) -> None:
 
 
 def receive_message(stream: IO[bytes]) -> Any:
-    """The next message of a stream, for which this waits; one of ``LOST`` where there is none."""
+    """Waits for the next message of a stream.
+
+    Returns one of ``LOST`` where there is none.
+    """
     return pickle.load(stream)  # noqa: S301 - from a process that we started, or from the one that started this

@@ -1,6 +1,6 @@
-"""Keeps the memory of an analysis small: a temporary file for what is too large to hold, and freed pages given back.
+"""Keeps the memory of an analysis small.
 
-No result depends on either.
+A temporary file holds what is too large, and freed pages are given back. No result depends on either.
 """
 
 import ctypes
@@ -25,9 +25,9 @@ _WORTH_BYTES = 256 * 2**20
 
 
 class Spool:
-    """Keeps bytes in the folder for temporary files (TMPDIR), in memory as long as they are few.
+    """Bytes in a temporary file, in memory as long as they are few.
 
-    The file has no name and is gone with this object.
+    The file lies in the folder for temporary files (TMPDIR). It has no name and is gone with this object.
     """
 
     def __init__(self) -> None:
@@ -55,12 +55,12 @@ class Spool:
     def read(self, position: int, size: int) -> bytes:
         """The bytes at a position."""
         self._file.seek(position)
-        found: bytes = self._file.read(size)
-        return found
+        data: bytes = self._file.read(size)
+        return data
 
 
 def returns_memory(stage: Callable[P, R]) -> Callable[P, R]:
-    """The stage, which gives the memory that it held back to the system when it ends."""
+    """Wraps a stage so that it gives back freed memory at its end."""
 
     @functools.wraps(stage)
     def run(*arguments: P.args, **options: P.kwargs) -> R:
@@ -72,10 +72,10 @@ def returns_memory(stage: Callable[P, R]) -> Callable[P, R]:
 
 
 def return_freed_memory() -> None:
-    """Gives memory that was freed back to the system where the C library keeps it, which is glibc.
+    """Gives freed memory back to the system where the C library keeps it.
 
-    It keeps up to 64 MB on top of the heap, and all holes in it: 0.1 GB after the linking of a trace of 1 GB. The call
-    takes milliseconds.
+    That is glibc: it keeps up to 64 MB on top of the heap, and all holes in it: 0.1 GB after the linking of a trace of
+    1 GB. The call takes milliseconds.
     """
     if sys.platform != "linux":
         return

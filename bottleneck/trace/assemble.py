@@ -1,6 +1,7 @@
-"""Assembles the columns of a trace file into the tables of a ``Trace``: sorted, rebased, null where unknown.
+"""Assembles the columns of a trace file into a ``Trace``.
 
-The last step of ``read_trace``, after ``Columns`` has collected all events.
+Its tables are sorted and rebased, and null where a value is unknown. The last step of ``read_trace``, after ``Columns``
+has collected all events.
 """
 
 import json
@@ -43,7 +44,10 @@ _RANK = np.array([_OUTER_FIRST.index(name) if name in _OUTER_FIRST else 9 for na
 
 
 class Events(Struct, frozen=True):
-    """Columns of all complete events in file order; category, name and track are codes among sorted labels."""
+    """Columns of all complete events in file order.
+
+    Category, name and track are codes among sorted labels.
+    """
 
     ts_ns: Array
     dur_us: Array
@@ -53,10 +57,11 @@ class Events(Struct, frozen=True):
 
 
 def event_order(events: Events, nameless: Array, identifier: Array, damage: Damage) -> Array:
-    """Positions of the events that stay, in the order of EVENTS; counts the others by the reason.
+    """Gives positions of the events that stay, in the order of EVENTS.
 
-    ``nameless`` is True for the codes of ``events.name`` that are no name; ``identifier`` holds the External id of an
-    op, the Python id of a frame and the correlation of other work, or ABSENT.
+    Counts the others by the reason. ``nameless`` is True for the codes of ``events.name`` that are no name;
+    ``identifier`` holds the External id of an op, the Python id of a frame and the correlation of other work, or
+    ABSENT.
     """
     # Each kind of event comes in time order; merging such runs is what this sort is fastest at.
     rows = np.argsort(events.ts_ns, kind="stable")
@@ -70,13 +75,16 @@ def event_order(events: Events, nameless: Array, identifier: Array, damage: Dama
 def _without(rows: Array, bad: Array, kind: str, damage: Damage) -> Array:
     if not bad.any():
         return rows
-    kept = rows[~bad[rows]]
-    damage[kind] += len(rows) - len(kept)
-    return kept
+    sound_rows = rows[~bad[rows]]
+    damage[kind] += len(rows) - len(sound_rows)
+    return sound_rows
 
 
 def _near_the_middle(ts_ns: Array, rows: Array, damage: Damage) -> Array:
-    """The rows, which are in order of time, within a week of the middle one."""
+    """Keeps the rows within a week of the middle one.
+
+    The rows are in order of time.
+    """
     if not rows.size:
         return rows
     middle, reach = int(ts_ns[rows[rows.size // 2]]), int(LONGEST_US * 1000)
@@ -84,15 +92,15 @@ def _near_the_middle(ts_ns: Array, rows: Array, damage: Damage) -> Array:
         return rows
     near = np.abs(ts_ns[rows] / 1000 - middle / 1000) <= LONGEST_US
     damage["far-time"] += int(np.count_nonzero(~near))
-    kept: Array = rows[near]
-    return kept
+    near_rows: Array = rows[near]
+    return near_rows
 
 
 def _without_strays(events: Events, rows: Array, damage: Damage) -> Array:
-    """The rows, which are in order of time, without a few that stand apart from all others.
+    """Keeps all rows but a few that stand apart from all others.
 
-    An event stands apart where nothing happens between it and the middle one for a thousand times as long as all that
-    goes on around the middle takes together.
+    The rows are in order of time. An event stands apart where nothing happens between it and the middle one for a
+    thousand times as long as all that goes on around the middle takes together.
     """
     if not rows.size:
         return rows
@@ -113,14 +121,15 @@ def _without_strays(events: Events, rows: Array, damage: Damage) -> Array:
     if strays > max(_FEW_STRAYS, _FEW_STRAYS_SHARE * rows.size) or 2 * strays >= rows.size:
         return rows
     damage["far-time"] += strays
-    kept: Array = rows[low:high]
-    return kept
+    near_rows: Array = rows[low:high]
+    return near_rows
 
 
 def _break_ties(events: Events, rows: Array, identifier: Array) -> Array:
-    """The rows with equal starts put in an order that does not depend on the file; changes ``rows``.
+    """Reorders rows with equal starts independently of the file's order.
 
-    Ids grow inwards, because ops and frames get theirs when they begin. Names and tracks only make the order total.
+    Changes ``rows``. Ids grow inwards, because ops and frames get theirs when they begin. Names and tracks only make
+    the order total.
     """
     ts_ns = events.ts_ns[rows]
     same = np.zeros(rows.size + 1, bool)
@@ -171,7 +180,10 @@ def _parts(joined: bytes, plain: Callable[[str], str]) -> tuple[str | None, ...]
 
 
 def _plain(text: str) -> str:
-    """The list on one line; '' for anything else. Hand-made and post-processed traces hold the list as a string."""
+    """Gives a list on one line, '' for anything else.
+
+    Hand-made and post-processed traces hold the list as a string.
+    """
     try:
         value = json.loads(text) if text.startswith('"') else text
         return msgspec.json.format(value, indent=0) if str(value).lstrip().startswith("[") else ""
@@ -192,7 +204,10 @@ _STREAM = re.compile(r"(?:stream )?(\d{1,9})")
 
 
 class Tracks:
-    """Distinct tracks in sorted order; ``recode`` turns codes of the file into positions among ``labels``."""
+    """Distinct tracks in sorted order.
+
+    ``recode`` turns codes of the file into positions among ``labels``.
+    """
 
     def __init__(self, tracks: Sequence[tuple[object, object]]) -> None:
         texts = [f"{'' if pid is None else pid}/{'' if tid is None else tid}" for pid, tid in tracks]
@@ -227,7 +242,10 @@ _INT32_MAX = 2**31 - 1
 
 
 class Assembled(Struct, frozen=True):
-    """The tables, and the time of ts_us == 0 on the clock of the file in nanoseconds."""
+    """Tables of a trace and the time at which they begin.
+
+    That is the time of ts_us == 0 on the clock of the file, in nanoseconds.
+    """
 
     events: pd.DataFrame
     op_args: pd.DataFrame
@@ -275,9 +293,10 @@ def assemble(columns: Columns, names: Sequence[str]) -> Assembled:
 
 
 def _correlated(launches: Arrays, devices: Arrays) -> tuple[Arrays, Arrays]:
-    """Launches and device work with the External id as correlation, where the file calls it by that name.
+    """Gives launches and device work with the External id as correlation.
 
-    A builder of ROCm traces has no field for the correlation: each piece of work shares an External id with one call.
+    Only where the file calls it by that name: a builder of ROCm traces has no field for the correlation, and each piece
+    of work shares an External id with one call.
     """
     called, issued = launches["external_id"], devices["external_id"]
     if (launches["correlation"] != ABSENT).any() or (devices["correlation"] != ABSENT).any() or not issued.size:
@@ -290,10 +309,11 @@ def _correlated(launches: Arrays, devices: Arrays) -> tuple[Arrays, Arrays]:
 
 
 def _ids_are_trusted(devices: Arrays, launches: Arrays) -> bool:
-    """True where External ids of device work, or of launches where there is none, can be those of ops.
+    """Returns True where External ids can be those of ops.
 
-    From 1.12 to 2.2 Kineto wrote the correlation in their place (fixed in 63675439, Kineto #873). Over 224 real traces
-    the share of kernels where both are equal is exactly 1 in the bad ones and at most 0.083 in the good ones.
+    The ids are those of device work, or of launches where there is none. From 1.12 to 2.2 Kineto wrote the correlation
+    in their place (fixed in 63675439, Kineto #873). Over 224 real traces the share of kernels where both are equal is
+    exactly 1 in the bad ones and at most 0.083 in the good ones.
     """
     for rows in (devices, launches):
         both = (rows["correlation"] != ABSENT) & (rows["external_id"] != ABSENT)
@@ -345,13 +365,16 @@ def _categories(raws: list[str], names: Sequence[str], raw: Array, name: Array) 
 
 
 def _pick(rows: Arrays, categories: Array, place: Array, wanted: Sequence[str]) -> Arrays:
-    """The rows whose event stays and is of a wanted category, in the order of EVENTS, with ``event`` for ``row``."""
+    """Selects the rows of wanted categories whose event stays.
+
+    They are in the order of EVENTS, with ``event`` for ``row``.
+    """
     row = rows.pop("row")
     event = place[row]
-    kept = np.flatnonzero((event != _GONE) & np.isin(categories[row], [_CODE[name] for name in wanted]))
-    kept = kept[np.argsort(event[kept], kind="stable")]
+    wanted_rows = np.flatnonzero((event != _GONE) & np.isin(categories[row], [_CODE[name] for name in wanted]))
+    wanted_rows = wanted_rows[np.argsort(event[wanted_rows], kind="stable")]
     # Popping frees each column as soon as its sorted copy exists.
-    return {"event": event[kept].astype(np.int64), **{name: rows.pop(name)[kept] for name in list(rows)}}
+    return {"event": event[wanted_rows].astype(np.int64), **{name: rows.pop(name)[wanted_rows] for name in list(rows)}}
 
 
 def _events_table(events: Events, order: Array, first_ns: int, labels: list[str], threads: list[str]) -> pd.DataFrame:
@@ -379,9 +402,9 @@ def _nullable(values: Array, dtype: str = "int64") -> pd.arrays.IntegerArray:
 def _ids(values: Array) -> pd.arrays.IntegerArray:
     """A column of ids: in 32 bits where all fit."""
     missing = values == ABSENT
-    known = np.where(missing, 0, values)
-    fits = not known.size or np.abs(known).max() <= _INT32_MAX
-    return pd.arrays.IntegerArray(known.astype(np.int32) if fits else known, missing)
+    ids = np.where(missing, 0, values)
+    fits = not ids.size or np.abs(ids).max() <= _INT32_MAX
+    return pd.arrays.IntegerArray(ids.astype(np.int32) if fits else ids, missing)
 
 
 def _positive(values: Array) -> Array:
@@ -415,11 +438,14 @@ _MOST_MARKS = 8
 
 
 def _annotation(raw: bytes) -> str:
-    """The path of the marks that a program set around a kernel of a graph as it was captured; '' where none tells."""
+    """Gives the path of the marks around a captured kernel.
+
+    A program set them as the graph of the kernel was captured. '' where there are none.
+    """
     text = raw.decode("utf-8", errors="replace").strip().replace('\\"', '"')
-    found = _MARK.findall(text)[:_MOST_MARKS]
-    if found:
-        return ".".join(found)
+    marks = _MARK.findall(text)[:_MOST_MARKS]
+    if marks:
+        return ".".join(marks)
     plain = text.strip('"')
     is_plain = text.startswith('"') and plain not in {"", "null", "None"} and plain[0] not in "[{"
     return plain if is_plain else ""
@@ -480,22 +506,22 @@ def _labelled(codes: Array, texts: list[str]) -> pd.Categorical:
 
 def _memory(rows: Arrays, first_ns: int, tracks: Tracks) -> pd.DataFrame:
     near = np.abs(rows["ts_ns"] / 1000 - first_ns / 1000) <= LONGEST_US
-    kept = np.flatnonzero(near & (rows["ts_ns"] != ABSENT) & (rows["bytes"] != ABSENT))
-    kept = kept[
-        np.lexsort([rows[key][kept] for key in ("bytes", "total_reserved", "total_allocated", "track", "ts_ns")])
+    kept_rows = np.flatnonzero(near & (rows["ts_ns"] != ABSENT) & (rows["bytes"] != ABSENT))
+    kept_rows = kept_rows[
+        np.lexsort([rows[key][kept_rows] for key in ("bytes", "total_reserved", "total_allocated", "track", "ts_ns")])
     ]
-    track = rows["track"][kept]
+    track = rows["track"][kept_rows]
     return MEMORY.check(
         pd.DataFrame(
             {
-                "ts_us": (rows["ts_ns"][kept] - first_ns) / 1000,
+                "ts_us": (rows["ts_ns"][kept_rows] - first_ns) / 1000,
                 "thread": category(tracks.recode[track], tracks.labels),
-                "bytes": rows["bytes"][kept],
-                "on_device": rows["device_type"][kept] != 0,
-                "device": _nullable(rows["device"][kept]),
-                "address": _nullable(rows["address"][kept]),
-                "total_allocated": _nullable(rows["total_allocated"][kept]),
-                "total_reserved": _nullable(rows["total_reserved"][kept]),
+                "bytes": rows["bytes"][kept_rows],
+                "on_device": rows["device_type"][kept_rows] != 0,
+                "device": _nullable(rows["device"][kept_rows]),
+                "address": _nullable(rows["address"][kept_rows]),
+                "total_allocated": _nullable(rows["total_allocated"][kept_rows]),
+                "total_reserved": _nullable(rows["total_reserved"][kept_rows]),
             },
             copy=False,
         )
@@ -506,20 +532,20 @@ def _counters(columns: Columns, first_ns: int) -> pd.DataFrame | None:
     names, tracks = list(columns.counters.coded["name"].codes), list(columns.tracks)
     rows = columns.counters.take()
     near = np.abs(rows["ts_ns"] / 1000 - first_ns / 1000) <= LONGEST_US
-    kept = np.flatnonzero(near & (rows["ts_ns"] != ABSENT))
-    if not kept.size:
+    kept_rows = np.flatnonzero(near & (rows["ts_ns"] != ABSENT))
+    if not kept_rows.size:
         return None
-    used, track = np.unique(rows["track"][kept], return_inverse=True)
-    labels, name = _coded(names, rows["name"][kept])
-    known, place = _coded([_place(tracks[code]) for code in used.tolist()], track)
-    order = np.lexsort((rows["value"][kept], rows["ts_ns"][kept], name, place))
+    used, track = np.unique(rows["track"][kept_rows], return_inverse=True)
+    labels, name = _coded(names, rows["name"][kept_rows])
+    places, place = _coded([_place(tracks[code]) for code in used.tolist()], track)
+    order = np.lexsort((rows["value"][kept_rows], rows["ts_ns"][kept_rows], name, place))
     return COUNTER_SAMPLES.check(
         pd.DataFrame(
             {
-                "ts_us": (rows["ts_ns"][kept][order] - first_ns) / 1000,
-                "place": category(place[order], known),
+                "ts_us": (rows["ts_ns"][kept_rows][order] - first_ns) / 1000,
+                "place": category(place[order], places),
                 "name": category(name[order], labels),
-                "value": rows["value"][kept][order],
+                "value": rows["value"][kept_rows][order],
             },
             copy=False,
         )

@@ -1,6 +1,7 @@
-"""Maps the event categories and names of every era and vendor to the categories of EVENTS.
+"""Maps raw event categories and names to the categories of EVENTS.
 
-Source of the raw names: Kineto's libkineto/include/ActivityType.h and real traces of PyTorch 1.4 to 2.12.
+They are those of every era and vendor. Source of the raw names: Kineto's libkineto/include/ActivityType.h and real
+traces of PyTorch 1.4 to 2.12.
 """
 
 from typing import Literal
@@ -85,9 +86,10 @@ def is_host_collective(name: str) -> bool:
 
 
 def implied_category(pid: object, args: bytes) -> str:
-    """The raw category implied by pid and arguments of an event without one; NO_CATEGORY when there is none.
+    """Gives the raw category that pid and arguments of an event imply.
 
-    Legacy ``autograd.profiler`` arrays (to 1.7, and builds without Kineto) name it in ``pid``; torch_npu in ``args``.
+    For events without one of their own; NO_CATEGORY when nothing implies one. Legacy ``autograd.profiler`` arrays (to
+    1.7, and builds without Kineto) name it in ``pid``; torch_npu in ``args``.
     """
     if pid in {LEGACY_OP, LEGACY_KERNEL}:
         return str(pid)

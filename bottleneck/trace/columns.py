@@ -1,7 +1,7 @@
-"""Collects decoded events into columns chunk by chunk, with exact times, so that no event outlives its chunk.
+"""Collects decoded events into columns chunk by chunk, with exact times.
 
-Epoch microseconds with three decimals have 19 digits, more than a float64 holds; so starts become whole nanoseconds
-before anything is subtracted from them.
+No event outlives its chunk. Epoch microseconds with three decimals have 19 digits, more than a float64 holds; so starts
+become whole nanoseconds before anything is subtracted from them.
 """
 
 import itertools
@@ -48,7 +48,10 @@ _FIRST_ROWS = 4096
 
 
 class Codes(dict[Any, int]):
-    """Distinct values in the order met, each with its number; looking up a new one adds it."""
+    """Distinct values in the order met, each with its number.
+
+    Looking up a new value adds it.
+    """
 
     def __missing__(self, value: Any) -> int:
         self[value] = code = len(self)
@@ -105,7 +108,10 @@ class GrowingColumn:
 
 
 class SparseColumn(GrowingColumn):
-    """A column of int64 that takes no memory until the first number that is not ABSENT."""
+    """A column of int64 that takes memory only once it has values.
+
+    Only a number that is not ABSENT counts as a value.
+    """
 
     def __init__(self) -> None:
         super().__init__("int64")
@@ -150,7 +156,10 @@ class CodedColumn(GrowingColumn):
 
 
 class Rows:
-    """Columns of the events of one role; ``row`` is the event's position among all complete events."""
+    """Columns of the events of one role.
+
+    ``row`` is the event's position among all complete events.
+    """
 
     def __init__(self, numbers: Sequence[str], **more: GrowingColumn) -> None:
         self.numbers = numbers
@@ -169,7 +178,10 @@ _LARGEST_DIGITS = 15
 
 
 def starts_ns(values: list[Number]) -> Array:
-    """Starts in microseconds of any type as nanoseconds (int64); ABSENT for values that are no time."""
+    """Converts starts in microseconds of any type to nanoseconds (int64).
+
+    ABSENT for values that are no time.
+    """
     try:
         floats = np.fromiter(values, np.float64, len(values))
         if np.abs(floats).max(initial=0) < EXACT_BELOW_US:
@@ -234,7 +246,10 @@ _MOST_COUNTER_SAMPLES = 4_000_000
 
 
 class EventBlock(Struct, frozen=True):
-    """Columns of one block of events that another process decoded, with the values of the codes that it used first."""
+    """Columns of one block of events that another process decoded.
+
+    With them come the values of the codes that the block used first.
+    """
 
     arrays: Sequence[Array]
     values: Sequence[Sequence[Any]]
@@ -255,14 +270,20 @@ class Recoding:
             numbers.add(map(codes.__getitem__, new), len(new))
 
     def of(self, column: GrowingColumn, array: Array) -> Array:
-        """The values of a column of the other process, in our codes where it holds codes."""
+        """Gives the values of a column of the other process.
+
+        They are in our codes where the column holds codes.
+        """
         if not isinstance(column, CodedColumn):
             return array
         return next(numbers.rows() for codes, numbers in self._ours if codes is column.codes)[array]
 
 
 class Columns:
-    """Columns of all events of a file, by role, from which ``assemble`` makes the tables."""
+    """Columns of all events of a file, by role.
+
+    ``assemble`` makes the tables from them.
+    """
 
     def __init__(self, damage: Damage) -> None:
         self.damage = damage
@@ -340,11 +361,14 @@ class Columns:
 
     def codes(self) -> list[Codes]:
         """The codes of all columns, once each."""
-        found = {id(column.codes): column.codes for _, column in self.each() if isinstance(column, CodedColumn)}
-        return [*found.values()]
+        distinct = {id(column.codes): column.codes for _, column in self.each() if isinstance(column, CodedColumn)}
+        return [*distinct.values()]
 
     def block(self, known: Sequence[int]) -> EventBlock:
-        """The events added since ``clear``, with the values after the ``known`` number of each of ``codes``."""
+        """Gives the events added since ``clear``.
+
+        With them come the values after the ``known`` number of each of ``codes``.
+        """
         return EventBlock(
             arrays=[column.rows() for _, column in self.each()],
             values=[codes.since(count) for codes, count in zip(self.codes(), known, strict=True)],
@@ -361,7 +385,10 @@ class Columns:
         self.count = 0
 
     def may_fold_categories(self) -> bool:
-        """True where so many categories were met that those of the next events may be counted under one name."""
+        """Returns True where many categories have been met.
+
+        Those of the next events may then be counted under one name.
+        """
         return len(self.counts) > _MOST_CATEGORIES // 2 or MANY_CATEGORIES in self.counts
 
     def append(self, block: EventBlock, recoding: Recoding) -> None:
@@ -383,7 +410,10 @@ class Columns:
                 yield f"{role}.{name}", column
 
     def _few(self, groups: Mapping[str, list[AnyEvent]]) -> defaultdict[str, list[AnyEvent]]:
-        """Groups with those of new categories under one name; no profiler has thousands of categories."""
+        """Puts groups of new categories under one name.
+
+        No profiler has thousands of categories.
+        """
         few: defaultdict[str, list[AnyEvent]] = defaultdict(list)
         for raw, group in groups.items():
             few[raw if raw in self.categories or category_of(raw) != "other" else MANY_CATEGORIES] += group
@@ -471,7 +501,10 @@ class Columns:
         self.memory.columns["ts_ns"].add_array(self._starts(events))
 
     def _add_counters(self, events: Sequence[AnyEvent]) -> None:
-        """Adds the numbers among the arguments of counter events; a lone one has the name of its event."""
+        """Adds the numbers among the arguments of counter events.
+
+        A lone number has the name of its event.
+        """
         samples = []
         for event, start in zip(events, self._starts(events).tolist(), strict=True):
             values = self._numbers(event.args)

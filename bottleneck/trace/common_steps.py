@@ -1,8 +1,8 @@
-"""Chooses the steps over which the ranks of a job are judged: those that every rank recorded whole.
+"""Chooses the steps over which the ranks of a job are judged.
 
-A rank that goes on recording while another writes its trace waits for it in a collective, and no rank may be blamed for
-steps that another did not record. Warm-up and outliers are set aside by the median time over the ranks, so that all of
-them keep the same steps.
+They are those that every rank recorded whole. A rank that goes on recording while another writes its trace waits for it
+in a collective, and no rank may be blamed for steps that another did not record. Warm-up and outliers are set aside by
+the median time over the ranks, so that all of them keep the same steps.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,10 @@ Positions = Mapping[int, int]
 
 
 def share_steps(digests: Sequence[RankDigest]) -> SharedSteps:
-    """The steps that all of the ranks are judged over; neither their order nor their steady steps decide."""
+    """Chooses the steps that all of the ranks are judged over.
+
+    Neither the order of the ranks nor their steady steps decide.
+    """
     sources = {one.steps.source for one in digests}
     if len(digests) < 2 or sources <= _WITHOUT_STEPS or "repeats" in sources:
         return SharedSteps("unknown", (None,) * len(digests))
@@ -36,7 +39,8 @@ def share_steps(digests: Sequence[RankDigest]) -> SharedSteps:
     if numbered is None or not run:
         return SharedSteps("none", (None,) * len(digests))
     walls_us = np.median(
-        [one.step_wall_us[[at[each] for each in run]] for one, at in zip(digests, numbered, strict=True)], axis=0
+        [one.step_wall_us[[at[step_number] for step_number in run]] for one, at in zip(digests, numbered, strict=True)],
+        axis=0,
     )
     reasons = [None] * len(run) if sources == {"server"} else set_aside_reasons(walls_us.tolist())
     return SharedSteps(
@@ -49,9 +53,12 @@ def share_steps(digests: Sequence[RankDigest]) -> SharedSteps:
 
 
 def _of_rank(digest: RankDigest, reasons: Mapping[int, Reason | None]) -> tuple[Reason | None, ...] | None:
-    """The reason for each step of a rank that does not count, null for one that does; null as a whole if it agrees."""
-    kept = {position for position, reason in reasons.items() if reason is None}
-    if kept == {position for position, reason in enumerate(digest.set_aside) if reason is None}:
+    """Gives the reason why each step of a rank does not count.
+
+    Null for a step that does. Null as a whole if the rank's own choice agrees.
+    """
+    counting = {position for position, reason in reasons.items() if reason is None}
+    if counting == {position for position, reason in enumerate(digest.set_aside) if reason is None}:
         return None
     unfit = _unfit(digest)
     return tuple(
@@ -60,7 +67,10 @@ def _of_rank(digest: RankDigest, reasons: Mapping[int, Reason | None]) -> tuple[
 
 
 def _unfit(digest: RankDigest) -> set[int]:
-    """Positions of the steps that a rank sets aside for another reason than their time, which the ranks judge anew."""
+    """Finds the steps that a rank sets aside, except for their time.
+
+    Gives their positions. The ranks judge times anew.
+    """
     by_time: list[Reason | None] = [None] * len(digest.set_aside)
     if digest.steps.source != "server":
         by_time = set_aside_reasons(digest.step_wall_us.tolist())
@@ -69,7 +79,10 @@ def _unfit(digest: RankDigest) -> set[int]:
 
 
 def _longest_run(digests: Sequence[RankDigest], numbered: Sequence[Positions]) -> list[int]:
-    """The longest stretch of steps that all ranks have, by number; of equal ones the last."""
+    """Finds the longest stretch of steps that all ranks have.
+
+    Gives their numbers; of equally long stretches the last.
+    """
     common: set[int] = set.intersection(
         *(
             {number for number, position in at.items() if position not in unfit}
@@ -82,7 +95,10 @@ def _longest_run(digests: Sequence[RankDigest], numbered: Sequence[Positions]) -
 
 
 def _numbered(digests: Sequence[RankDigest]) -> list[Positions] | None:
-    """The steps of each rank by numbers that all share; null where nothing tells which steps are the same."""
+    """Numbers the steps of each rank so that all ranks share numbers.
+
+    Null where nothing tells which steps are the same.
+    """
     is_one_kind = len({one.steps.source for one in digests}) == 1
     if is_one_kind and all(one.step_numbers for one in digests):
         return [{number: at for at, number in enumerate(one.step_numbers)} for one in digests]
@@ -92,16 +108,19 @@ def _numbered(digests: Sequence[RankDigest]) -> list[Positions] | None:
     spans = [_span(one, origin_ns) for one in digests]
     _, _, reference = min((one.step_start_us.size, one.path, at) for at, one in enumerate(digests))
     base = spans[reference]
-    found = []
+    numbered = []
     for span in spans:
         if span is None or base is None:
             return None
-        found.append(_by_clock(span, base))
-    return found
+        numbered.append(_by_clock(span, base))
+    return numbered
 
 
 def _span(digest: RankDigest, origin_ns: int) -> tuple[Floats, Floats] | None:
-    """Begin and end of each step on the wall clock, after an instant; null where the trace does not tell it."""
+    """Gives begin and end of each step on the wall clock.
+
+    Both are counted from ``origin_ns``. Null where the trace does not tell them.
+    """
     if digest.start_unix_ns is None:
         return None
     begin_us = digest.step_start_us + (digest.start_unix_ns - origin_ns) / 1e3
@@ -109,7 +128,10 @@ def _span(digest: RankDigest, origin_ns: int) -> tuple[Floats, Floats] | None:
 
 
 def _by_clock(steps: tuple[Floats, Floats], base: tuple[Floats, Floats]) -> Positions:
-    """The steps of a rank by the position of the step of the reference that they mostly lie in."""
+    """Finds the reference's step that each step mostly lies in.
+
+    Gives the steps of a rank by the position of that step.
+    """
     both_us = np.minimum(steps[1][:, None], base[1]) - np.maximum(steps[0][:, None], base[0])
     longer_us = np.maximum((steps[1] - steps[0])[:, None], base[1] - base[0])
     pairs = np.argwhere(both_us > _SAME * longer_us)

@@ -1,4 +1,7 @@
-"""Counts the defects that the reader tolerates in a file, and describes them in caveats."""
+"""Counts and describes the defects that the reader tolerates in a file.
+
+The descriptions are caveats.
+"""
 
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -51,7 +54,10 @@ class Damage(Counter[str]):
     """Counts of tolerated defects by kind, which every step of the reader adds to."""
 
     def caveats(self, total: int) -> "tuple[Caveat, ...]":
-        """One caveat per slug, in a file of which ``total`` events were read; messages of several kinds are joined."""
+        """Gives one caveat per slug.
+
+        ``total`` events were read from the file. Messages of several kinds are joined.
+        """
         from bottleneck.schema.analysis import Caveat  # noqa: PLC0415 - no worker that decodes events needs it
 
         messages: dict[str, list[str]] = {}

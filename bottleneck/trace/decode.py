@@ -1,9 +1,10 @@
-"""Decodes trace events into typed records: a whole chunk at once where it is clean, value by value where it is not.
+"""Decodes trace events into typed records.
 
-Every event keeps its ``args`` as raw text, and only those of categories that need them are decoded, by role. Measured
-and rejected: a union of structs tagged by `ph` (no faster); one tagged by `cat` with typed args inside (7 % less time
-where most events are ops, none elsewhere, and a second path for events of an unknown category or none); the collector
-on (4 % more); chunks below 512 KiB (more calls) and above 1 MiB (more memory).
+A clean chunk is decoded whole, any other value by value. Every event keeps its ``args`` as raw text, and only those of
+categories that need them are decoded, by role. Measured and rejected: a union of structs tagged by `ph` (no faster);
+one tagged by `cat` with typed args inside (7 % less time where most events are ops, none elsewhere, and a second path
+for events of an unknown category or none); the collector on (4 % more); chunks below 512 KiB (more calls) and above 1
+MiB (more memory).
 """
 
 import json
@@ -40,7 +41,10 @@ class Event(msgspec.Struct, gc=False):
 
 
 class ExactEvent(msgspec.Struct, gc=False):
-    """An Event whose start does not fit in a float: epoch microseconds with decimals have 19 digits."""
+    """An Event whose start does not fit in a float.
+
+    Epoch microseconds with decimals have 19 digits.
+    """
 
     ph: str = ""
     cat: str = ""
@@ -58,7 +62,10 @@ _Entry_co = TypeVar("_Entry_co", covariant=True)
 
 
 class OpArgs(msgspec.Struct, gc=False):
-    """Arguments of a framework op. Shapes stay text: most of them repeat, and only distinct ones are parsed."""
+    """Arguments of a framework op.
+
+    Shapes stay text: most of them repeat, and only distinct ones are parsed.
+    """
 
     external_id: int = msgspec.field(name="External id", default=ABSENT)
     sequence: int = msgspec.field(name="Sequence number", default=ABSENT)
@@ -129,7 +136,10 @@ EXACT_BELOW_US = 9.0e12
 
 
 class EventDecoder:
-    """Decodes lists of events; goes over to exact decimals, at twice the cost, when a start needs them."""
+    """A decoder of lists of events.
+
+    It goes over to exact decimals, at twice the cost, when a start needs them.
+    """
 
     def __init__(self) -> None:
         self._plain = msgspec.json.Decoder(list[Event])
@@ -153,7 +163,10 @@ class EventDecoder:
 
 
 class ListDecoder(Protocol[_Entry_co]):
-    """Reads lists of events: sound ones from their text, damaged ones from the values that were saved of them."""
+    """A reader of lists of events, sound or damaged.
+
+    Sound lists are read from their text, damaged ones from the values that were saved of them.
+    """
 
     def decode(self, text: bytes) -> Sequence[_Entry_co]:
         """The events of a JSON list; raises one of DECODE_ERRORS when it is damaged."""
@@ -173,7 +186,10 @@ class ArgsDecoder(Generic[Record]):
         self._decoder: msgspec.json.Decoder[Record] = msgspec.json.Decoder(kind)
 
     def columns(self, raws: Sequence[msgspec.Raw]) -> dict[str, Sequence[Any]]:
-        """Values by field name, one per raw text; values of the wrong type are absent, and counted."""
+        """Gives values by field name, one per raw text.
+
+        Values of the wrong type are absent, and counted.
+        """
         values = zip(*map(msgspec.structs.astuple, self._records(raws)), strict=True)
         return dict(zip(self._kind.__struct_fields__, values, strict=True))
 
@@ -198,7 +214,10 @@ class ArgsDecoder(Generic[Record]):
 
 
 def load_leniently(text: bytes) -> Any:
-    """JSON as Python reads it: raw control characters and lone surrogates pass, NaN and Infinity become null."""
+    """Reads JSON as Python does, with null for NaN and Infinity.
+
+    Raw control characters and lone surrogates pass.
+    """
     return _LENIENT.decode(text.decode("utf-8", errors="replace").strip())
 
 
@@ -206,7 +225,10 @@ _LENIENT = json.JSONDecoder(strict=False, parse_constant=lambda _: None)
 
 
 def from_mapping(kind: type[Record], values: object) -> Record:
-    """A record of the values that fit; numbers in strings count as numbers, values that do not fit are absent."""
+    """Makes a record of the values that fit.
+
+    Numbers in strings count as numbers. Values that do not fit are absent.
+    """
     if not isinstance(values, dict):
         return kind()
     fitting: dict[str, Any] = {}
@@ -234,7 +256,10 @@ def _fit(field: msgspec.structs.FieldInfo, value: object) -> dict[str, Any]:
 
 
 def _encoded(value: object) -> bytes:
-    """JSON in which an overflowing number such as 1e999 is null; an empty object for values nested too deeply."""
+    """Encodes a value as JSON, with null for overflowing numbers like 1e999.
+
+    Gives an empty object for values nested too deeply.
+    """
     try:
         return msgspec.json.encode(value)
     except UnicodeEncodeError:

@@ -1,7 +1,7 @@
-"""Copies a trace file with more events at the end of its list, block by block: the way back from tables to a trace.
+"""Copies a trace file with more events at the end of its list.
 
-Events that can be read are copied as they are written, damaged ones as the reader repairs them. No more than a block
-is held at a time.
+This is the way back from tables to a trace. Events that can be read are copied as they are written, damaged ones as the
+reader repairs them. The copy goes block by block: no more than a block is held at a time.
 """
 
 import json
@@ -33,9 +33,10 @@ class _RawDecoder:
 
 
 def extend_trace(path: Path, added: Iterable[bytes]) -> Iterator[bytes]:
-    """The text of a trace in blocks; ``added`` are blocks of JSON events, separated by commas, that follow its own.
+    """Yields the text of a trace in blocks, with events added.
 
-    Raises TraceError as ``read_trace`` does where the file holds no list of events.
+    ``added`` are blocks of JSON events, separated by commas, that follow its own. Raises TraceError as ``read_trace``
+    does where the file holds no list of events.
     """
     damage = Damage()
     document = TraceDocument(path, read_blocks(path, damage), damage, _RawDecoder())
@@ -54,7 +55,10 @@ def _blocks(document: "TraceDocument[msgspec.Raw]", added: Iterable[bytes]) -> I
 
 
 def _opening(header: bytes) -> bytes:
-    """The text before the first event: that of the file, or a sound one with the same values."""
+    """Gives the text before the first event.
+
+    It is that of the file, or a sound one with the same values.
+    """
     if not header:
         return b"[\n"
     try:
@@ -65,7 +69,10 @@ def _opening(header: bytes) -> bytes:
 
 
 def _closing(document: "TraceDocument[msgspec.Raw]") -> bytes:
-    """The text after the last event; what follows the end of the document is left out."""
+    """Gives the text after the last event.
+
+    What follows the end of the document is left out.
+    """
     if not document.header:
         return b"\n]\n"
     values = document.footer.rstrip(b"\0").strip().removeprefix(b",").lstrip()
@@ -85,7 +92,10 @@ def _loaded(text: bytes) -> dict[str, object]:
 
 
 def _dumped(value: object) -> bytes:
-    """JSON of ASCII characters, in which lone surrogates are escapes; an empty object for values nested too deeply."""
+    """Writes a value as JSON of ASCII characters.
+
+    Lone surrogates are escapes. Gives an empty object for values nested too deeply.
+    """
     try:
         return json.dumps(value, allow_nan=False).encode()
     except (RecursionError, ValueError):

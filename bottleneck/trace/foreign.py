@@ -1,4 +1,7 @@
-"""Recognises files that are not PyTorch traces; the reader raises its errors, which name the format and a remedy."""
+"""Recognises files that are not PyTorch traces.
+
+The reader raises its errors, which name the format and a remedy.
+"""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -36,7 +39,10 @@ _OF_NSIGHT_SYSTEMS = frozenset({".nsys-rep", ".qdrep", ".qdstrm"})
 
 
 def reject_by_magic(path: Path, first: bytes) -> None:
-    """Raises TraceError when the first bytes of the text are those of another format, and names it."""
+    """Raises TraceError when a file begins as another format does.
+
+    ``first`` are the first bytes of the text. The error names the format.
+    """
     if path.suffix in _OF_NSIGHT_SYSTEMS and b"\0" in first[:4096]:
         _reject(path, "a report of Nsight Systems", f"record the program with torch.profiler too, and {_EXPORT}")
     for magic, kind, fix in _MAGIC:
@@ -78,9 +84,10 @@ _CATEGORIES_OF = {
 
 
 def reject_json(path: Path, top: object, categories: Iterable[str]) -> NoReturn:
-    """Raises TraceError for JSON that holds no PyTorch work, and names its writer where that is known.
+    """Raises TraceError for JSON that holds no PyTorch work.
 
-    ``top`` holds the outermost keys, ``categories`` the raw categories of its events if it has any.
+    The error names the writer where that is known. ``top`` holds the outermost keys, ``categories`` the raw categories
+    of its events if it has any.
     """
     categories = list(categories)
     kind = _recognise(top, categories)
@@ -96,18 +103,21 @@ def reject_json(path: Path, top: object, categories: Iterable[str]) -> NoReturn:
 
 def _recognise(top: object, categories: list[str]) -> str | None:
     keys = set(top) if isinstance(top, Iterable) else set()
-    found = [kind for key, kind in _BY_KEY if key in keys]
-    found += [
+    writers = [kind for key, kind in _BY_KEY if key in keys]
+    writers += [
         kind
         for kind, starts in _CATEGORIES_OF.items()
         for start in starts.split()
         if any(category.startswith(start) or f",{start}" in category for category in categories)
     ]
-    return found[0] if found else None
+    return writers[0] if writers else None
 
 
 def reject_value(path: Path, text: bytes) -> NoReturn:
-    """Raises TraceError for JSON in which another value is in place of the list of events."""
+    """Raises TraceError for JSON without a list of events.
+
+    Another value is in its place.
+    """
     kinds = {b"{": "an object", b'"': "a string", b"n": "null", b"t": "true", b"f": "false"}
     if text[:1] == b"[":
         _reject(path, "a list of lists, such as a memory timeline", _EXPORT)

@@ -1,4 +1,7 @@
-"""Finds the module path and source line at any instant of a host thread, from Python frames; builds PLACES."""
+"""Finds module path and source line at any instant from Python frames.
+
+They are those of a host thread. Builds PLACES.
+"""
 
 import re
 import sys
@@ -87,7 +90,10 @@ _NEVER_NS = np.int64(np.iinfo(np.int64).min)
 
 
 class Labels(Struct, frozen=True):
-    """Row for row as the given instants: a code into ``labels`` (-1: unknown), and the start of that frame."""
+    """Code and start of the frame at each given instant.
+
+    The code is one into ``labels`` (-1: unknown).
+    """
 
     code: Integers
     labels: list[str]
@@ -102,18 +108,27 @@ class Places(Struct, frozen=True):
 
 
 class Frames(Struct, frozen=True):
-    """Python frames as trees, and the code of each one's name, row for row as the nest."""
+    """Python frames as trees, and the code of each one's name.
+
+    Both are row for row as the nest.
+    """
 
     nest: Nest
     name: Integers
 
     def at(self, thread: Integers, at_ns: Integers) -> tuple[Integers, Integers]:
-        """Row of the innermost frame at each instant (-1: none), and the start of that frame."""
+        """Finds the row of the innermost frame at each instant (-1: none).
+
+        The start of that frame comes with it.
+        """
         row = self.nest.innermost(thread, at_ns)
         return row, np.append(self.nest.start_ns, _NEVER_NS)[row]
 
     def names_at(self, thread: Integers, at_ns: Integers) -> tuple[Integers, Integers]:
-        """Name of the innermost frame at each instant (-1: none), and the start of that frame."""
+        """Finds the name of the innermost frame at each instant (-1: none).
+
+        The start of that frame comes with it.
+        """
         row, since_ns = self.at(thread, at_ns)
         return np.append(self.name, -1)[row], since_ns
 
@@ -123,9 +138,10 @@ _WRAPPER_SHARE = 0.8
 
 
 class Stacks:
-    """The Python frames of a trace by kind: modules, the user's own code, libraries of models; not internal ones.
+    """Python frames of a trace by kind.
 
-    Lines that our own recordings add are frames of the user's code that last as long as a line does.
+    Kinds are modules, the user's own code and libraries of models; internal frames have none. Lines that our own
+    recordings add are frames of the user's code that last as long as a line does.
     """
 
     def __init__(self, trace: Trace) -> None:
@@ -135,7 +151,10 @@ class Stacks:
 
     @cached_property
     def line_names(self) -> frozenset[int]:
-        """Names of frames that stand for a line; the others stand at the first line of their function."""
+        """Names of frames that stand for a line.
+
+        The other frames stand at the first line of their function.
+        """
         return frozenset(np.unique(names(self.trace, np.flatnonzero(is_any_of(self.trace, ("line",))))).tolist())
 
     @cached_property
@@ -155,17 +174,21 @@ class Stacks:
 
     @cached_property
     def wrapper(self) -> Integers:
-        """Names of the user's frame that nearly all of the time of the user's code is in; none where it is spread."""
+        """Names of the user's frame that holds nearly all their time.
+
+        None where the time of the user's code is spread.
+        """
         by_name = np.bincount(self.own.name, self.own.nest.self_ns, len(self.labels))
         return np.flatnonzero(by_name > _WRAPPER_SHARE * by_name.sum())
 
 
 def locate(stacks: Stacks, thread: Integers, at_ns: Integers) -> Places:
-    """Module path and source line at each instant of a host thread (a code of ``events.thread``).
+    """Finds module path and source line at each given instant.
 
-    The path is that of the nn.Module frames open at that instant. The source is the innermost frame of the user's own
-    code; on threads that run none of it, such as a server's, and below a line that holds nearly all of the user's time,
-    the innermost frame of a library of models.
+    The instants are those of a host thread; ``thread`` holds codes of ``events.thread``. The path is that of the
+    nn.Module frames open at that instant. The source is the innermost frame of the user's own code; on threads that run
+    none of it, such as a server's, and below a line that holds nearly all of the user's time, the innermost frame of a
+    library of models.
     """
     if not any(rows.size for rows in stacks.rows.values()):
         nowhere = Labels(np.broadcast_to(np.int64(-1), thread.shape), [], np.broadcast_to(_NEVER_NS, thread.shape))
@@ -174,7 +197,10 @@ def locate(stacks: Stacks, thread: Integers, at_ns: Integers) -> Places:
 
 
 def frames_at(stacks: Stacks, thread: Integers, at_ns: Integers) -> tuple[Integers, Integers]:
-    """Name (a code of ``stacks.labels``, -1: none) and start of the frame that ``locate`` takes the source from."""
+    """Finds the frame from which ``locate`` takes the source.
+
+    Gives its name (a code of ``stacks.labels``, -1: none) and its start.
+    """
     name, since_ns = stacks.own.names_at(thread, at_ns)
     asked = np.flatnonzero((name < 0) | np.isin(name, stacks.wrapper))
     if len(asked):
@@ -185,14 +211,17 @@ def frames_at(stacks: Stacks, thread: Integers, at_ns: Integers) -> tuple[Intege
 
 
 def _rows_by_kind(trace: Trace, labels: list[str]) -> dict[int, Integers]:
-    """Events of each kind of frame but INTERNAL, which is nearly all of them; a name is judged once."""
+    """Groups the rows of frame events by kind.
+
+    INTERNAL frames, which are nearly all, are left out. A name is judged once.
+    """
     rows = np.flatnonzero(is_any_of(trace, ("python", "line")))
     name = names(trace, rows)
     kinds = np.full(len(labels), INTERNAL, dtype=np.int8)
     for used in np.flatnonzero(np.bincount(name, minlength=len(labels))).tolist():
         kinds[used] = kind_of_frame(labels[used])
     kind = kinds[name]
-    return {each: rows[kind == each] for each in (MODULE, OWN, MODEL_LIBRARY)}
+    return {wanted: rows[kind == wanted] for wanted in (MODULE, OWN, MODEL_LIBRARY)}
 
 
 def frames_of(trace: Trace, rows: Integers) -> Frames:
@@ -226,14 +255,14 @@ def _sources(stacks: Stacks, thread: Integers, at_ns: Integers) -> Labels:
     labels = stacks.labels
     name, since_ns = frames_at(stacks, thread, at_ns)
     text = {
-        each: short_source(labels[each], is_line=each in stacks.line_names)
-        for each in np.flatnonzero(np.bincount(name[name >= 0])).tolist()
+        used: short_source(labels[used], is_line=used in stacks.line_names)
+        for used in np.flatnonzero(np.bincount(name[name >= 0])).tolist()
     }
     sources = sorted(set(text.values()))
     position = {source: code for code, source in enumerate(sources)}
     code = np.full(len(labels) + 1, -1, dtype=np.int64)
-    for each, source in text.items():
-        code[each] = position[source]
+    for used, source in text.items():
+        code[used] = position[source]
     return Labels(code[name], sources, since_ns)
 
 
@@ -276,8 +305,8 @@ def _table(stacks: Stacks, thread: Integers, at_ns: Integers, calls: Frames) -> 
     start = np.flatnonzero(np.concatenate(([True], (np.diff(codes) != 0).any(axis=0))))
     # Where a thread's last frame has ended it is nowhere: each stretch of a known place ends at another row of its own.
     end = np.append(start[1:], len(thread) - 1)
-    known = (codes[1:3, start] >= 0).any(axis=0)
-    start, end = start[known], end[known]
+    is_known = (codes[1:3, start] >= 0).any(axis=0)
+    start, end = start[is_known], end[is_known]
     table = pd.DataFrame(
         {
             "thread": category(thread[start], list(stacks.trace.events["thread"].cat.categories)),
@@ -292,7 +321,10 @@ def _table(stacks: Stacks, thread: Integers, at_ns: Integers, calls: Frames) -> 
 
 
 def _frames(stacks: Stacks, thread: Integers, at_ns: Integers, calls: Frames) -> tuple[Integers, list[str]]:
-    """Code of the function at each instant and the texts: 'main', or 'main > sleep' inside a long call."""
+    """Gives the code of the function at each instant, and the texts.
+
+    A text reads 'main', or 'main > sleep' inside a long call.
+    """
     outer, since_ns = frames_at(stacks, thread, at_ns)
     inner, called_ns = calls.names_at(thread, at_ns)
     inner = np.where(called_ns >= since_ns, inner, -1)
@@ -305,7 +337,10 @@ def _frames(stacks: Stacks, thread: Integers, at_ns: Integers, calls: Frames) ->
 
 
 def _text(labels: list[str], outer: int, inner: int) -> str:
-    """Both names from their codes plus one; empty where no function of the program is known."""
+    """Joins both names from their codes plus one.
+
+    Empty where no function of the program is known.
+    """
     function = function_of(labels[outer - 1]) if outer else ""
     match = BUILT_IN_CALL.match(labels[inner - 1]) if inner else None
     return f"{function} > {match['name']}" if function and match else function

@@ -1,4 +1,7 @@
-"""Measures what is missing or odd in a trace: launches and their kernels, lost work, ids, overlaps; judges nothing."""
+"""Measures what is missing or odd in a trace.
+
+That is launches and their kernels, lost work, ids and overlaps. It judges nothing.
+"""
 
 import re
 from collections import Counter
@@ -29,7 +32,10 @@ _ROUNDING_NS = 1_000
 def measure_integrity(
     trace: Trace, window: Window, ops: pd.DataFrame, kernels: pd.DataFrame, captured: pd.DataFrame
 ) -> Integrity:
-    """Returns the counts of what is missing or odd; ``ops`` and ``kernels`` are the tables made from the trace."""
+    """Counts what is missing or odd in a trace.
+
+    ``ops`` and ``kernels`` are the tables made from the trace.
+    """
     over_us = trace.events["dur_us"].to_numpy()[ops["event"].to_numpy()] - ops["dur_us"].to_numpy()
     over_us = over_us[over_us > _ROUNDING_NS / 1e3]
     of_host = Integrity(
@@ -66,7 +72,10 @@ def have_run(trace: Trace, rows: Integers) -> Flags:
 
 
 def kernel_launches(trace: Trace, captured: pd.DataFrame) -> tuple[Integers, Flags, Flags]:
-    """Rows in LAUNCH_ARGS of the calls that each launch a kernel; which of them entered a graph, and which lost it."""
+    """Finds rows in LAUNCH_ARGS of the calls that each launch a kernel.
+
+    Marks which of them entered a graph, and which lost their kernel.
+    """
     rows = np.flatnonzero(launches_of_kind(trace, "launch"))
     missing = ~have_run(trace, rows)
     entered = missing & trace.launch_args["event"].iloc[rows].isin(captured["event"]).to_numpy(bool)
@@ -74,7 +83,10 @@ def kernel_launches(trace: Trace, captured: pd.DataFrame) -> tuple[Integers, Fla
 
 
 def _count_launches(trace: Trace, window: Window, rows: Integers, entered: Flags, lost: Flags) -> LaunchCounts:
-    """Counts of launches without kernels by position; all are 0 in a trace without launches."""
+    """Counts launches without kernels by position.
+
+    All counts are 0 in a trace without launches.
+    """
     at_ns = starts_ns(trace, trace.launch_args["event"].to_numpy()[rows])
     served_ns = at_ns[~(entered | lost)]
     first_ns, last_ns = (served_ns.min(), served_ns.max()) if len(served_ns) else (np.iinfo(np.int64).max,) * 2
@@ -107,13 +119,19 @@ def _bare_steps(window: Window, at_ns: Integers, lost: Flags) -> tuple[str, ...]
 
 
 def _repeats(ids: Integers) -> int:
-    """Number of ids that an earlier row has too; those of kernels of one graph replay are equal by nature."""
+    """Counts ids that an earlier row has too.
+
+    Those of kernels of one graph replay are equal by nature.
+    """
     stated = ids[ids > 0]
     return len(stated) - len(np.unique(stated))
 
 
 def _overlaps_ns(trace: Trace) -> Integers:
-    """Overlaps of device work with the next on its stream, which a queue in order does not allow."""
+    """Gives overlaps of device work with the next on its stream.
+
+    A queue in order does not allow them.
+    """
     event = trace.device_args["event"].to_numpy()
     event = event[np.lexsort((starts_ns(trace, event), threads(trace, event)))]
     track, start_ns, end_ns = threads(trace, event), starts_ns(trace, event), ends_ns(trace, event)
@@ -128,7 +146,10 @@ _DIFFERENT = 0.5
 
 
 def _compare_replays(trace: Trace, kernels: pd.DataFrame) -> GraphReplays | None:
-    """Graph replays that hold fewer kernels than others of their graph; null where a profiler keeps all, or without."""
+    """Counts graph replays that hold fewer kernels than others of their graph.
+
+    Null where a profiler keeps all kernels, or the trace has no replays.
+    """
     if not has_trait(trace.flavour, LOSES_OF_REPLAYS):
         return None
     replayed = (kernels["replayed"] & kernels["launch"].notna() & (kernels["kind"] == "compute")).to_numpy(bool)
@@ -142,7 +163,10 @@ def _compare_replays(trace: Trace, kernels: pd.DataFrame) -> GraphReplays | None
 
 
 def _lost_of_graphs(replays: Sequence[Counter[int]]) -> GraphReplays:
-    """Counts of the kernels that are missing from replays: each is of the graph of the largest that holds all of it."""
+    """Counts the kernels that are missing from graph replays.
+
+    Each replay is of the graph of the largest replay that holds all of it.
+    """
     graphs: list[list[Counter[int]]] = []
     for replay in sorted(replays, key=lambda replay: -replay.total()):
         for graph in graphs:
@@ -169,9 +193,10 @@ _FEWEST_IDS = 4
 
 
 def id_density(trace: Trace) -> float | None:
-    """One over the median distance between neighbouring ids of ops: 1 where they follow one another.
+    """Gives the density of ids: 1 where ops follow one another.
 
-    That of External ids or of autograd's sequence numbers, whichever is closer; null where there are too few ids.
+    It is one over the median distance between neighbouring ids: External ids or autograd's sequence numbers, whichever
+    is closer. Null where there are too few ids.
     """
     densities = []
     for column in ("external_id", "sequence"):
@@ -202,10 +227,11 @@ def find_losses(trace: Trace, ops: pd.DataFrame, kernels: pd.DataFrame, captured
 
 
 def _holes(trace: Trace, kernels: pd.DataFrame, captured: pd.DataFrame) -> Flags:
-    """Marks rows of KERNELS before which the device was idle because work of the same queue is missing.
+    """Marks rows of KERNELS before which work of the queue is missing.
 
-    A device starts the next piece of a queue at once. So where it was idle although that was queued, and both pieces
-    belong to one graph replay, or launches between theirs have no kernel, the missing work ran meanwhile.
+    The device was idle there. A device starts the next piece of a queue at once. So where it was idle although that was
+    queued, and both pieces belong to one graph replay, or launches between theirs have no kernel, the missing work ran
+    meanwhile.
     """
     called, _, lost = kernel_launches(trace, captured)
     lost_us = np.sort(trace.events["ts_us"].to_numpy()[trace.launch_args["event"].to_numpy()[called[lost]]])

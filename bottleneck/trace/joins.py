@@ -1,4 +1,7 @@
-"""Joins of event tables: by ids that may repeat, by correlation of launches and device work, and views of EVENTS."""
+"""Joins event tables, and gives views of EVENTS.
+
+The joins are by ids that may repeat, and by correlation of launches and device work.
+"""
 
 import re
 from collections.abc import Sequence
@@ -13,19 +16,28 @@ from bottleneck.trace.nesting import to_ns
 
 
 class Match(Struct, frozen=True):
-    """Rows with the requested id, -1 where there is none: the latest at or before the instant, and the first of all."""
+    """Rows with the requested id, -1 where there is none.
+
+    They are the latest at or before the instant, and the first of all.
+    """
 
     before: Integers
     first: Integers
 
     @property
     def nearest(self) -> Integers:
-        """The latest row before the instant, or the first one where all come after it."""
+        """The latest row before the instant.
+
+        The first one where all come after it.
+        """
         return np.where(self.before >= 0, self.before, self.first)
 
 
 def match_latest(key: Integers, at_ns: Integers, query_key: Integers, query_ns: Integers) -> Match:
-    """For each query (``query_key``, ``query_ns``), the matching rows (``key``, ``at_ns``); keys below 0 are null."""
+    """Finds the matching rows for each query.
+
+    A query is (``query_key``, ``query_ns``), a row is (``key``, ``at_ns``). Keys below 0 are null.
+    """
     rows = np.lexsort((at_ns, key))
     rows = rows[np.searchsorted(key[rows], 0) :]
     low = np.searchsorted(key[rows], query_key, side="left")
@@ -79,10 +91,11 @@ def events_of(trace: Trace, category: str) -> Integers:
 
 
 def find_launches(trace: Trace) -> Integers:
-    """Row in LAUNCH_ARGS of the call that issued each row of DEVICE_ARGS, -1 where the trace does not hold it.
+    """Finds the call that issued each row of DEVICE_ARGS.
 
-    Of several calls with the same correlation the latest before the work counts, or the first when all of them come
-    after it: the clocks of host and device differ by up to 200 us, so order in time alone proves nothing.
+    It is a row in LAUNCH_ARGS, -1 where the trace does not hold it. Of several calls with the same correlation the
+    latest before the work counts, or the first when all of them come after it: the clocks of host and device differ by
+    up to 200 us, so order in time alone proves nothing.
     """
     called, issued = trace.launch_args, trace.device_args
     return match_latest(

@@ -1,9 +1,10 @@
-"""Maps kernel names to families, engines and math dtypes by the table ``kernels.tsv``; the first match wins.
+"""Maps kernel names to families, engines and math dtypes.
 
-No profiler records which units a kernel ran on, so its name is the only evidence: on one A100 the same fp32 product may
-run as TF32 on tensor cores or on the plain units, an eight-fold difference in the peak that applies. The rows on matrix
-products, convolutions and attention resolve every such kernel of the public traces that they were tuned on; rows for
-names that none of those traces holds follow vendors' documents and are called "published".
+The table is ``kernels.tsv``; the first match wins. No profiler records which units a kernel ran on, so its name is the
+only evidence: on one A100 the same fp32 product may run as TF32 on tensor cores or on the plain units, an eight-fold
+difference in the peak that applies. The rows on matrix products, convolutions and attention resolve every such kernel
+of the public traces that they were tuned on; rows for names that none of those traces holds follow vendors' documents
+and are called "published".
 """
 
 import csv
@@ -22,9 +23,10 @@ _OF_CONVOLUTION = "^(?=.*(?:fprop|dgrad|wgrad|cudnn|conv)).*"
 
 
 class KernelTraits(Struct, frozen=True):
-    """Traits known from a kernel's name: family, engine ('matrix', 'vector', 'none'; null: unknown), math dtype.
+    """Family, engine and math dtype known from a kernel's name.
 
-    An ``auxiliary`` kernel moves or rearranges data for another one and carries no FLOPs of its own.
+    The engine is 'matrix', 'vector' or 'none'. Null means unknown. An ``auxiliary`` kernel moves or rearranges data for
+    another one and carries no FLOPs of its own.
     """
 
     family: str
@@ -34,7 +36,10 @@ class KernelTraits(Struct, frozen=True):
 
 
 class KernelRule(Struct, frozen=True):
-    """A regular expression over lower-case names, the traits of what matches, and an example that it first matches."""
+    """A regular expression over lower-case names, with traits and an example.
+
+    The traits are those of names that match. The example is one that the expression is the first to match.
+    """
 
     pattern: str
     traits: KernelTraits
@@ -51,7 +56,10 @@ def kernel_rules() -> tuple[KernelRule, ...]:
 
 
 def _rules_of(row: dict[str, str]) -> Iterator[KernelRule]:
-    """The rule of a row, behind that of convolutions where it has an example of one."""
+    """Yields the rule of a row, after that of convolutions.
+
+    There is a rule of convolutions where the row has an example of one.
+    """
     traits = KernelTraits(row["family"], row["engine"] or None, row["math_dtype"] or None, bool(row["auxiliary"]))
     if row["convolution"]:
         convolution = KernelTraits("convolution", traits.engine, traits.math_dtype)
@@ -64,11 +72,17 @@ _OTHER = KernelTraits("other")
 
 @cache
 def _compiled() -> tuple[tuple[re.Pattern[str], KernelTraits], ...]:
-    """The patterns of the rows, compiled at the first name: most reports of a CPU need none of them."""
+    """Compiles the patterns of the rows, at the first name.
+
+    Most reports of a CPU need none of them.
+    """
     return tuple((re.compile(rule.pattern), rule.traits) for rule in kernel_rules())
 
 
 def describe_kernel(name: str) -> KernelTraits:
-    """The traits of the first row that matches a kernel's name; family 'other' and no more when none matches."""
+    """Gives the traits of the first row that matches a kernel's name.
+
+    Family 'other' and no more when none matches.
+    """
     text = name[:NAME_LIMIT].lower()
     return next((traits for pattern, traits in _compiled() if pattern.search(text)), _OTHER)

@@ -1,7 +1,8 @@
-"""Links EVENTS to OPS, KERNELS and PLACES: the op, module, line and step that issued each piece of device work.
+"""Links EVENTS to OPS, KERNELS and PLACES.
 
-While a stream is captured, its launches enter a graph and run only when that is replayed. A replay knows no ops, but
-the captured launches lie inside the ops that made them.
+The op, module, line and step that issued each piece of device work are found. While a stream is captured, its launches
+enter a graph and run only when that is replayed. A replay knows no ops, but the captured launches lie inside the ops
+that made them.
 
 A kernel is tied to the host call that issued it by correlation, and the call to the innermost op that was open on its
 thread. The join by 'External id' is a fallback: in traces of PyTorch 1.12 to 2.2 it is a copy of the correlation, and
@@ -40,9 +41,10 @@ from bottleneck.trace.vendors import ONE_PER_CALL, copy_columns, first_word, has
 
 
 def find_captured(trace: Trace, trees: OpTree) -> pd.DataFrame:
-    """CAPTURED: the launches between the beginning and the end of a capture of which the trace holds no device work.
+    """Builds CAPTURED: launches during a capture without device work.
 
-    Backward passes are captured from the threads of autograd, so launches of every thread count.
+    A capture lasts from its beginning to its end; the trace holds no device work of these launches. Backward passes are
+    captured from the threads of autograd, so launches of every thread count.
     """
     event = trace.launch_args["event"].to_numpy()
     start_ns = starts_ns(trace, event)
@@ -65,16 +67,19 @@ def find_captured(trace: Trace, trees: OpTree) -> pd.DataFrame:
 
 
 def _kernels(trace: Trace, rows: Integers) -> dict[str, object]:
-    """Name of each launched kernel, and its traits; a CUDA launch does not record it."""
+    """Gives the name and traits of each launched kernel.
+
+    A CUDA launch does not record the name.
+    """
     column = trace.launch_args["kernel"].iloc[rows].cat
     traits = [describe_kernel(label) for label in column.categories]
     codes = column.codes.to_numpy()
-    families = sorted({each.family for each in traits})
-    family = np.array([*(families.index(each.family) for each in traits), -1], dtype=np.int64)
+    families = sorted({trait.family for trait in traits})
+    family = np.array([*(families.index(trait.family) for trait in traits), -1], dtype=np.int64)
     return {
         "name": category(codes, list(column.categories)),
         "family": category(family[codes], families),
-        "auxiliary": np.array([*(each.auxiliary for each in traits), False], dtype=bool)[codes],
+        "auxiliary": np.array([*(trait.auxiliary for trait in traits), False], dtype=bool)[codes],
     }
 
 
@@ -87,11 +92,12 @@ _DEVICE_RESTS = 0.5
 
 
 def _find_one_offs(trace: Trace, window: Window, kernels: pd.DataFrame) -> Integers:
-    """Rows in EVENTS of calls into the driver that are paid once and not in every step, in the order of the trace.
+    """Finds calls into the driver that are paid only once.
 
-    Each is the first launch of its kernel, or the first call of its name and far longer than others of that, and takes
-    milliseconds beside a device that rests: creation of a context, start of a library, loading of a kernel, memory that
-    the allocator keeps. How long the window is does not matter, so that all ranks of a job call it the same.
+    Gives rows in EVENTS, in the order of the trace. Each is the first launch of its kernel, or the first call of its
+    name and far longer than others of that, and takes milliseconds beside a device that rests: creation of a context,
+    start of a library, loading of a kernel, memory that the allocator keeps. How long the window is does not matter, so
+    that all ranks of a job call it the same.
     """
     rows = np.flatnonzero((trace.events["category"] == "runtime").to_numpy())
     start_us, dur_us = (trace.events[column].to_numpy()[rows] for column in ("ts_us", "dur_us"))
@@ -121,7 +127,10 @@ _BY_KIND = {kind: KernelTraits(kind, "none") for kind in ("copy", "fill", "colle
 
 
 class _Issued(Struct, frozen=True):
-    """Device work in the order of KERNELS: rows in DEVICE_ARGS, EVENTS, LAUNCH_ARGS and OPS (-1: none)."""
+    """Device work in the order of KERNELS.
+
+    Rows are in DEVICE_ARGS, EVENTS, LAUNCH_ARGS and OPS (-1: none).
+    """
 
     args: Integers
     event: Integers
@@ -146,10 +155,11 @@ def _check_devices(trace: Trace) -> None:
 
 @returns_memory
 def link(trace: Trace, window: Window) -> Linked:
-    """OPS, KERNELS and PLACES of a trace, the share of device time whose op is known, and what is missing or odd.
+    """Builds OPS, KERNELS and PLACES of a trace.
 
-    A trace without device work gets one row of KERNELS per op, with the op's self time. Events that lie outside the
-    window are linked too; only their step is null.
+    Also gives the share of device time whose op is known, and what is missing or odd. A trace without device work gets
+    one row of KERNELS per op, with the op's self time. Events that lie outside the window are linked too; only their
+    step is null.
     """
     _check_devices(trace)
     trace = _without_host_collectives(_clip_open_spans(trace, window))
@@ -192,7 +202,7 @@ def link(trace: Trace, window: Window) -> Linked:
 
 
 def _clip_open_spans(trace: Trace, window: Window) -> Trace:
-    """The trace with annotations that are open at the last step mark of a recording cut there.
+    """Cuts annotations that are open at a recording's last step mark.
 
     The harness closes its window in a hook inside the optimizer's step. The profiler then writes that this annotation
     lasted until all was collected: up to 100 times as long as it did.
@@ -208,7 +218,10 @@ def _clip_open_spans(trace: Trace, window: Window) -> Trace:
 
 
 def _without_host_collectives(trace: Trace) -> Trace:
-    """The trace without collectives of host threads where a device works: there they are no part of the timeline."""
+    """Gives the trace without collectives of host threads.
+
+    Only where a device works: there they are no part of the timeline.
+    """
     is_collective = is_any_of(trace, ("collective",), trace.op_args["event"].to_numpy())
     if trace.device_args.empty or not is_collective.any():
         return trace
@@ -216,7 +229,10 @@ def _without_host_collectives(trace: Trace) -> Trace:
 
 
 def _issue(trace: Trace, trees: OpTree) -> _Issued:
-    """All device work, sorted by start, then longer first, then in the order in which it was issued."""
+    """Gives all device work in order.
+
+    Sorted by start, then longer first, then in the order in which it was issued.
+    """
     event = trace.device_args["event"].to_numpy()
     correlation = as_integers(trace.device_args["correlation"])
     start_ns, dur_us = starts_ns(trace, event), trace.events["dur_us"].to_numpy()[event]
@@ -231,10 +247,10 @@ def _issue(trace: Trace, trees: OpTree) -> _Issued:
 
 
 def _by_interval(trace: Trace, trees: OpTree, launch: Integers) -> Integers:
-    """The innermost op open at the start of each call, -1 where there is none.
+    """Finds the innermost op open at the start of each call.
 
-    No slack is given at an op's end, not even in traces of whole microseconds: in all of the public ones it would make
-    one link, and that to the wrong op.
+    -1 where there is none. No slack is given at an op's end, not even in traces of whole microseconds: in all of the
+    public ones it would make one link, and that to the wrong op.
     """
     op = np.full(len(launch), -1, dtype=np.int64)
     called = np.flatnonzero(launch >= 0)
@@ -252,7 +268,10 @@ def _by_external_id(trace: Trace, trees: OpTree, args: Integers) -> Integers:
 
 
 def _replayed(trace: Trace, args: Integers, launch: Integers) -> Flags:
-    """True for work of a replayed graph: by its graph id, its call's name, or many kernels under one call."""
+    """Marks work of a replayed graph.
+
+    It is known by its graph id, its call's name, or many kernels under one call.
+    """
     by_name = np.append(launches_of_kind(trace, "graph_launch"), False)[launch]
     by_graph = as_integers(trace.device_args["graph"])[args] > 0
     if not has_trait(trace.flavour, ONE_PER_CALL):
@@ -264,12 +283,15 @@ def _replayed(trace: Trace, args: Integers, launch: Integers) -> Flags:
 
 def _part(places: Places, rows: slice) -> Places:
     return Places(
-        *(Labels(each.code[rows], each.labels, each.since_ns[rows]) for each in (places.module, places.source))
+        *(Labels(labels.code[rows], labels.labels, labels.since_ns[rows]) for labels in (places.module, places.source))
     )
 
 
 def _places_of_kernels(of_ops: Places, of_strays: Places, op: Integers, stray: Integers) -> Places:
-    """Places of the issuing ops, or of the call itself where it lies outside any op."""
+    """Gives the places of the issuing ops.
+
+    That of the call itself where it lies outside any op.
+    """
 
     def merged(ops: Labels, strays: Labels) -> Labels:
         code = np.append(ops.code, -1)[op]
@@ -320,7 +342,10 @@ def _copies(trace: Trace, event: Integers) -> dict[str, object]:
 
 
 def _modules_or_marks(module: Labels, marks: pd.Series, replayed: Flags) -> tuple[Integers, Sequence[str]]:
-    """Codes and labels of modules; of replayed work without one, those of the marks set as its graph was captured."""
+    """Gives codes and labels of modules, or of marks.
+
+    Marks stand for replayed work without a module; they are those set as its graph was captured.
+    """
     mark = marks.cat.codes.to_numpy().astype(np.int64)
     marked = replayed & (module.code < 0) & (mark >= 0)
     if not marked.any():
@@ -330,10 +355,11 @@ def _modules_or_marks(module: Labels, marks: pd.Series, replayed: Flags) -> tupl
 
 
 def _grid(trace: Trace, args: pd.DataFrame, call: Integers) -> dict[str, object]:
-    """Blocks, threads per block and registers per thread; null where the trace has a zero for want of a number.
+    """Gives blocks, threads per block and registers per thread.
 
-    One trace of an MI300X has a grid of (0, 0, 0) for every kernel: no reason to call its kernels small. A call that
-    takes a grid in threads reports it so: that of HIP which hipBLASLt and MIOpen use.
+    Null where the trace has a zero for want of a number. One trace of an MI300X has a grid of (0, 0, 0) for every
+    kernel: no reason to call its kernels small. A call that takes a grid in threads reports it so: that of HIP which
+    hipBLASLt and MIOpen use.
     """
     shape = {name: args[name].mask(args[name] == 0) for name in ("blocks", "threads", "registers")}
     in_threads = (call >= 0) & text_matches(trace.events["name"], lambda name: first_word("grid", name), rows=call)
@@ -343,25 +369,28 @@ def _grid(trace: Trace, args: pd.DataFrame, call: Integers) -> dict[str, object]
 
 
 def _traits(trace: Trace, issued: _Issued) -> dict[str, object]:
-    """The columns that the name and the kind of device work decide; each distinct name is judged once."""
+    """Gives the columns that name and kind of device work decide.
+
+    Each distinct name is judged once.
+    """
     labels = trace.events["name"].cat.categories
     used, row = np.unique(names(trace, issued.event), return_inverse=True)
-    known = [describe_kernel(labels[code]) for code in used.tolist()]
-    traits = [*known, *_BY_KIND.values()]
+    of_names = [describe_kernel(labels[code]) for code in used.tolist()]
+    traits = [*of_names, *_BY_KIND.values()]
     kinds = list(trace.events["category"].cat.categories)
     kind = trace.events["category"].cat.codes.to_numpy()[issued.event]
     is_marked = trace.device_args["collective"].notna().to_numpy()[issued.args]
-    for position, each in enumerate(_BY_KIND):
-        is_kind = kind == kinds.index(each) if each in kinds else np.zeros(len(kind), dtype=bool)
-        is_each = is_kind | is_marked if each == "collective" else is_kind & ~is_marked
-        row = np.where(is_each, len(known) + position, row)
-    is_collective = np.array([each.family == "collective" for each in traits], dtype=bool)[row]
-    words = ["compute" if each == "kernel" else each for each in kinds]
+    for position, work_kind in enumerate(_BY_KIND):
+        is_kind = kind == kinds.index(work_kind) if work_kind in kinds else np.zeros(len(kind), dtype=bool)
+        is_each = is_kind | is_marked if work_kind == "collective" else is_kind & ~is_marked
+        row = np.where(is_each, len(of_names) + position, row)
+    is_collective = np.array([trait.family == "collective" for trait in traits], dtype=bool)[row]
+    words = ["compute" if word == "kernel" else word for word in kinds]
     return {
         "kind": _of_words([*words, "collective"], np.where(is_collective, len(words), kind)),
-        "auxiliary": np.array([each.auxiliary for each in traits], dtype=bool)[row],
+        "auxiliary": np.array([trait.auxiliary for trait in traits], dtype=bool)[row],
         **{
-            name: _of_words([getattr(each, name) for each in traits], row)
+            name: _of_words([getattr(trait, name) for trait in traits], row)
             for name in ("family", "engine", "math_dtype")
         },
     }
@@ -375,7 +404,10 @@ def _of_words(words: Sequence[str | None], rows: Integers) -> pd.Categorical:
 
 
 def _reasons(trace: Trace, issued: _Issued) -> Integers:
-    """Code of the reason in _REASONS for which each row has no op; -1 where it has one."""
+    """Gives the reason for which each row has no op.
+
+    It is a code in _REASONS, -1 where the row has an op.
+    """
     launched, correlated = issued.launch >= 0, as_integers(trace.device_args["correlation"])[issued.args] >= 0
     conditions = [
         issued.op >= 0,
@@ -388,7 +420,10 @@ def _reasons(trace: Trace, issued: _Issued) -> Integers:
 
 
 def _host_kernels(ops: pd.DataFrame, collective: Flags) -> pd.DataFrame:
-    """KERNELS of a trace without device work, row for row as OPS; some of them are collectives."""
+    """Builds KERNELS of a trace without device work.
+
+    It is row for row as OPS. Some rows are collectives.
+    """
     rows = np.arange(len(ops))
     none = np.full(len(ops), -1)
     unknown = ("engine", "math_dtype", "copy_way", "host_memory", "unlinked")

@@ -1,4 +1,7 @@
-"""Reads the metadata of a trace file: device, versions, rank, wall clock, and the vendor of its profiler."""
+"""Reads the metadata of a trace file.
+
+That is device, versions, rank, wall clock, and the vendor of its profiler.
+"""
 
 import itertools
 import json
@@ -27,7 +30,10 @@ _LOGS = ("ERROR", "WARNING")
 
 
 class Metadata(Struct, frozen=True):
-    """The top-level keys that we use; ``following`` holds the rank of each trace behind this one in the file."""
+    """The top-level keys that we use.
+
+    ``following`` holds the rank of each trace behind this one in the file.
+    """
 
     keys: frozenset[str]
     devices: tuple[DeviceProperties, ...]
@@ -45,7 +51,10 @@ class Metadata(Struct, frozen=True):
 
 
 def read_metadata(header: bytes, footer: bytes, damage: Damage) -> Metadata:
-    """Metadata from the text before the event list and after it; values of the wrong type are ignored."""
+    """Reads metadata from the text around the event list.
+
+    Values of the wrong type are ignored.
+    """
     below, following = _load_footer(header, footer, damage)
     top = {**_load_header(header, damage), **below}
     given = top.get("distributedInfo")
@@ -100,17 +109,18 @@ _MOST_FOLLOWING = 64
 
 
 def _ranks_of(text: str) -> tuple[int | None, ...]:
-    """The rank of each trace in the text that follows one, null where it states none; empty where none follows.
+    """Gives the rank of each trace in the text that follows one.
 
-    Kineto writes what it knows of the job before the list of events.
+    Null where a trace states none, empty where none follows. Kineto writes what it knows of the job before the list of
+    events.
     """
     if not text.lstrip().startswith("{"):
         return ()
     ranks: list[int | None] = []
     rank: int | None = None
-    for found in _LIST_OR_RANK.finditer(text):
-        if found[1] is not None:
-            rank = int(found[1])
+    for match in _LIST_OR_RANK.finditer(text):
+        if match[1] is not None:
+            rank = int(match[1])
         elif len(ranks) < _MOST_FOLLOWING:
             ranks.append(rank)
             rank = None
@@ -118,7 +128,10 @@ def _ranks_of(text: str) -> tuple[int | None, ...]:
 
 
 def several_traces(metadata: Metadata) -> tuple[Caveat, ...]:
-    """A caveat on traces that follow the first one in the file, of which nothing is read."""
+    """Gives a caveat on traces that follow the first one.
+
+    They are in the same file, and nothing of them is read.
+    """
     if not metadata.following:
         return ()
     several = len(metadata.following) + 1
@@ -168,16 +181,19 @@ _MOST_GROUPS, _MOST_RANKS = 65_536, 1_048_576
 
 
 def _process_groups(given: object) -> tuple[ProcessGroup, ...]:
-    """The groups that list their name, by name; a list of ranks that is no list of whole numbers counts as none."""
-    found: dict[str, ProcessGroup] = {}
+    """Gives the groups that list their name, by name.
+
+    A list of ranks that is no list of whole numbers counts as none.
+    """
+    groups: dict[str, ProcessGroup] = {}
     for entry in itertools.islice(given, _MOST_GROUPS) if isinstance(given, list) else ():
         name = entry.get("pg_name") if isinstance(entry, Mapping) else None
         if isinstance(name, str | int):
             ranks = _ranks(entry.get("ranks"))
             size = _whole(entry.get("pg_size"))
             name, description = _shown(str(name)), _shown(str(entry.get("pg_desc") or ""))
-            found[name] = ProcessGroup(name, description, len(ranks) if size is None else max(size, 0), ranks)
-    return tuple(found.values())
+            groups[name] = ProcessGroup(name, description, len(ranks) if size is None else max(size, 0), ranks)
+    return tuple(groups.values())
 
 
 def _ranks(given: object) -> tuple[int, ...]:
@@ -197,22 +213,25 @@ def _facts(top: Mapping[str, object], distributed: Mapping[str, object]) -> dict
 
 
 def _logs(top: Mapping[str, object]) -> dict[str, str]:
-    """The first line of each log, without time and place, and how many more there are."""
-    found = {}
+    """Gives the first line of each log, without time and place.
+
+    It ends in how many more lines there are.
+    """
+    texts = {}
     for level in _LOGS:
         lines = top.get(level)
         if isinstance(lines, list) and lines:
             first = lines[0][: 2 * _LONGEST_FACT] if isinstance(lines[0], str) else ""
             more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
-            found[level] = _shown(first.partition("] ")[2] or first) + more
-    return found
+            texts[level] = _shown(first.partition("] ")[2] or first) + more
+    return texts
 
 
 def _module_paths(given: object) -> dict[str, str]:
     """The table that our own recordings hold, without entries that none of them writes."""
     entries = given.items() if isinstance(given, dict) else ()
-    known = ((name, path) for name, path in entries if isinstance(path, str) and 0 < len(path) <= LONGEST_MODULE_PATH)
-    return {name: _shown(path, LONGEST_MODULE_PATH) for name, path in itertools.islice(known, MOST_MODULE_PATHS)}
+    fitting = ((name, path) for name, path in entries if isinstance(path, str) and 0 < len(path) <= LONGEST_MODULE_PATH)
+    return {name: _shown(path, LONGEST_MODULE_PATH) for name, path in itertools.islice(fitting, MOST_MODULE_PATHS)}
 
 
 def _shown(text: str, longest: int = _LONGEST_FACT) -> str:
@@ -252,7 +271,10 @@ _CUT_OFF = ("truncated-json", "unclosed-json", "truncated-gzip", "corrupt-gzip",
 
 
 def missing_device_work(columns: Columns, metadata: Metadata) -> tuple[Caveat, ...]:
-    """A caveat when kernels were launched, or ops ran on a device, but none of its work was recorded or kept."""
+    """Gives a caveat when no device work was recorded or kept.
+
+    Only where kernels were launched, or ops ran on a device.
+    """
     if _has_device_work(columns):
         return ()
     vendors = vendors_that_call(LAUNCHES, columns.names)
@@ -286,7 +308,10 @@ def _on_apple(columns: Columns) -> tuple[Caveat, ...]:
 
 
 def _listed_alone(metadata: Metadata) -> tuple[Caveat, ...]:
-    """A caveat when the machine has a device of which nothing shows, not even a call."""
+    """Gives a caveat when a device of the machine shows nowhere.
+
+    Not even a call shows it.
+    """
     if not metadata.devices:
         return ()
     message = (

@@ -1,4 +1,7 @@
-"""Interval nesting on tracks: the enclosing interval of each event, and the interval that runs at an instant."""
+"""Nests intervals on tracks.
+
+Finds the enclosing interval of each event, and the interval that runs at an instant.
+"""
 
 from itertools import pairwise
 
@@ -19,10 +22,10 @@ def to_ns(us: Floats) -> Integers:
 
 
 class Nest(Struct, frozen=True):
-    """Intervals as trees, sorted by track, then start, then longer first; row i describes input ``order[i]``.
+    """Intervals as trees, sorted by track, then start, then longer first.
 
-    ``end_ns`` is clipped to the end of the parent. ``parent`` is a row of this nest, -1 at a root; ``self_ns`` is the
-    length less that of the children.
+    Row i describes input ``order[i]``. ``end_ns`` is clipped to the end of the parent. ``parent`` is a row of this
+    nest, -1 at a root; ``self_ns`` is the length less that of the children.
     """
 
     order: Integers
@@ -35,23 +38,28 @@ class Nest(Struct, frozen=True):
     self_ns: Integers
 
     def innermost(self, track: Codes, at_ns: Integers) -> Integers:
-        """Row of the innermost interval that is open at each instant on its track, -1 where none is.
+        """Finds the innermost interval open at each instant on its track.
 
-        An interval is open from its start up to, not including, its end.
+        Gives its row, -1 where none is open. An interval is open from its start up to, not including, its end.
         """
-        found = self._latest(track, at_ns)
-        closed = np.flatnonzero((found >= 0) & (self.end_ns[found] <= at_ns)) if len(self.end_ns) else found[:0]
+        innermost = self._latest(track, at_ns)
+        closed = (
+            np.flatnonzero((innermost >= 0) & (self.end_ns[innermost] <= at_ns)) if len(self.end_ns) else innermost[:0]
+        )
         while len(closed):
-            found[closed] = self.parent[found[closed]]
-            row = found[closed]
+            innermost[closed] = self.parent[innermost[closed]]
+            row = innermost[closed]
             closed = closed[(row >= 0) & (self.end_ns[row] <= at_ns[closed])]
-        return found
+        return innermost
 
     def _latest(self, track: Codes, at_ns: Integers) -> Integers:
-        """Row of the last interval that started at or before each instant on its track, -1 where none did."""
-        found = np.full(len(track), -1, dtype=np.int64)
+        """Finds the last interval that started by each instant on its track.
+
+        One that starts at the instant counts. Gives its row, -1 where none started.
+        """
+        latest = np.full(len(track), -1, dtype=np.int64)
         if not len(self.track):
-            return found
+            return latest
         order = np.argsort(narrow(track), kind="stable")
         tracks = track[order]
         first = np.flatnonzero(np.append(tracks.size > 0, tracks[1:] != tracks[:-1])[: tracks.size])
@@ -60,8 +68,8 @@ class Nest(Struct, frozen=True):
         high = np.searchsorted(self.track, tracks, side="right")
         for query, start, stop in zip(np.split(order, first[1:]), low, high, strict=False):
             row = start + np.searchsorted(self.start_ns[start:stop], at_ns[query], side="right") - 1
-            found[query] = np.where(row >= start, row, -1)
-        return found
+            latest[query] = np.where(row >= start, row, -1)
+        return latest
 
 
 def nest(track: Integers, start_ns: Integers, end_ns: Integers, tie: Integers | None = None) -> Nest:
@@ -123,7 +131,10 @@ def _open_at_start(track: Codes, start: Integers, end: Integers) -> Codes:
 
 
 def _latest_above(depth: Codes) -> Integers:
-    """The last earlier row of the depth above that of each row, -1 for depth 0."""
+    """Finds the last earlier row of the depth above each row's.
+
+    -1 for depth 0.
+    """
     parent = np.full(len(depth), -1, dtype=np.int64)
     order = np.argsort(narrow(depth), kind="stable")
     levels = np.split(order, np.flatnonzero(np.diff(depth[order])) + 1)
@@ -133,7 +144,10 @@ def _latest_above(depth: Codes) -> Integers:
 
 
 def _overlapping(start: list[int], end: list[int]) -> tuple[Integers, Integers, Integers]:
-    """Parent, depth, and end cut to the parent's, of a tree of intervals that overlap: each cut depends on the last."""
+    """Gives parent, depth and cut end of intervals that overlap.
+
+    They form a tree. Ends are cut to the parent's, and each cut depends on the last.
+    """
     parent = [-1] * len(start)
     depth = [0] * len(start)
     stack: list[int] = []

@@ -1,4 +1,7 @@
-"""Builds OPS from EVENTS: the op tree of every host thread, with backward ops tied to their forward ops."""
+"""Builds OPS from EVENTS.
+
+That is the op tree of every host thread, with backward ops tied to their forward ops.
+"""
 
 import re
 from collections.abc import Sequence
@@ -18,15 +21,15 @@ from bottleneck.trace.nesting import Nest, nest, to_ns
 
 
 def forward_of(sequence: Integers, forward_thread: Integers, thread: Codes, start_ns: Integers) -> Integers:
-    """Row of the forward op of each backward op, -1 for other ops and where it is not in the trace.
+    """Finds the row of the forward op of each backward op.
 
-    The profiler gives every op the next sequence number of its thread (-1: null), and a backward op that of its node
-    together with autograd's id of the forward thread (0 or null on forward ops). Of the nested forward ops that share a
-    number the one that started last made the node, as torch/csrc/profiler takes it for its own flow arrows. Numbers are
-    counted per thread, but forward ops do not record autograd's id of theirs: it is taken to be the host thread
-    that has most of the numbers in question.
+    -1 for other ops and where it is not in the trace. The profiler gives every op the next sequence number of its
+    thread (-1: null), and a backward op that of its node together with autograd's id of the forward thread (0 or null
+    on forward ops). Of the nested forward ops that share a number the one that started last made the node, as
+    torch/csrc/profiler takes it for its own flow arrows. Numbers are counted per thread, but forward ops do not record
+    autograd's id of theirs: it is taken to be the host thread that has most of the numbers in question.
     """
-    found = np.full(len(sequence), -1, dtype=np.int64)
+    forward_op = np.full(len(sequence), -1, dtype=np.int64)
     backward = np.flatnonzero((sequence >= 0) & (forward_thread > 0))
     forward = np.flatnonzero((sequence >= 0) & (forward_thread <= 0))
     for autograd_id in np.unique(forward_thread[backward]):
@@ -35,17 +38,18 @@ def forward_of(sequence: Integers, forward_thread: Integers, thread: Codes, star
         if len(sought):
             sought = sought[thread[sought] == np.bincount(thread[sought]).argmax()]
             match = match_latest(sequence[sought], start_ns[sought], sequence[rows], start_ns[rows])
-            found[rows] = np.append(sought, -1)[match.before]
-    return found
+            forward_op[rows] = np.append(sought, -1)[match.before]
+    return forward_op
 
 
 _ISSUES_COLLECTIVE = re.compile(r"^(c10d|_?c10d_functional)::(?!wait)")
 
 
 class OpTree(Struct, frozen=True):
-    """The op trees, row for row as OPS: ``args`` is the row in OP_ARGS, ``thread`` the code of ``events.thread``.
+    """The op trees, row for row as OPS.
 
-    ``nest.track`` numbers the threads by their first op, so that no name of a thread decides the order of OPS.
+    ``args`` is the row in OP_ARGS, ``thread`` the code of ``events.thread``. ``nest.track`` numbers the threads by
+    their first op, so that no name of a thread decides the order of OPS.
     """
 
     nest: Nest
@@ -55,7 +59,10 @@ class OpTree(Struct, frozen=True):
     track_of_thread: Integers
 
     def innermost(self, thread: Integers, at_ns: Integers) -> Integers:
-        """Row of the op that runs on a thread at an instant, -1 where none does."""
+        """Finds the row of the op that runs on a thread.
+
+        It is the one at each instant, -1 where none runs.
+        """
         return self.nest.innermost(self.track_of_thread[thread], at_ns)
 
 
@@ -71,7 +78,10 @@ def build_trees(trace: Trace) -> OpTree:
 
 
 def build_ops(trace: Trace, window: Window, trees: OpTree, places: Places) -> pd.DataFrame:
-    """OPS. Durations are those of the trees: an op that outlasts the one around it by a rounding is cut."""
+    """Builds OPS.
+
+    Durations are those of the trees: an op that outlasts the one around it by a rounding is cut.
+    """
     events, tree = trace.events, trees.nest
     ts_us, dur_us = (events[name].to_numpy()[trees.event] for name in ("ts_us", "dur_us"))
     length_ns = tree.end_ns - tree.start_ns
@@ -103,7 +113,10 @@ _NODE = re.compile(r"^(?:torch::autograd::)?(?:\w+Backward\d*|AccumulateGrad)$")
 
 
 def autograd_nodes(name: "pd.Series[str]", depth: Codes, rows: Integers) -> Flags:
-    """Marks the ops that autograd's engine evaluates as nodes: by its marks, or where there are none by their names."""
+    """Marks the ops that autograd's engine evaluates as nodes.
+
+    They are known by its marks, or where there are none by their names.
+    """
     marked = text_matches(name, lambda label: label.startswith(BACKWARD_NODE), rows=rows)
     return marked if marked.any() else text_matches(name, _NODE.search, rows=rows) & (depth == 0)
 
@@ -113,11 +126,10 @@ _UNKNOWN_SINCE = np.zeros(0, dtype=np.int64)
 
 
 def inherit_from_forward(trace: Trace, trees: OpTree, places: Places) -> Places:
-    """Places of the ops in which a backward op, and all ops inside it, have the place of their forward op.
+    """Gives backward ops, and all ops inside, their forward ops' places.
 
-    Their source says so: 'backward of model.py:57'.
-    A module or line that was entered inside the backward op itself is nearer the truth and stays: a recomputed
-    forward pass under activation checkpointing.
+    Their source says so: 'backward of model.py:57'. A module or line that was entered inside the backward op itself is
+    nearer the truth and stays: a recomputed forward pass under activation checkpointing.
     """
     sequence, forward_thread = (as_integers(trace.op_args[name])[trees.args] for name in ("sequence", "forward_thread"))
     forward = forward_of(sequence, forward_thread, trees.nest.track, trees.nest.start_ns)
@@ -130,9 +142,10 @@ def inherit_from_forward(trace: Trace, trees: OpTree, places: Places) -> Places:
 
 
 def inherit_from_issuers(trace: Trace, trees: OpTree, places: Places, collective: Flags) -> Places:
-    """Places in which each collective of a host thread has the place of the op that last issued one before it began.
+    """Gives each collective of a host thread its issuer's place.
 
-    One thread executes the collectives that others issue, in their order and, unless it is busy, at once.
+    The issuer is the op that last issued one before it began. One thread executes the collectives that others issue, in
+    their order and, unless it is busy, at once.
     """
     if not collective.any():
         return places
@@ -150,14 +163,17 @@ def inherit_from_issuers(trace: Trace, trees: OpTree, places: Places, collective
 
 
 def _inherited(labels: Labels, trees: OpTree, forward: Integers, root: Integers) -> tuple[Labels, Flags]:
-    """The labels with those of forward ops where a backward op has none of its own, and the ops that this holds for."""
+    """Gives backward ops without labels those of their forward ops.
+
+    Also marks the ops that this holds for.
+    """
     if not labels.labels:
         return labels, np.zeros(len(labels.code), dtype=bool)
     began_ns = np.append(trees.nest.start_ns, 0)[root]
-    known = np.append(labels.code, -1)[np.append(forward, -1)[root]]
+    inherited = np.append(labels.code, -1)[np.append(forward, -1)[root]]
     nearer = (labels.code >= 0) & (labels.since_ns >= began_ns)
-    is_taken = (root >= 0) & (known >= 0) & ~nearer
-    return Labels(np.where(is_taken, known, labels.code), labels.labels, _UNKNOWN_SINCE), is_taken
+    is_taken = (root >= 0) & (inherited >= 0) & ~nearer
+    return Labels(np.where(is_taken, inherited, labels.code), labels.labels, _UNKNOWN_SINCE), is_taken
 
 
 def taken(column: "pd.Series[str]", rows: Integers) -> pd.Categorical:
@@ -170,7 +186,7 @@ def labelled(codes: Integers, labels: Sequence[str]) -> pd.Categorical:
     used = np.flatnonzero(np.bincount(codes[codes >= 0], minlength=len(labels)))
     new_code = np.full(len(labels) + 1, -1, dtype=np.int32)
     new_code[used] = np.arange(len(used))
-    return category(new_code[codes], [labels[each] for each in used.tolist()])
+    return category(new_code[codes], [labels[label_code] for label_code in used.tolist()])
 
 
 def nullable(rows: Integers, dtype: type[np.int32 | np.int64]) -> IntegerArray:
@@ -189,7 +205,10 @@ def step_at(window: Window, at_ns: Integers) -> IntegerArray:
 
 
 def _by_first_op(thread: Integers, start_ns: Integers, threads: int) -> Integers:
-    """Number of each thread in the order of their first ops; threads without ops come last."""
+    """Numbers the threads in the order of their first ops.
+
+    Threads without ops come last.
+    """
     first = np.full(threads, np.iinfo(np.int64).max)
     np.minimum.at(first, thread, start_ns)
     track = np.empty(threads, dtype=np.int64)

@@ -47,14 +47,20 @@ class Inseparable(Exception):  # noqa: N818 - a property of the file, not an err
 
 
 class _State(Struct, frozen=True):
-    """Properties of the events read so far that hold for those that follow; each changes once, if ever."""
+    """Properties of the events read so far that hold from then on.
+
+    Each changes once, if ever.
+    """
 
     needs_exact: bool
     any_fraction: bool
 
 
 class _Task(Struct, frozen=True):
-    """A stretch of text in the shared memory, and the state that the reader was in when it gave the task."""
+    """A stretch of text in the shared memory.
+
+    With it comes the state that the reader was in when it gave the task.
+    """
 
     offset: int
     size: int
@@ -63,9 +69,10 @@ class _Task(Struct, frozen=True):
 
 
 class _Reply(Struct, frozen=True):
-    """The columns of a task, whose arrays lie in the shared memory; null where the reader has to decode the text.
+    """The columns of a task, whose arrays lie in the shared memory.
 
-    ``lengths`` are those of the arrays; a negative one is that of a column without any value.
+    Null where the reader has to decode the text. ``lengths`` are those of the arrays; a negative one is that of a
+    column without any value.
     """
 
     before: _State
@@ -81,10 +88,10 @@ def add_events(
     jobs: int,
     share_read: Callable[[], float],
 ) -> None:
-    """Adds all events of the document to the columns; with more than one job, that many workers decode a large file.
+    """Adds all events of the document to the columns.
 
-    ``share_read`` tells how much of the file was read to get the last text. Raises Inseparable where one process has to
-    read the file from its beginning.
+    With more than one job, that many workers decode a large file. ``share_read`` tells how much of the file was read to
+    get the last text. Raises Inseparable where one process has to read the file from its beginning.
     """
     workers: DecoderProcesses | None = None
     taken = 0
@@ -111,7 +118,10 @@ def _are_worth_it(taken_bytes: int, share_read: float) -> bool:
 
 
 class DecoderProcesses:
-    """Processes that decode stretches of text in turn, and the memory that they share with this one."""
+    """Processes that decode stretches of text in turn.
+
+    They share a piece of memory with this process.
+    """
 
     def __init__(self, salvager: Salvager[AnyEvent], columns: Columns, decoder: EventDecoder, jobs: int) -> None:
         self._salvager = salvager
@@ -200,7 +210,10 @@ class DecoderProcesses:
 
 
 def _nameless_file() -> IO[bytes]:
-    """A file without a name, of which nothing is left however this process ends; in memory where the system can."""
+    """Opens a file without a name.
+
+    Nothing is left of it however this process ends. It lies in memory where the system can.
+    """
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("bottleneck"), "r+b")
     return cast("IO[bytes]", tempfile.TemporaryFile())
@@ -211,7 +224,10 @@ def _start(memory: int) -> WorkerProcess:
 
 
 def _reply_of(worker: WorkerProcess) -> Any:
-    """The next reply; null where the worker has ended, or something else writes to its pipe."""
+    """Reads the next reply of a worker.
+
+    Null where the worker has ended, or something else writes to its pipe.
+    """
     try:
         return worker.receive()
     except LOST:
@@ -221,16 +237,22 @@ def _reply_of(worker: WorkerProcess) -> Any:
 def _events_alone(
     text: bytes, boundary: re.Pattern[bytes], decoder: EventDecoder, salvager: Salvager[AnyEvent]
 ) -> Sequence[AnyEvent] | None:
-    """The events of a stretch of text; null where its damage goes on in the text that follows."""
+    """Decodes the events of a stretch of text.
+
+    Null where its damage goes on in the text that follows.
+    """
     try:
         return decoder.decode(text)
     except DECODE_ERRORS:
-        found = salvager.salvage(text[1:-1], boundary)
-        return None if found.rest or found.ended else found.events
+        salvage = salvager.salvage(text[1:-1], boundary)
+        return None if salvage.rest or salvage.ended else salvage.events
 
 
 def _places(offset: int, dtypes: Sequence[np.dtype[Any]], lengths: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """(begin, end) of each array in the memory, one after the other; of an array without values both are equal."""
+    """Gives (begin, end) of each array in the memory.
+
+    The arrays lie one after the other. Both are equal for an array without values.
+    """
     for dtype, length in zip(dtypes, lengths, strict=True):
         end = offset + max(length, 0) * dtype.itemsize
         yield offset, end
@@ -246,7 +268,10 @@ def _arrays(memory: mmap.mmap, offset: int, dtypes: Sequence[np.dtype[Any]], len
 
 
 def work(memory_file: int) -> None:
-    """The program of a worker: serves standard input until the reader ends it, or has ended itself."""
+    """Runs the program of a worker.
+
+    It serves standard input until the reader ends it, or has ended itself.
+    """
     messages, replies = serving_streams()
     gc.disable()
     serve(mmap.mmap(memory_file, 0), messages, replies)
@@ -263,7 +288,10 @@ def serve(memory: mmap.mmap, tasks: IO[bytes], replies: IO[bytes]) -> None:
 
 
 class _BlockDecoder:
-    """The decoders and columns of a worker, of which only the codes and the state outlive a task."""
+    """The decoders and columns of a worker.
+
+    Only the codes and the state outlive a task.
+    """
 
     def __init__(self, memory: mmap.mmap) -> None:
         self._memory = memory
@@ -281,11 +309,11 @@ class _BlockDecoder:
         """The columns of a task."""
         self._decoder.needs_exact |= task.state.needs_exact
         self._columns.any_fraction |= task.state.any_fraction
-        before, known = self._state(), [*map(len, self._columns.codes())]
+        before, counts = self._state(), [*map(len, self._columns.codes())]
         text = self._memory[task.offset : task.offset + task.size]
         events = _events_alone(text, task.boundary, self._decoder, self._salvager)
         self._columns.add(events or [])
-        block = self._columns.block(known)
+        block = self._columns.block(counts)
         lengths = None if events is None else self._put(block.arrays, task.offset + _TEXT_BYTES)
         return _Reply(before, self._state(), replace(block, arrays=[]), lengths)
 
@@ -293,7 +321,10 @@ class _BlockDecoder:
         return _State(self._decoder.needs_exact, self._columns.any_fraction)
 
     def _put(self, arrays: Sequence[Array], offset: int) -> list[int] | None:
-        """Writes the arrays to the memory and gives their lengths; null where they do not fit."""
+        """Writes the arrays to the memory and gives their lengths.
+
+        Null where they do not fit.
+        """
         lengths = [-len(array) if array.strides == (0,) else len(array) for array in arrays]
         places = [*_places(offset, [array.dtype for array in arrays], lengths)]
         if places[-1][1] > offset + _COLUMN_BYTES:

@@ -1,9 +1,10 @@
-"""Turns Perfetto's protobuf traces into the text of Chrome's JSON ones, block by block, for the same reader.
+"""Turns Perfetto's protobuf traces into the text of Chrome's JSON ones.
 
-Three writers are known. Kineto with Perfetto's own library interns names, and compresses packets:
-https://perfetto.dev/docs/reference/synthetic-track-event. Kineto's own builder (libkineto/src/PerfettoTraceBuilder.cpp)
-gives each event a track of its own and no category, and its arguments as one text. Converters of Chrome's JSON, such as
-that of meta-pytorch's transformer_nuggets, copy events whole and put overlapping work of a stream on several tracks.
+It goes block by block, for the same reader. Three writers are known. Kineto with Perfetto's own library interns names,
+and compresses packets: https://perfetto.dev/docs/reference/synthetic-track-event. Kineto's own builder
+(libkineto/src/PerfettoTraceBuilder.cpp) gives each event a track of its own and no category, and its arguments as one
+text. Converters of Chrome's JSON, such as that of meta-pytorch's transformer_nuggets, copy events whole and put
+overlapping work of a stream on several tracks.
 """
 
 import math
@@ -31,11 +32,11 @@ _COMPRESSED_FIELD = 50
 def chrome_text(
     path: "Path", blocks: Iterable[bytes], damage: Damage, check: Callable[[int, int], None]
 ) -> Iterator[bytes]:
-    """Blocks of the JSON text of the trace in ``blocks``; damage is counted, and the sound part of a file read.
+    """Yields blocks of the JSON text of the trace in ``blocks``.
 
-    ``check`` is given the bytes that came out of compressed packets and those that went in; it raises TraceError
-    beyond its limits. Raises TraceError where the package is missing that reads protobuf, and for a trace of another
-    program without events of any thread.
+    Damage is counted, and the sound part of a file read. ``check`` is given the bytes that came out of compressed
+    packets and those that went in; it raises TraceError beyond its limits. Raises TraceError where the package is
+    missing that reads protobuf, and for a trace of another program without events of any thread.
     """
     messages = _messages(path)
     events, events_seen = _ChromeEvents(path, damage), False
@@ -67,7 +68,10 @@ def _without_events(path: "Path", damage: Damage) -> TraceError:
 
 
 def _messages(path: "Path") -> Any:
-    """The class of traces; TraceError where the package that has it is missing or does not fit."""
+    """Gives the class of traces.
+
+    Raises TraceError where the package that has it is missing or does not fit.
+    """
     what = f"{path} is a Perfetto protobuf trace, which the package perfetto reads"
     try:
         from perfetto.protos.perfetto.trace import perfetto_trace_pb2  # noqa: PLC0415 - for such traces only
@@ -80,7 +84,10 @@ def _messages(path: "Path") -> Any:
 
 
 class _PacketReader:
-    """Stretches of whole packets of a stream; what is compressed in large ones is inflated."""
+    """A reader of stretches of whole packets of a stream.
+
+    What is compressed in large packets is inflated.
+    """
 
     def __init__(self, blocks: Iterable[bytes], damage: Damage, check: Callable[[int, int], None]) -> None:
         self._blocks = iter(blocks)
@@ -117,7 +124,10 @@ class _PacketReader:
 
     @staticmethod
     def _whole(data: bytes) -> tuple[int, int | None]:
-        """The end of the last whole packet, and that of the one that follows; null where what follows is none."""
+        """Finds the end of the last whole packet.
+
+        Also gives the end of the packet that follows, null where what follows is none.
+        """
         at = 0
         try:
             while (head := field_head(data, at)) is not None:
@@ -129,7 +139,10 @@ class _PacketReader:
         return at, at
 
     def _of_large(self, large: "_LargePacket") -> Iterator[bytes]:
-        """The stretches in a packet that is too large to be a message in memory: only what is compressed in it."""
+        """Yields the stretches in a packet too large for memory.
+
+        Only what is compressed in it.
+        """
         pieces = large.field(_COMPRESSED_FIELD)
         if pieces is None:
             self._damage["broken"] += 1
@@ -166,7 +179,10 @@ class _LargePacket:
         self._drop(head[1])
 
     def field(self, number: int) -> Iterator[bytes] | None:
-        """The pieces of the value of a field; null where it has none, or what comes before it is large or broken."""
+        """Gives the pieces of the value of a field.
+
+        Null where the packet has no such field, or what comes before it is large or broken.
+        """
         try:
             while self._left:
                 head = field_head(self._data, 0)
@@ -183,7 +199,10 @@ class _LargePacket:
         return None
 
     def skip(self) -> bytes:
-        """The bytes read of the stream behind the packet, of which the rest is passed."""
+        """Passes the rest of the packet.
+
+        Gives the bytes already read of the stream behind it.
+        """
         for _ in self._take(self._left):
             pass
         return self._data
@@ -206,7 +225,10 @@ class _LargePacket:
 
 
 def _packets(batches: _PacketReader, trace: Any, damage: Damage) -> Iterator[Any]:
-    """All packets, in the order of the file, with those that are compressed in their place."""
+    """Yields all packets, in the order of the file.
+
+    Those that are compressed come in their place.
+    """
     can_be_zstd = _ZSTD in trace.DESCRIPTOR.fields_by_name["packet"].message_type.fields_by_name
     for packet in _decoded(batches, trace, damage):
         if packet.HasField(_COMPRESSED):
@@ -231,11 +253,11 @@ def _decoded(stretches: Iterable[bytes], trace: Any, damage: Damage) -> Iterator
             except DecodeError:
                 for one in _cut(text, 1):
                     try:
-                        found = trace.FromString(one).packet
+                        packets = trace.FromString(one).packet
                     except DecodeError:
                         damage["broken"] += 1
                     else:
-                        yield from found
+                        yield from packets
 
 
 def _cut(stretch: bytes, most_bytes: int = _BATCH_BYTES) -> Iterator[bytes]:
@@ -302,7 +324,10 @@ class _PacketSequence:
 
 
 class _TrackText(msgspec.Struct, frozen=True):
-    """Facts of a descriptor of a track; of a thread its own numbers, of others their name."""
+    """Facts of a descriptor of a track.
+
+    Of a thread they are its own numbers, of other tracks their name.
+    """
 
     parent: int
     name: str
@@ -332,7 +357,10 @@ _MOST_FACTS = 1000
 
 
 class _ChromeEvents:
-    """Makes Chrome's events from packets, with the names, clocks and tracks that earlier packets gave."""
+    """A maker of Chrome's events from packets.
+
+    It uses the names, clocks and tracks that earlier packets gave.
+    """
 
     def __init__(self, path: "Path", damage: Damage) -> None:
         self._path, self._damage = path, damage
@@ -355,12 +383,12 @@ class _ChromeEvents:
 
     def header(self) -> bytes:
         """The text before the first event."""
-        known = {key: value for key, value in self._facts.items() if key != "traceEvents"}
+        facts = {key: value for key, value in self._facts.items() if key != "traceEvents"}
         if self._real_ns is not None:
-            known["baseTimeNanoseconds"] = self._real_ns + (self._base_ns or 0)
+            facts["baseTimeNanoseconds"] = self._real_ns + (self._base_ns or 0)
         elif self._base_ns and self._base_ns >= _EPOCH_NS:
-            known["baseTimeNanoseconds"] = self._base_ns
-        return self._encode({**known, "traceEvents": []})[:-2] + b"\n"
+            facts["baseTimeNanoseconds"] = self._base_ns
+        return self._encode({**facts, "traceEvents": []})[:-2] + b"\n"
 
     def of(self, packet: Any) -> list[bytes]:
         """The events that a packet ends."""
@@ -388,7 +416,7 @@ class _ChromeEvents:
         rest = [self._encoded(uuid, event) for uuid, event in self._waiting]
         self._waiting = []
         for uuid, slices in self._open.items():
-            rest += [self._encoded(uuid, _complete(each, None)) for each in slices]
+            rest += [self._encoded(uuid, _complete(open_slice, None)) for open_slice in slices]
         return rest
 
     def _sequence(self, packet: Any) -> _PacketSequence:
@@ -431,7 +459,10 @@ class _ChromeEvents:
                 self._offsets_ns.setdefault(clock.clock_id, offset_ns)
 
     def _time_ns(self, packet: Any, sequence: _PacketSequence) -> int | None:
-        """The time of a packet on the clock of the trace; null where it has none."""
+        """Gives the time of a packet on the clock of the trace.
+
+        Null where it has none.
+        """
         if not packet.HasField("timestamp"):
             return None
         number = packet.timestamp_clock_id or sequence.clock or _BOOT_TIME
@@ -452,9 +483,9 @@ class _ChromeEvents:
             (interned.event_categories, sequence.categories),
             (interned.debug_annotation_names, sequence.argument_names),
         )
-        for entries, known in kinds:
+        for entries, learnt in kinds:
             for entry in entries:
-                known[entry.iid] = name = _text(entry.name)
+                learnt[entry.iid] = name = _text(entry.name)
                 self._bytes += len(name) + _STRING_BYTES
         for entry in interned.debug_annotation_string_values:
             sequence.texts[entry.iid] = text = _text(entry.str)
@@ -481,10 +512,10 @@ class _ChromeEvents:
         if len(self._tracks) > _MOST_TRACKS:
             raise self._too_much(f"more than {_MOST_TRACKS:,} tracks")
         self._threads.pop(uuid, None)
-        ready = [each for each in self._waiting if each[0] == uuid]
+        ready = [held for held in self._waiting if held[0] == uuid]
         if ready:
-            self._waiting = [each for each in self._waiting if each[0] != uuid]
-        return [*self._names_of(uuid, track), *(self._encoded(*each) for each in ready)]
+            self._waiting = [held for held in self._waiting if held[0] != uuid]
+        return [*self._names_of(uuid, track), *(self._encoded(*held) for held in ready)]
 
     def _names_of(self, uuid: int, track: _TrackText) -> list[bytes]:
         """The events with which Chrome's format names processes and threads."""
@@ -497,7 +528,10 @@ class _ChromeEvents:
         return [self._encode(event | ({} if key[1] is None else {"tid": key[1]}) | {"args": {"name": text}})]
 
     def _thread(self, uuid: int) -> _ThreadKey:
-        """Process and thread, or device and stream, of a track: its own, else by its name and its parents."""
+        """Gives process and thread, or device and stream, of a track.
+
+        They are its own, else by its name and its parents.
+        """
         key = self._threads.get(uuid)
         if key is None:
             key = self._threads[uuid] = self._find_thread(uuid)
@@ -509,8 +543,8 @@ class _ChromeEvents:
             if track is None:
                 break
             root = track.name
-            if tid is None and (found := _NUMBERED.search(track.name)):
-                tid = int(found[1])
+            if tid is None and (match := _NUMBERED.search(track.name)):
+                tid = int(match[1])
             if track.tid is not None:
                 return track.pid, track.tid
             if track.pid is not None:
@@ -591,14 +625,17 @@ class _ChromeEvents:
         if len(self._waiting) < _MOST_WAITING:
             return []
         waiting, self._waiting = self._waiting, []
-        return [self._encoded(*each) for each in waiting]
+        return [self._encoded(*held) for held in waiting]
 
     def _encoded(self, uuid: int, event: Event) -> bytes:
         pid, tid = self._thread(uuid)
         return self._encode(event | {"pid": pid, "tid": tid})
 
     def _based(self, time_ns: int | None) -> int | None:
-        """The time from the one that the text is written from, so that microseconds are exact."""
+        """Gives the time after the base of the text.
+
+        Microseconds are then exact.
+        """
         if time_ns is None:
             return None
         if self._base_ns is None:
@@ -606,7 +643,10 @@ class _ChromeEvents:
         return time_ns - self._base_ns
 
     def _learn_facts(self, mark: str, args: dict[str, Any]) -> None:
-        """Notes what Kineto's builder knows of the job and of devices, as its JSON has it before the events."""
+        """Notes what Kineto's builder knows of the job and of devices.
+
+        Its JSON has these facts before the events.
+        """
         for key, value in args.items():
             if len(self._facts) < _MOST_FACTS:
                 parsed = _parsed(value) if isinstance(value, str) else value
@@ -616,17 +656,17 @@ class _ChromeEvents:
         return _text(event.name) if event.HasField("name") else sequence.names.get(event.name_iid, "")
 
     def _category(self, event: Any, sequence: _PacketSequence) -> str:
-        categories = [_text(each) for each in event.categories]
+        categories = [_text(entry) for entry in event.categories]
         if event.category_iids:
-            categories += [sequence.categories.get(each, "") for each in event.category_iids]
+            categories += [sequence.categories.get(entry, "") for entry in event.category_iids]
         return categories[0] if len(categories) == 1 else ",".join(filter(None, categories))
 
     def _args(self, event: Any, sequence: _PacketSequence) -> dict[str, Any]:
         args: dict[str, Any] = {}
         annotations = event.debug_annotations
-        for each in annotations if len(annotations) <= _MOST_ARGUMENTS else annotations[:_MOST_ARGUMENTS]:
-            name = _argument_name(each, sequence)
-            value = _value(each, sequence)
+        for annotation in annotations if len(annotations) <= _MOST_ARGUMENTS else annotations[:_MOST_ARGUMENTS]:
+            name = _argument_name(annotation, sequence)
+            value = _value(annotation, sequence)
             if name == "metadata" and isinstance(value, str):
                 args.update(_fragment(value))
             elif name == "correlation_id":
@@ -663,7 +703,10 @@ _PLAIN = {"int_value", "uint_value", "bool_value", "pointer_value"}
 
 
 def _value(annotation: Any, sequence: _PacketSequence) -> Any:
-    """The value of an argument, as JSON has it; null where it is of a kind that no profiler writes."""
+    """Gives the value of an argument, as JSON has it.
+
+    Null where it is of a kind that no profiler writes.
+    """
     kind = annotation.WhichOneof("value")
     if kind in _PLAIN:
         return getattr(annotation, kind)
@@ -677,9 +720,9 @@ def _value(annotation: Any, sequence: _PacketSequence) -> Any:
     elif kind == "double_value":
         value = _finite(annotation.double_value)
     elif annotation.array_values:
-        value = [_value(each, sequence) for each in annotation.array_values]
+        value = [_value(entry, sequence) for entry in annotation.array_values]
     elif annotation.dict_entries:
-        value = {_argument_name(each, sequence): _value(each, sequence) for each in annotation.dict_entries}
+        value = {_argument_name(entry, sequence): _value(entry, sequence) for entry in annotation.dict_entries}
     return value
 
 
@@ -690,7 +733,10 @@ def _argument_name(annotation: Any, sequence: _PacketSequence) -> str:
 
 
 def _copy_name(name: str, args: dict[str, Any]) -> str:
-    """The name of a copy with its direction, which the monitor of CUPTI writes as arguments."""
+    """Gives the name of a copy with its direction.
+
+    The monitor of CUPTI writes the direction as arguments.
+    """
     kind, source, target = (args.get(key) for key in ("copy kind", "src kind", "dst kind"))
     if name != "Memcpy" or not isinstance(kind, str):
         return name
@@ -698,7 +744,10 @@ def _copy_name(name: str, args: dict[str, Any]) -> str:
 
 
 def _parsed(text: str) -> Any:
-    """The JSON value of a text, as it stands; the text itself where it is none."""
+    """Parses the JSON value of a text.
+
+    The text itself where it is no JSON.
+    """
     try:
         return msgspec.json.decode(text, type=msgspec.Raw)
     except (msgspec.MsgspecError, ValueError, RecursionError):

@@ -1,7 +1,8 @@
-"""Gives rare names of a trace one name in common where there are very many, before its events are linked.
+"""Gives rare names of a trace one common name.
 
-Names are looked at one by one in many places (which kernel is a product, which op has a cost formula). The public
-traces have at most 176 names of kernels and as many of ops; a generator that numbers its kernels can make a million.
+Only where there are very many, and before its events are linked. Names are looked at one by one in many places (which
+kernel is a product, which op has a cost formula). The public traces have at most 176 names of kernels and as many of
+ops; a generator that numbers its kernels can make a million.
 """
 
 import numpy as np
@@ -21,9 +22,10 @@ _NOUNS = {"kernel": "kernels", "op": "ops", "copy": "copies", "fill": "fills"}
 
 @returns_memory
 def fold_rare_names(trace: Trace, most: int = MOST_NAMES) -> Trace:
-    """The trace in which only the ``most`` names with the most time remain of its kernels, ops, copies and fills each.
+    """Keeps only the ``most`` names with the most time.
 
-    All events stay, so that no time and no count changes; a caveat says how much time has a name in common.
+    The limit holds for kernels, ops, copies and fills each. All events stay, so that no time and no count changes. A
+    caveat says how much time has a name in common.
     """
     names, dur_us = trace.events["name"].cat, trace.events["dur_us"].to_numpy()
     labels = [*names.categories, *(f"other {noun}" for noun in _NOUNS.values())]
@@ -47,7 +49,7 @@ def fold_rare_names(trace: Trace, most: int = MOST_NAMES) -> Trace:
         caveats.append(Caveat("rare-names", message))
     if not caveats:
         return trace
-    kept, number = np.unique(code, return_inverse=True)
-    column = category(number, [labels[each] for each in kept.tolist()])
+    codes, number = np.unique(code, return_inverse=True)
+    column = category(number, [labels[label_code] for label_code in codes.tolist()])
     events = trace.events.assign(name=pd.Series(column, index=trace.events.index))
     return replace(trace, events=events, caveats=(*trace.caveats, *caveats))

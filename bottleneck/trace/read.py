@@ -1,8 +1,9 @@
-"""Reads a trace file of any era into a ``Trace``: finds the event list, decodes it in chunks, and assembles EVENTS.
+"""Reads a trace file of any era into a ``Trace``.
 
-The text is never parsed as a whole: each block is cut after its last complete event. In sound JSON a cut between
-events looks like `}, {"ph"`, with "ph" for the key that the first event begins with. A nested list of objects
-would have to begin with that key too to be mistaken for one; then the chunk does not decode and is taken apart.
+It finds the event list, decodes it in chunks, and assembles EVENTS. The text is never parsed as a whole: each block is
+cut after its last complete event. In sound JSON a cut between events looks like `}, {"ph"`, with "ph" for the key that
+the first event begins with. A nested list of objects would have to begin with that key too to be mistaken for one; then
+the chunk does not decode and is taken apart.
 """
 
 import gc
@@ -39,10 +40,10 @@ _LOOK_AHEAD_BYTES = 4096
 
 
 def read_header(path: Path, blocks: Iterator[bytes], damage: Damage) -> tuple[bytes, bytes]:
-    """The header of the document in ``blocks``, and the text after it, which begins with an event.
+    """Reads the header of the document in ``blocks``.
 
-    The header is an object closed after its empty event list, '' for a bare array. Raises TraceError when no list of
-    events follows it.
+    Also gives the text after it, which begins with an event. The header is an object closed after its empty event list,
+    '' for a bare array. Raises TraceError when no list of events follows it.
     """
     text = next(blocks, b"").removeprefix(_BOM).lstrip(_BLANKS)
     if text.startswith(b"["):
@@ -61,7 +62,10 @@ def read_header(path: Path, blocks: Iterator[bytes], damage: Damage) -> tuple[by
 
 
 def _find_list(path: Path, text: bytes, blocks: Iterator[bytes], damage: Damage) -> tuple[bytes, int]:
-    """The text read so far and the position after the bracket that opens the list."""
+    """Finds the bracket that opens the list.
+
+    Gives the text read so far and the position after the bracket.
+    """
     searched = tried = 0
     while tried < _KEYS_TRIED:
         for match in itertools.islice(_LIST_KEY.finditer(text, searched), _KEYS_TRIED):
@@ -115,9 +119,10 @@ _FOOTER_LIMIT_BYTES = 16 * 1024**2
 
 
 class TraceDocument(Generic[Entry]):
-    """One trace document; iterate it once, then read ``header`` and ``footer``, the texts around the event list.
+    """One trace document.
 
-    ``boundary`` is the pattern at which the last of its ``texts`` was cut.
+    Iterate it once, then read ``header`` and ``footer``, the texts around the event list. ``boundary`` is the pattern
+    at which the last of its ``texts`` was cut.
     """
 
     def __init__(self, path: Path, blocks: Iterator[bytes], damage: Damage, decoder: ListDecoder[Entry]) -> None:
@@ -138,7 +143,10 @@ class TraceDocument(Generic[Entry]):
         yield from self.last_events()
 
     def texts(self) -> Iterator[bytes]:
-        """Stretches of the event list that text follows, each as a list of its own."""
+        """Yields stretches of the event list that text follows.
+
+        Each is a list of its own.
+        """
         self.header, rest = read_header(self._path, self._blocks, self._damage)
         if rest.startswith(b"]"):
             self._take_footer(rest[1:])
@@ -155,19 +163,25 @@ class TraceDocument(Generic[Entry]):
             yield text
 
     def events_of(self, text: bytes) -> Sequence[Entry]:
-        """The events of the last of the ``texts``; damage may go on in the text that follows, or end the list."""
+        """Gives the events of the last of the ``texts``.
+
+        Damage may go on in the text that follows, or end the list.
+        """
         try:
             return self._decoder.decode(text)
         except DECODE_ERRORS:
-            found = self.salvager.salvage(text[1:-1], self.boundary)
-            if found.ended:
-                self._take_footer(b",".join([found.rest, *self._tail]))
-            elif found.rest:
-                self._tail = [found.rest, b",", *self._tail]
-            return found.events
+            salvage = self.salvager.salvage(text[1:-1], self.boundary)
+            if salvage.ended:
+                self._take_footer(b",".join([salvage.rest, *self._tail]))
+            elif salvage.rest:
+                self._tail = [salvage.rest, b",", *self._tail]
+            return salvage.events
 
     def _lengthen(self, block: bytes) -> None:
-        """Adds to the tail a block in which no event ends, or only one that begins with another key."""
+        """Adds a block without a cut to the tail.
+
+        No event ends in it, or only one that begins with another key.
+        """
         self._tail.append(block)
         size = sum(map(len, self._tail))
         if size > _ANY_BOUNDARY_AFTER_BYTES:
@@ -192,10 +206,10 @@ class TraceDocument(Generic[Entry]):
             except DECODE_ERRORS:
                 pass
         broken = self._damage["broken"]
-        found = self.salvager.salvage_last(text, self.boundary)
-        yield found.events
-        if found.ended:
-            self._take_footer(found.rest)
+        salvage = self.salvager.salvage_last(text, self.boundary)
+        yield salvage.events
+        if salvage.ended:
+            self._take_footer(salvage.rest)
         elif self._damage["broken"] > broken:
             # The last one that could not be read is the one that the end of the file cut off.
             self._damage["broken"] -= 1
@@ -204,7 +218,10 @@ class TraceDocument(Generic[Entry]):
             self._damage["truncated-json" if begun else "unclosed-json"] += 1
 
     def _last_cut(self, block: bytes) -> tuple[int, int]:
-        """(end of the last complete event, start of the next) in the block; (0, 0) when there is no cut."""
+        """Finds the last cut between two events in the block.
+
+        Gives (end of the last complete event, start of the next), or (0, 0) when there is no cut.
+        """
         window = _WINDOW_BYTES
         while True:
             start = max(0, len(block) - window)
@@ -228,13 +245,19 @@ class TraceDocument(Generic[Entry]):
 
 
 def _boundary_after(text: bytes) -> re.Pattern[bytes]:
-    """Pattern of the text between two events of a list that begins with the text."""
+    """Gives the pattern of the text between two events.
+
+    The list of these events begins with ``text``.
+    """
     match = _FIRST_KEY.match(text)
     return re.compile(rb"\}(\s*,\s*)(?=\{\s*" + re.escape(match[1]) + rb"\s*:)") if match else ANY_BOUNDARY
 
 
 def _without_begun_event(text: bytes) -> tuple[bytes, bytes]:
-    """Text up to its last closing brace, and the begin of an event that follows a comma there and has no brace."""
+    """Parts the text at its last closing brace.
+
+    The second part is the begin of an event that follows a comma there and has no brace.
+    """
     end = text.rfind(b"}") + 1
     rest = text[end:].strip(_BLANKS)
     return (text[:end], rest.strip(b"," + _BLANKS)) if rest.startswith(b",") else (text, b"")
@@ -250,11 +273,11 @@ _EPOCH_FROM_NS = 10**18
 
 @returns_memory
 def read_trace(path: str | Path, jobs: int = 1, on_bytes: Callable[[int, int], None] = ignore_progress) -> Trace:
-    """The trace in a .json or .json.gz file that torch.profiler wrote, from PyTorch 1.4 to today.
+    """Reads the trace that torch.profiler wrote to a file.
 
-    With several jobs, so many processes decode a large file; the trace is the same. ``on_bytes`` is called as by
-    ``read_blocks``. Damage is repaired or left out, and listed in ``caveats``. Raises TraceError for a file that cannot
-    be read, is no PyTorch trace, or holds no events.
+    The file is .json or .json.gz, from PyTorch 1.4 to today. With several jobs, so many processes decode a large file;
+    the trace is the same. ``on_bytes`` is called as by ``read_blocks``. Damage is repaired or left out, and listed in
+    ``caveats``. Raises TraceError for a file that cannot be read, is no PyTorch trace, or holds no events.
     """
     path = Path(path) if isinstance(path, str) else path
     try:
@@ -288,7 +311,10 @@ def _read(path: Path, jobs: int, on_bytes: Callable[[int, int], None]) -> Trace:
 
 @contextmanager
 def _collector_off() -> Iterator[None]:
-    """Keeps the cyclic collector from looking for cycles where there are none; it would add 4 % to the time."""
+    """Turns off the cyclic collector for the block.
+
+    There are no cycles to find, and to look for them would add 4 % to the time.
+    """
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,8 +1,8 @@
-"""Finds the steps of a trace without step marks from repeated host work, and the span of each on every device.
+"""Finds the steps of a trace without step marks from repeated work.
 
-A host that runs ahead ends its step while the device still works on an earlier one, so its marks alone do not bound
-the work of the device. MI300X, resnet with checkpointing: the host takes 16.2 ms per step, the device 18.8 ms, and is
-30 ms behind when the first step begins.
+The work is that of the host; the span of each step is found on every device. A host that runs ahead ends its step while
+the device still works on an earlier one, so its marks alone do not bound the work of the device. MI300X, resnet with
+checkpointing: the host takes 16.2 ms per step, the device 18.8 ms, and is 30 ms behind when the first step begins.
 
 The main thread is seen as a sequence of ops, annotations, calls of modules and launches. In a loop that sequence has a
 period. A single pass through equal layers must not look like a loop: nothing may be left over.
@@ -35,10 +35,10 @@ from bottleneck.trace.joins import ends_ns as ends_of
 
 
 def period_of(codes: Integers) -> int:
-    """The least distance at which the whole sequence repeats itself, its length where it does not.
+    """Finds the least distance at which the whole sequence repeats itself.
 
-    By the borders of its beginnings (Knuth, Morris and Pratt 1977): the time grows as the length does. The last repeat
-    need not be complete.
+    Its length where it does not repeat. By the borders of its beginnings (Knuth, Morris and Pratt 1977): the time grows
+    as the length does. The last repeat need not be complete.
     """
     sequence: list[int] = codes.tolist()
     borders = [0] * len(sequence)
@@ -66,12 +66,13 @@ class _RepeatedWork(Struct, frozen=True):
 
 
 def wall_spans(trace: Trace, steps: Sequence[Step]) -> tuple[Floats, Floats]:
-    """Begin and end of each step: when the host reached it and the device had ended all work launched until then.
+    """Gives begin and end of each step.
 
-    So both ends of any stretch of steps lie in the same phase, and with a steady device its length is the number of
-    steps times their true period, and holds the work of exactly these steps, however far the host runs ahead. Where
-    the device keeps up, these are the host's own bounds. If work of one step outlasts the whole next one (a kernel
-    that waits for another process), only the last end is that of the device.
+    They are when the host reached the step and the device had ended all work launched until then. So both ends of any
+    stretch of steps lie in the same phase, and with a steady device its length is the number of steps times their true
+    period, and holds the work of exactly these steps, however far the host runs ahead. Where the device keeps up, these
+    are the host's own bounds. If work of one step outlasts the whole next one (a kernel that waits for another
+    process), only the last end is that of the device.
     """
     start_us = np.array([step.start_us for step in steps])
     end_us = np.array([step.end_us for step in steps])
@@ -86,9 +87,9 @@ def wall_spans(trace: Trace, steps: Sequence[Step]) -> tuple[Floats, Floats]:
 
 
 def called_us(trace: Trace) -> Floats:
-    """Launch time of each piece of device work, row for row as DEVICE_ARGS; NaN where it is unknown.
+    """Gives the launch time of each piece of device work.
 
-    Taken from its launch, else from the op whose id it carries.
+    Row for row as DEVICE_ARGS, NaN where it is unknown. Taken from its launch, else from the op whose id it carries.
     """
     event, launch = trace.device_args["event"].to_numpy(), find_launches(trace)
     ops = trace.op_args["event"].to_numpy()
@@ -105,7 +106,10 @@ def called_us(trace: Trace) -> Floats:
 
 
 def _device_work(trace: Trace, first_us: float) -> _RepeatedWork:
-    """Work with a known call, and work that ran before any of it that was called from ``first_us`` on."""
+    """Gives the work of known call time.
+
+    Also counts work that ran before any of it that was called from ``first_us`` on.
+    """
     event = trace.device_args["event"].to_numpy()
     start_us = trace.events["ts_us"].to_numpy()[event]
     end_us = start_us + trace.events["dur_us"].to_numpy()[event]
@@ -113,8 +117,8 @@ def _device_work(trace: Trace, first_us: float) -> _RepeatedWork:
     first_work_us = start_us[at_us >= first_us].min(initial=np.inf)
     if np.isfinite(first_work_us):
         at_us[np.isnan(at_us) & (start_us < first_work_us)] = -np.inf
-    known = ~np.isnan(at_us)
-    return _RepeatedWork(at_us[known], end_us[known])
+    has_call = ~np.isnan(at_us)
+    return _RepeatedWork(at_us[has_call], end_us[has_call])
 
 
 _DIFFERENT, _APART = Reason("other_ops"), Reason("cut_by_others")
@@ -137,9 +141,10 @@ StepReasons = tuple[tuple[Step, Reason | None], ...]
 
 
 class _Items(Struct, frozen=True):
-    """Items of the main thread, by start, then longer first: rows of EVENTS, and equal codes for equal items.
+    """Items of the main thread, by start, then longer first.
 
-    ``marks`` are items that the program itself delimits: calls of modules, and fetches from a data loader.
+    They are rows of EVENTS, and equal codes for equal items. ``marks`` are items that the program itself delimits:
+    calls of modules, and fetches from a data loader.
     """
 
     event: Integers
@@ -151,11 +156,12 @@ class _Items(Struct, frozen=True):
 
 
 def find_repeats(trace: Trace) -> StepReasons:
-    """The repeats of a loop, in order, each with the reason why it does not count, if any; none where no loop is seen.
+    """Finds the repeats of a loop, in order.
 
-    At least three repeats, one after the other, over most of the time, of equal items and, where recorded, equal
-    shapes. Most of them hold equal ops inside the items too; others (a prefill, a compilation) do not count. No op of
-    any thread may run across a bound. Where no such loop is seen, the program's own marks may come in the same order.
+    Each has the reason why it does not count, if any. None where no loop is seen. At least three repeats, one after the
+    other, over most of the time, of equal items and, where recorded, equal shapes. Most of them hold equal ops inside
+    the items too; others (a prefill, a compilation) do not count. No op of any thread may run across a bound. Where no
+    such loop is seen, the program's own marks may come in the same order.
     """
     thread = main_thread(trace.events)
     if thread < 0:
@@ -183,7 +189,10 @@ def _steps(bounds_ns: Integers, reasons: Sequence[Reason | None]) -> StepReasons
 
 
 def _items(trace: Trace, thread: int) -> _Items:
-    """Ops, annotations, modules and calls that issue device work on a thread, by start, then longer first."""
+    """Gives the items on a thread, by start, then longer first.
+
+    They are ops, annotations, modules and calls that issue device work.
+    """
     mine = trace.events["thread"].cat.codes.to_numpy() == thread
     marks = (is_any_of(trace, ("python",)) & are_named(trace, _MODULE)) | are_named(trace, LOADER_FETCH)
     annotation = is_any_of(trace, ("annotation",)) & ~are_named(trace, PROFILER_STEP)
@@ -199,7 +208,10 @@ def _items(trace: Trace, thread: int) -> _Items:
 
 
 def _codes(trace: Trace, event: Integers) -> Integers:
-    """Equal codes for events of one name and, of ops, with equal shapes and dtypes."""
+    """Gives equal codes for events of one name.
+
+    Ops also need equal shapes and dtypes.
+    """
     number: dict[tuple[str | None, str | None], int] = {}
     pairs = zip(trace.signatures["dims"].to_list(), trace.signatures["types"].to_list(), strict=True)
     shapes = np.array([number.setdefault(pair, len(number)) for pair in pairs], dtype=np.int64)
@@ -232,7 +244,10 @@ def _outermost(items: _Items) -> Integers:
 
 
 def _stretches(items: _Items) -> list[tuple[int, int]]:
-    """First row and end of all items, and of those between marks that come often: around them a program may prepare."""
+    """Gives first row and end of each stretch that may be a loop.
+
+    One is that of all items, another that between marks that come often: around them a program may prepare.
+    """
     if not len(items.code):
         return []
     _, group, count = np.unique(items.code, return_inverse=True, return_counts=True)
@@ -241,7 +256,10 @@ def _stretches(items: _Items) -> list[tuple[int, int]]:
 
 
 def _bounds(items: _Items, low: int, high: int) -> Integers:
-    """Starts of the repeats of a stretch, and the end of the last one; empty where it is no loop."""
+    """Gives the starts of the repeats of a stretch.
+
+    The last value is the end of the last one. Empty where the stretch is no loop.
+    """
     period = period_of(items.code[low:high])
     delimited = (items.marks | items.annotation)[low : low + period].any()
     # Linear, relu, linear, relu, linear is one pass: of bare ops nothing may be left over, not even part of a repeat.
@@ -265,10 +283,11 @@ _FEWEST_MARKS = 2
 
 
 def _bounds_of_marks(trace: Trace, items: _Items) -> Integers:
-    """Starts of the repeats of the program's own marks, and the end of the last one; empty where they are no loop.
+    """Gives the starts of the repeats of the program's own marks.
 
-    Batches of different sizes run different ops between the same marks ("load", "copy", "replay"), which come in the
-    same order each time, with nothing left over. A single mark may be that of a layer.
+    The last value is the end of the last one. Empty where they are no loop. Batches of different sizes run different
+    ops between the same marks ("load", "copy", "replay"), which come in the same order each time, with nothing left
+    over. A single mark may be that of a layer.
     """
     row = np.flatnonzero(items.annotation)
     labels = trace.events["name"].iloc[items.event[row]].astype(object)
@@ -285,7 +304,10 @@ def _bounds_of_marks(trace: Trace, items: _Items) -> Integers:
 
 
 def _holds_device_work(trace: Trace, bounds_ns: Integers) -> bool:
-    """True where most of the device's work, if there is any, is known to be launched between the bounds."""
+    """Returns True where most device work is launched between the bounds.
+
+    Also where there is no such work. Work whose launch is unknown lies outside.
+    """
     at_us = called_us(trace)
     inside = (at_us >= bounds_ns[0] / 1e3) & (at_us < bounds_ns[-1] / 1e3)
     return bool(inside.sum() >= _COVERED * len(at_us))
@@ -300,9 +322,10 @@ def _cuts_an_op(trace: Trace, bounds_ns: Integers) -> bool:
 
 
 def _contents(trace: Trace, thread: int, bounds_ns: Integers) -> list[bytes]:
-    """The ops of one thread in each repeat, by name and number, as something that is equal where they are.
+    """Gives the ops of one thread in each repeat as comparable bytes.
 
-    Not their order: in traces of whole microseconds, that of ops which begin in the same one is lost.
+    These are equal where the ops are, by name and number. Not by their order: in traces of whole microseconds, that of
+    ops which begin in the same one is lost.
     """
     event = events_of(trace, "op")
     event = event[threads(trace, event) == thread]
@@ -314,7 +337,10 @@ def _contents(trace: Trace, thread: int, bounds_ns: Integers) -> list[bytes]:
 
 
 def _judge(contents: list[bytes]) -> list[Reason | None]:
-    """Reason why each repeat does not count, null for those that do; empty where too few equal ones are adjacent."""
+    """Gives the reason why each repeat does not count.
+
+    Null for those that do. Empty where too few equal ones are adjacent.
+    """
     usual, _ = Counter(contents).most_common(1)[0]
     ends = [row for row, content in enumerate(contents) if content != usual]
     low, high = max(pairwise([-1, *ends, len(contents)]), key=lambda run: (run[1] - run[0], run[0]))

@@ -1,7 +1,7 @@
-"""Recovers events from text that is not valid JSON: repairs first, then decodes event by event.
+"""Recovers events from text that is not valid JSON.
 
-Kineto wrote names without escaping until 2026-07: Windows backslashes (pytorch#60187, #98432, kineto#617), quotes
-(pytorch#146900, kineto#1459), raw control characters (pytorch#130622).
+Repairs come first, then decoding event by event. Kineto wrote names without escaping until 2026-07: Windows backslashes
+(pytorch#60187, #98432, kineto#617), quotes (pytorch#146900, kineto#1459), raw control characters (pytorch#130622).
 """
 
 import itertools
@@ -65,15 +65,18 @@ _REPAIRS: tuple[tuple[Callable[[bytes], bytes], str], ...] = (
 
 
 def repair_events(text: bytes, decoder: ListDecoder[Entry], damage: Damage) -> Sequence[Entry] | None:
-    """The events of a damaged stretch of the list, null when no repair makes it readable; counts repaired events."""
+    """Repairs a damaged stretch of the list and gives its events.
+
+    Null when no repair makes it readable. Counts repaired events.
+    """
     for repaired, kind in _attempts(text):
         try:
             values = load_leniently(b"[" + repaired + b"]")
         except DECODE_ERRORS:
             continue
         events = decoder.coerce(values)
-        found = "encoding" if kind == "literal" and _not_utf8(text) else kind
-        damage[found] += 1 if found == "comma" else len(events)
+        defect = "encoding" if kind == "literal" and _not_utf8(text) else kind
+        damage[defect] += 1 if defect == "comma" else len(events)
         damage["broken"] += len(values) - len(events)
         return events
     return None
@@ -97,7 +100,10 @@ def _not_utf8(text: bytes) -> bool:
 
 
 def restore_backslashes(name: str) -> str:
-    r"""A name in which legal escapes of a Windows path (``torch\nn``) had turned into control characters."""
+    r"""Restores a name whose backslashes had turned into control characters.
+
+    They are those of legal escapes of a Windows path (``torch\nn``).
+    """
     return name.translate(_CONTROL_ESCAPES)
 
 
@@ -110,7 +116,10 @@ _ENDS_TRIED = _PIECES_JOINED = 16
 
 
 class Salvage(Struct, Generic[Entry], frozen=True):
-    """Events, and the text that follows them: after the end of the list, or of an event that is not whole yet."""
+    """Events, and the text that follows them.
+
+    That text is what comes after the end of the list, or an event that is not whole yet.
+    """
 
     events: Sequence[Entry]
     rest: bytes = b""
@@ -118,14 +127,20 @@ class Salvage(Struct, Generic[Entry], frozen=True):
 
 
 class Salvager(Generic[Entry]):
-    """Reads damaged stretches of the event list with the same decoder as sound ones; counts repairs and losses."""
+    """A reader of damaged stretches of the event list.
+
+    It uses the same decoder as for sound ones, and counts repairs and losses.
+    """
 
     def __init__(self, decoder: ListDecoder[Entry], damage: Damage) -> None:
         self._decoder = decoder
         self._damage = damage
 
     def salvage(self, text: bytes, boundary: re.Pattern[bytes]) -> Salvage[Entry]:
-        """Events of a stretch; an event that may go on in the text after it is left as the rest."""
+        """Gives the events of a stretch.
+
+        An event that may go on in the text after it is left as the rest.
+        """
         pieces = _cut(text, boundary)
         events: list[Entry] = []
         first = 0
@@ -133,26 +148,32 @@ class Salvager(Generic[Entry]):
             taken = self._take_whole(pieces[first : first + _PIECES_JOINED])
             if taken is None and _is_open(pieces[first]) and first + _PIECES_JOINED > len(pieces):
                 return Salvage(events, b",".join(pieces[first:]))
-            count, found = taken or (1, self._repaired(pieces[first]))
-            events += found.events
+            count, salvaged = taken or (1, self._repaired(pieces[first]))
+            events += salvaged.events
             first += count
-            if found.ended:
-                return Salvage(events, b",".join([found.rest, *pieces[first:]]), ended=True)
+            if salvaged.ended:
+                return Salvage(events, b",".join([salvaged.rest, *pieces[first:]]), ended=True)
         return Salvage(events)
 
     def salvage_last(self, text: bytes, boundary: re.Pattern[bytes]) -> Salvage[Entry]:
-        """Events of a stretch that no text follows: an incomplete event has been cut off with the file."""
-        found = self.salvage(text, boundary)
-        events = [*found.events]
-        while found.rest and not found.ended:
-            piece, *others = _cut(found.rest, boundary)
+        """Gives the events of a stretch that no text follows.
+
+        An incomplete event has been cut off with the file.
+        """
+        salvaged = self.salvage(text, boundary)
+        events = [*salvaged.events]
+        while salvaged.rest and not salvaged.ended:
+            piece, *others = _cut(salvaged.rest, boundary)
             events += self._repaired(piece).events
-            found = self.salvage(b",".join(others), boundary) if others else Salvage([])
-            events += found.events
-        return Salvage(events, found.rest, found.ended)
+            salvaged = self.salvage(b",".join(others), boundary) if others else Salvage([])
+            events += salvaged.events
+        return Salvage(events, salvaged.rest, salvaged.ended)
 
     def _repaired(self, piece: bytes) -> Salvage[Entry]:
-        """The events in a broken piece, which may hold the end of the list; nothing when no repair helps."""
+        """Gives the events in a broken piece.
+
+        It may hold the end of the list. Nothing when no repair helps.
+        """
         for match in itertools.islice(_LIST_END.finditer(piece), _ENDS_TRIED):
             events = repair_events(piece[: match.start() + 1], self._decoder, self._damage)
             if events is not None:
@@ -165,18 +186,19 @@ class Salvager(Generic[Entry]):
         return Salvage(events or [])
 
     def _take_whole(self, pieces: Sequence[bytes]) -> tuple[int, Salvage[Entry]] | None:
-        """Number of pieces that make one event, and the event; null when it is broken.
+        """Takes the pieces that make one event.
 
-        One, unless its arguments hold a list of objects that begin with the same key as events do.
+        Gives their number and the event, null when it is broken. The number is one, unless the event's arguments hold a
+        list of objects that begin with the same key as events do.
         """
         for count, text in enumerate(itertools.accumulate(pieces, lambda left, right: left + b"," + right), 1):
             if count > 1 and not _is_open(pieces[0]):
                 return None
             if count > 1 and _is_open(text):
                 continue
-            found = self._decoded(text) or self._at_end(text)
-            if found:
-                return count, found
+            whole = self._decoded(text) or self._at_end(text)
+            if whole:
+                return count, whole
         return None
 
     def _decoded(self, text: bytes) -> Salvage[Entry] | None:
@@ -188,10 +210,10 @@ class Salvager(Generic[Entry]):
     def _at_end(self, text: bytes) -> Salvage[Entry] | None:
         """The event before the end of the list, when that lies in the text."""
         for match in itertools.islice(_LIST_END.finditer(text), _ENDS_TRIED):
-            found = self._decoded(text[: match.start() + 1])
-            if found:
+            last = self._decoded(text[: match.start() + 1])
+            if last:
                 self._damage["comma"] += match[1] is not None
-                return Salvage(found.events, text[match.end() :], ended=True)
+                return Salvage(last.events, text[match.end() :], ended=True)
         return None
 
 

@@ -1,4 +1,7 @@
-"""Finds the steps of a trace and the steady ones among them; without any, the whole trace is one step."""
+"""Finds the steps of a trace and the steady ones among them.
+
+Without any, the whole trace is one step.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -36,12 +39,12 @@ _FED = 0.5
 
 
 def set_aside_reasons(us: Sequence[float]) -> list[Reason | None]:
-    """Reason for setting each step aside, by its duration; null for steps that count, which are one stretch.
+    """Gives the reason for setting each step aside, by its duration.
 
-    First steps are set aside while they exceed the later half, or take less than half of what each of that takes, then
-    steps that took twice the median of the rest, and then all steps outside the longest stretch without one (of equal
-    stretches the last). Long steps at equal distances
-    are the program's own rhythm: workers of a loader that deliver their batches together, an evaluation.
+    Null for steps that count, which are one stretch. First steps are set aside while they exceed the later half, or
+    take less than half of what each of that takes, then steps that took twice the median of the rest, and then all
+    steps outside the longest stretch without one (of equal stretches the last). Long steps at equal distances are the
+    program's own rhythm: workers of a loader that deliver their batches together, an evaluation.
     """
     times = np.asarray(us, dtype=np.float64)
     if _has_rhythm(times):
@@ -56,7 +59,10 @@ def set_aside_reasons(us: Sequence[float]) -> list[Reason | None]:
 
 
 def _has_rhythm(times: Floats) -> bool:
-    """True if the long steps are equally far apart, one by one, and equally long."""
+    """Returns True if the long steps come at equal distances.
+
+    Each must be alone and equally long.
+    """
     long = np.flatnonzero(times > _OUTLIER * np.median(times)) if len(times) else np.zeros(0, dtype=np.int64)
     apart = np.diff(long)
     if len(long) < _BEATS or apart.min() < 2 or apart.min() != apart.max():
@@ -66,7 +72,10 @@ def _has_rhythm(times: Floats) -> bool:
 
 
 def _warming_up(times: Floats) -> tuple[int, float]:
-    """Number of first steps that are slower than the later ones, and the median of the later ones."""
+    """Counts the first steps that are slower than the later ones.
+
+    Also gives the median of the later ones.
+    """
     count = len(times)
     if count < _STEPS_TO_JUDGE - 1:
         return 0, np.nan
@@ -112,11 +121,11 @@ _PROFILER_FRAME = re.compile(
 
 
 def whole_window(trace: Trace) -> Window:
-    """One step from the first to the last event of the program: ops, calls, device work, annotations, Python frames.
+    """Gives one step from the program's first event to its last.
 
-    The profiler's own activity does not count: its spans, its own frames, the device synchronisation with which
-    it stops (any after the last op and the last other call), and the ends of outer frames that were still open when
-    its first and last frames ran.
+    Events are ops, calls, device work, annotations and Python frames. The profiler's own activity does not count: its
+    spans, its own frames, the device synchronisation with which it stops (any after the last op and the last other
+    call), and the ends of outer frames that were still open when its first and last frames ran.
     """
     host = is_any_of(trace, ("op", "runtime")) & ~closing_syncs(trace) & ~_calls_of_profiler(trace)
     spans = _spans(trace, host | is_any_of(trace, ("annotation", *_DEVICE)))
@@ -128,9 +137,10 @@ def whole_window(trace: Trace) -> Window:
 
 
 def stretch(trace: Trace, from_us: float | None, to_us: float | None) -> Window:
-    """One step between two instants of the trace, in microseconds after the first event of the program.
+    """Gives one step between two instants of the trace.
 
-    Null means its first or its last event. Raises UsageError when nothing of the trace lies between the two.
+    They are in microseconds after the first event of the program. Null means its first or its last event. Raises
+    UsageError when nothing of the trace lies between the two.
     """
     whole = whole_window(trace)
     start_us = whole.start_us + max(from_us or 0.0, 0.0)
@@ -153,15 +163,16 @@ _NOT_BEGUN = 0.01
 
 
 def lead_in_end(trace: Trace, window: Window) -> float | None:
-    """Start of the first work that the device could take up once it was done with work from before the recording.
+    """Finds when the device first took up work of the recording.
 
-    Null where there was none. A device takes up queued work at once, unless something else holds it. Where next to
-    nothing is recorded before the first work of a stream, which had long been launched, what held it is not recorded.
+    Until then work from before the recording held it. Null where there was none. A device takes up queued work at once,
+    unless something else holds it. Where next to nothing is recorded before the first work of a stream, which had long
+    been launched, what held it is not recorded.
     """
-    event, found = trace.device_args["event"].to_numpy(), find_launches(trace)
+    event, launches = trace.device_args["event"].to_numpy(), find_launches(trace)
     start_us, dur_us = (trace.events[name].to_numpy() for name in ("ts_us", "dur_us"))
-    call = np.append(trace.launch_args["event"].to_numpy(), 0)[found]
-    launched_us = np.where(found >= 0, (start_us + dur_us)[call], np.nan)
+    call = np.append(trace.launch_args["event"].to_numpy(), 0)[launches]
+    launched_us = np.where(launches >= 0, (start_us + dur_us)[call], np.nan)
     order = np.argsort(start_us[event], kind="stable")
     order = order[(start_us[event] >= window.start_us)[order]]
     event, launched_us = event[order], launched_us[order]
@@ -175,9 +186,10 @@ def lead_in_end(trace: Trace, window: Window) -> float | None:
 
 
 def without_lead_in(trace: Trace, window: Window) -> Window:
-    """The window without the time in which work from before the recording held the device; itself without such.
+    """Leaves out the time in which earlier work held the device.
 
-    Of several steps the first is left out, a single one begins on the device when that takes up its work.
+    That work is from before the recording. Gives the window itself where there is none. Of several steps the first is
+    left out, a single one begins on the device when that takes up its work.
     """
     at_us = lead_in_end(trace, window)
     if at_us is None or at_us >= window.end_us:
@@ -200,16 +212,17 @@ _UNTIL_IT_WORKS = 0.1
 
 
 def choose_side(trace: Trace, window: Window, at_us: float) -> Window | None:
-    """The side of a window that is judged where it is parted at an instant; null where it is one step with marks.
+    """Chooses the side of a window parted at an instant.
 
-    The later side, which has warmed up, where it holds whole steps; else the longer one. A single step with marks has
-    both sides each time that it runs, so that it is judged as it is; so has one whose one side fetches its batch.
+    That side is judged. It is the later side, which has warmed up, where it holds whole steps; else the longer one.
+    Null where the window is one step with marks: it has both sides each time that it runs, so that it is judged as it
+    is. The same holds for one whose one side fetches its batch.
     """
     later = tuple(step for step in window.steps if step.start_us + _UNTIL_IT_WORKS * step.us >= at_us)
     if later:
         began_us, done_us = wall_spans(trace, later)
         earlier = [(step, Reason("earlier_side")) for step in window.steps if step not in later]
-        aside = tuple(sorted([*window.set_aside, *earlier], key=lambda each: each[0].start_us))
+        aside = tuple(sorted([*window.set_aside, *earlier], key=lambda pair: pair[0].start_us))
         return replace(window, start_us=float(began_us[0]), end_us=float(done_us[-1]), steps=later, set_aside=aside)
     if len(window.steps) == 1 and (window.source != "whole" or _fetches_on_a_side(trace, window, at_us)):
         return None
@@ -220,7 +233,10 @@ def choose_side(trace: Trace, window: Window, at_us: float) -> Window | None:
 
 
 def _fetches_on_a_side(trace: Trace, window: Window, at_us: float) -> bool:
-    """True where the program waits for a data loader in most of one side of a window that is parted at an instant."""
+    """Returns True where one side mostly waits for a data loader.
+
+    The sides are those of a window that is parted at an instant.
+    """
     rows = np.flatnonzero(are_named(trace, LOADER_FETCH))
     start_us = trace.events["ts_us"].to_numpy()[rows]
     fetches = union(start_us, start_us + trace.events["dur_us"].to_numpy()[rows])
@@ -229,7 +245,10 @@ def _fetches_on_a_side(trace: Trace, window: Window, at_us: float) -> bool:
 
 
 def side_options(trace: Trace, window: Window, at_us: float) -> tuple[str, str]:
-    """The values of ``--window`` that take the earlier and the later side of a window that is parted at an instant."""
+    """Gives the values of ``--window`` for both sides of a window.
+
+    The window is parted at an instant. The earlier side comes first.
+    """
     whole = whole_window(trace)
 
     def told(instant_us: float) -> str:
@@ -248,9 +267,12 @@ def _spans(trace: Trace, chosen: Flags) -> list[tuple[float, float]]:
 
 
 def closing_syncs(trace: Trace) -> Flags:
-    """Device synchronisations that start after every op has ended and every other call has started."""
+    """Marks device synchronisations after all ops and other calls.
+
+    They start after every op has ended and every other call has started.
+    """
     start_us, dur_us = (trace.events[name].to_numpy() for name in ("ts_us", "dur_us"))
-    calls, ops = (is_any_of(trace, (each,)) for each in ("runtime", "op"))
+    calls, ops = (is_any_of(trace, (kind,)) for kind in ("runtime", "op"))
     syncs = are_calls(trace, "synchronise_device")
     last_us = max((start_us + dur_us)[ops].max(initial=-np.inf), start_us[calls & ~syncs].max(initial=-np.inf))
     late: Flags = start_us >= last_us
@@ -258,7 +280,10 @@ def closing_syncs(trace: Trace) -> Flags:
 
 
 def _calls_of_profiler(trace: Trace) -> Flags:
-    """Runtime calls inside the profiler's own frames: when it stops, it may start the device first."""
+    """Marks runtime calls inside the profiler's own frames.
+
+    When it stops, it may start the device first.
+    """
     start_us, dur_us = (trace.events[name].to_numpy() for name in ("ts_us", "dur_us"))
     thread = trace.events["thread"].cat.codes.to_numpy()
     calls = is_any_of(trace, ("runtime",))
@@ -270,7 +295,10 @@ def _calls_of_profiler(trace: Trace) -> Flags:
 
 
 def _python_span(trace: Trace, first_us: float, last_us: float) -> list[tuple[float, float]]:
-    """Span of the program's Python frames, between the profiler's frames before the first and after the last event."""
+    """Gives the span of the program's Python frames.
+
+    It lies between the profiler's frames before the first and after the last event.
+    """
     python = is_any_of(trace, ("python",))
     own = python & are_named(trace, _PROFILER_FRAME)
     start_us = trace.events["ts_us"].to_numpy()
@@ -312,9 +340,9 @@ def find_steps(
         ("repeats", lambda: find_repeats(trace)),
     )
     for source, find in sources:
-        found = _of_one_window(find(), trace)
-        if found:
-            window = _window(trace, found, source, requested, set_aside)
+        steps = _of_one_window(find(), trace)
+        if steps:
+            window = _window(trace, steps, source, requested, set_aside)
             is_chosen = requested is not None or set_aside is not None
             return window if is_chosen else without_lead_in(trace, window)
     if requested is not None:
@@ -327,9 +355,11 @@ def find_steps(
 
 
 def _of_one_window(found: StepReasons, trace: Trace) -> StepReasons:
-    """The steps, of several windows of the profiler in one file those of the one with most, of equal ones the last.
+    """Lets the steps of only one window of the profiler count.
 
-    A window ends where its span by the profiler does, or where steps are missing by their numbers and nothing ran.
+    Of several windows in one file it is the one with most steps, of equal ones the last. Steps of the others get a
+    reason. A window ends where its span by the profiler does, or where steps are missing by their numbers and nothing
+    ran.
     """
     spans_us = _profiler_spans(trace)
     bounds_us = np.array([(step.start_us, step.end_us) for step, _ in found]).reshape(-1, 2)
@@ -364,7 +394,10 @@ _RECORDED = re.compile(r"^PyTorch Profiler \(\d+\)$")
 
 
 def _profiler_spans(trace: Trace) -> Floats:
-    """Starts of the profiler's spans but for the first, where they lie one after the other; else none."""
+    """Gives the starts of the profiler's spans but for the first.
+
+    None where the spans do not lie one after the other.
+    """
     rows = np.flatnonzero(is_any_of(trace, ("profiler",)))
     rows = rows[are_named(trace, _RECORDED, rows)]
     start_us = np.sort(trace.events["ts_us"].to_numpy()[rows])
@@ -392,11 +425,11 @@ def _window(
         reasons[equal[0] : equal[-1] + 1] = set_aside_reasons([walls_us[row] for row in equal])
     elif requested is not None:
         reasons = _outside_request(trace, len(found), requested)
-    kept = [row for row, reason in enumerate(reasons) if reason is None]
+    counting = [row for row, reason in enumerate(reasons) if reason is None]
     return Window(
-        float(began_us[kept[0]]),
-        float(done_us[kept[-1]]),
-        tuple(timed[row] for row in kept),
+        float(began_us[counting[0]]),
+        float(done_us[counting[-1]]),
+        tuple(timed[row] for row in counting),
         source,
         tuple((step, reason) for step, reason in zip(timed, reasons, strict=True) if reason is not None),
     )
@@ -433,12 +466,13 @@ def _from_marks(trace: Trace, marks_ns: Sequence[int]) -> tuple[Step, ...]:
 
 
 def _from_profiler(trace: Trace) -> tuple[Step, ...]:
-    """Profiler steps, each name once, without a last one that is only the rest until the profiler stopped.
+    """Gives the profiler's steps, each name once.
 
-    Nothing is called in such a rest, though the trace holds calls: the program had ended its last step before.
+    A last one that is only the rest until the profiler stopped is left out. Nothing is called in such a rest, though
+    the trace holds calls: the program had ended its last step before.
     """
-    found = _apart(_annotations(trace, PROFILER_STEP).drop_duplicates("name"))
-    steps = tuple(replace(step, number=_number_of(step.name)) for step in found)
+    marks = _apart(_annotations(trace, PROFILER_STEP).drop_duplicates("name"))
+    steps = tuple(replace(step, number=_number_of(step.name)) for step in marks)
     call_us = trace.events["ts_us"].to_numpy()[is_any_of(trace, ("op", "runtime"))]
     if steps and len(call_us) and not ((call_us >= steps[-1].start_us) & (call_us < steps[-1].end_us)).any():
         return steps[:-1]
@@ -450,12 +484,15 @@ _NUMBER = re.compile(r"#(\d{1,15})(?!\d)")
 
 def _number_of(name: str) -> int | None:
     """The number in the name of a profiler's step; null where there is none."""
-    found = _NUMBER.search(name)
-    return int(found[1]) if found is not None else None
+    match = _NUMBER.search(name)
+    return int(match[1]) if match is not None else None
 
 
 def _from_optimizer(trace: Trace) -> tuple[Step, ...]:
-    """From one end of an optimizer's step to the next; of several optimizers the first one seen counts."""
+    """Gives steps from one end of an optimizer's step to the next.
+
+    Of several optimizers the first one seen counts.
+    """
     calls = _annotations(trace, OPTIMIZER_STEP)
     calls = calls[calls["name"] == calls["name"].iloc[0]] if len(calls) else calls
     ends_us = [step.end_us for step in _apart(calls)]
@@ -463,9 +500,10 @@ def _from_optimizer(trace: Trace) -> tuple[Step, ...]:
 
 
 def _from_server(trace: Trace) -> tuple[Step, ...]:
-    """From one mark of an inference server to the next, the last one up to its own end; a single one bounds nothing.
+    """Gives steps from one mark of an inference server to the next.
 
-    The names hold the sizes of the batch and differ from step to step.
+    The last one goes up to its own end; a single one bounds nothing. The names hold the sizes of the batch and differ
+    from step to step.
     """
     calls = _apart(_annotations(trace, SERVER_STEP))
     ends_us = [*(step.start_us for step in calls[1:]), *(step.end_us for step in calls[-1:])]
@@ -478,14 +516,17 @@ def _annotations(trace: Trace, pattern: re.Pattern[str]) -> pd.DataFrame:
     Projections of the same marks on the device have a category of their own and are left out.
     """
     rows = np.flatnonzero(is_any_of(trace, ("annotation",)))
-    found = trace.events.iloc[rows[are_named(trace, pattern, rows)]]
-    frame = pd.DataFrame({"name": found["name"].astype(object), "start": found["ts_us"]})
-    frame["end"] = found["ts_us"] + found["dur_us"]
+    matching = trace.events.iloc[rows[are_named(trace, pattern, rows)]]
+    frame = pd.DataFrame({"name": matching["name"].astype(object), "start": matching["ts_us"]})
+    frame["end"] = matching["ts_us"] + matching["dur_us"]
     return frame.sort_values(["start", "end", "name"], ignore_index=True)
 
 
 def _apart(marks: pd.DataFrame) -> tuple[Step, ...]:
-    """Steps that do not overlap: one that starts inside another begins where that ends, or is dropped inside it."""
+    """Makes steps that do not overlap.
+
+    One that starts inside another begins where that ends, or is dropped inside it.
+    """
     steps: list[Step] = []
     for name, start, end in marks.itertuples(index=False):
         begin = max(start, steps[-1].end_us) if steps else start

@@ -26,7 +26,10 @@ LOSES_OF_REPLAYS, RECORDS_WAITS = "may lose kernels of replays", "records waits 
 
 
 class Word(Struct, frozen=True):
-    """A row of the table: texts that a pattern finds have this value; ``example`` is one of them."""
+    """A row of the table: a pattern and its value.
+
+    Texts that the pattern finds have this value. ``example`` is one of them.
+    """
 
     vendor: str
     value: str
@@ -36,7 +39,10 @@ class Word(Struct, frozen=True):
 
 @cache
 def words() -> Mapping[str, tuple[Word, ...]]:
-    """The rows of the table by their word, in the order in which they are tried."""
+    """Gives the rows of the table by their word.
+
+    They are in the order in which they are tried.
+    """
     rows: dict[str, list[Word]] = {}
     with TABLE.open(encoding="utf-8", newline="") as lines:
         table = (line for line in lines if not line.startswith("#"))
@@ -47,19 +53,28 @@ def words() -> Mapping[str, tuple[Word, ...]]:
 
 
 def first_word(word: str, text: str) -> Word | None:
-    """Returns the first row of a word whose pattern finds the text; null for none."""
+    """Returns the first row of a word whose pattern finds the text.
+
+    Null for none.
+    """
     text = text[:_NAME_LIMIT]
     return next((row for row in words().get(word, ()) if row.pattern.search(text)), None)
 
 
 @lru_cache(maxsize=1024)
 def category_of_vendor(raw: str) -> str | None:
-    """Returns the category of EVENTS of a raw one, in lower case, that a vendor's profiler writes."""
+    """Returns the category of EVENTS of a vendor's raw one.
+
+    The raw one is in lower case, as a vendor's profiler writes it. Null for none.
+    """
     return next((row.value for row in words()["category"] if row.pattern.fullmatch(raw)), None)
 
 
 def vendor_marked(texts: Mapping[str, Iterable[str]]) -> str:
-    """Returns the vendor whose mark comes first in the table; ``texts`` are by the value of marks."""
+    """Returns the vendor whose mark comes first in the table.
+
+    ``texts`` are by the value of marks.
+    """
     marks = words()["mark"]
     return next(row.vendor for row in marks if any(row.pattern.search(text) for text in texts.get(row.value, ())))
 
@@ -70,7 +85,10 @@ def has_trait(vendor: str, trait: str) -> bool:
 
 
 def call_kind(name: str) -> str | None:
-    """Returns one of CALL_KINDS for the name of a call into runtime or driver; null for any other call."""
+    """Returns one of CALL_KINDS for the name of a call.
+
+    The call is into runtime or driver. Null for any other call.
+    """
     row = first_word("call", name)
     return None if row is None else row.value
 
@@ -80,17 +98,23 @@ def vendors_that_call(kinds: Sequence[str], names: Iterable[str]) -> set[str]:
     rows = [row for row in words()["call"] if row.value in kinds]
     # Of a hundred thousand names few are calls: one search each finds them.
     any_call = re.compile("|".join(f"(?:{row.pattern.pattern})" for row in rows))
-    found = (first_word("call", name) for name in names if any_call.search(name[:_NAME_LIMIT]))
-    return {row.vendor for row in found if row is not None and row.value in kinds}
+    first_rows = (first_word("call", name) for name in names if any_call.search(name[:_NAME_LIMIT]))
+    return {row.vendor for row in first_rows if row is not None and row.value in kinds}
 
 
 def call_kinds(codes: Codes, names: Sequence[str]) -> pd.Categorical:
-    """Returns the kind of each call from codes into names; each name that occurs is looked at once."""
+    """Returns the kind of each call from codes into names.
+
+    Each name that occurs is looked at once.
+    """
     return _by_name("call", CALL_KINDS, codes, names)
 
 
 def copy_columns(codes: Codes, names: Sequence[str]) -> dict[str, pd.Categorical]:
-    """Returns the columns of KERNELS that the names of copies decide; code -1 is no copy."""
+    """Returns the columns of KERNELS that the names of copies decide.
+
+    Code -1 is no copy.
+    """
     return {
         "copy_way": _by_name("copy", COPY_WAYS, codes, names),
         "host_memory": _by_name("memory", HOST_MEMORY, codes, names),

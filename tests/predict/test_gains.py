@@ -78,3 +78,11 @@ def test_a_type_with_an_engine_of_its_own_is_another_kernel() -> None:
     allowed = replace(plain, settings=replace(plain.settings, matmul_allow_tf32=True))
     gain = predict_gain(priced(plain), priced(allowed))
     assert gain.speedup > 3 and width(gain) > 1.3
+
+
+def test_a_captured_graph_replays_the_very_kernels_of_eager_mode() -> None:
+    captured, compiled = (
+        predict_gain(priced(square(8192)), priced(square(8192), way)) for way in ("captured", "compile")
+    )
+    assert captured.speedup == pytest.approx(1.0, abs=0.01)
+    assert 1.02 < width(captured) < 1.04 < width(compiled)

@@ -53,3 +53,20 @@ def test_shares_of_device_and_host_are_the_growth_of_the_step_with_each() -> Non
     of_device, of_start, of_issuing = sensitivities(np.array(device), np.array(lead), np.array(issue), rates)
     assert abs(float(of_start + of_issuing) - host_growth) < 1e-3
     assert abs(float(of_device + of_start + of_issuing) - 1.0) < 1e-9
+
+
+def test_captured_modules_are_two_graphs_in_training_and_the_rest_is_issued_op_by_op() -> None:
+    inside = replace(call("mm", [use(0, 8, 8), use(1, 8, 8)], use(2, 8, 8)), module="net")
+    loss = call("sum", [use(2, 8, 8)], use(3, 1))
+    update = replace(call("add_", [use(1, 8, 8)], use(1, 8, 8)), phase="optimizer", module="net")
+    calls = step(inside, loss, update)
+    counts = host_counts(replace(calls, settings=replace(calls.settings, training=True)), "captured", [])
+    assert (counts["graph step"], counts["product"], counts["op"]) == (2.0, 0.0, 2.0)
+    assert host_counts(step(inside), "captured", [])["graph step"] == 1.0
+
+
+def test_a_step_without_modules_that_does_not_train_is_captured_as_one_graph() -> None:
+    calls = step(call("add_", [use(0, 8, 8)], use(0, 8, 8)), call("mm", [use(0, 8, 8), use(1, 8, 8)], use(2, 8, 8)))
+    counts = host_counts(calls, "captured", [])
+    assert counts["graph step"] == 1.0 and not counts["op"] and not counts["product"]
+    assert replays_graph(calls, "captured")

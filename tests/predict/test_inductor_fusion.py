@@ -71,6 +71,12 @@ def test_a_call_whose_result_nothing_uses_is_dropped() -> None:
     assert [group.calls for group in groups] == [(1,)]
 
 
+def test_a_step_that_leaves_nothing_behind_gives_back_what_it_held_at_its_end() -> None:
+    calls = step(call("relu", [use(0, N)], use(1, N)), call("tanh", [use(0, N)], use(2, N)))
+    unused, dropped = replace(calls.storages[1], freed=1), replace(calls.storages[2], freed=2)
+    assert live_calls(replace(calls, storages=(calls.storages[0], unused, dropped))) == [False, True]
+
+
 def test_no_fusion_spares_the_input_and_the_result() -> None:
     assert least_bytes(chain("relu", "sigmoid", "tanh")) == 2 * MIB4
 
@@ -129,3 +135,25 @@ def test_training_leaves_small_channels_in_their_layout() -> None:
     training = replace(small, settings=replace(small.settings, training=True))
     assert uses_channels_last(small)
     assert not uses_channels_last(training)
+
+
+def decode(weight_type: str) -> StepCalls:
+    """A row times the transpose of a weight, which is brought to the type of the row first."""
+    narrow = replace(use(1, 4096, 4096), type=weight_type)
+    return step(
+        call("_to_copy", [narrow], use(2, 4096, 4096)),
+        call("mm", [use(0, 1, 4096), use(2, 4096, 4096)], use(3, 1, 4096)),
+    )
+
+
+def test_a_compiler_that_tunes_reads_narrow_weights_of_a_product_with_one_row_as_they_are() -> None:
+    (group,), _ = fuse(decode("signed char"), "max-autotune")
+    assert group.calls == (0, 1) and group.kernels[0].kind == "fused reduction"
+    assert group.kernels[0].bytes == 4096 * 4096 + 2 * 4 * 4096
+
+
+def test_without_tuning_or_with_several_rows_the_product_is_one_of_the_library() -> None:
+    groups, _ = fuse(decode("signed char"), "compile")
+    assert [group.kernels[0].kind for group in groups] == ["fused pointwise", "product"]
+    several = step(call("mm", [use(0, 16, 4096), use(1, 4096, 4096)], use(2, 16, 4096)))
+    assert [group.kernels[0].kind for group in fuse(several, "max-autotune")[0]] == ["product"]

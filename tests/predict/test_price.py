@@ -230,3 +230,12 @@ def test_cudagraphs_says_where_it_makes_no_graph() -> None:
     assert any("makes no graph" in reason for reason in none.reasons)
     assert not any("makes no graph" in reason for reason in graph.reasons)
     assert predict_step(counting, H100, "reduce-overhead").graph
+
+
+def test_a_product_with_a_vector_takes_the_time_of_its_matrix_in_memory() -> None:
+    vector = step(call("mm", [use(0, 1, 8192), use(1, 8192, 8192)], use(2, 1, 8192)))
+    rows = step(call("mm", [use(0, 33, 8192), use(1, 8192, 8192)], use(2, 33, 8192)))
+    read_us = 4 * 8192**2 / (H100.bandwidth_bytes_per_s or 0.0) * 1e6
+    one, several = (predict_step(each, H100) for each in (vector, rows))
+    assert read_us < (one.device_us or 0.0) < 1.4 * read_us and one.bound == "memory"
+    assert (several.device_us or 0.0) > (one.device_us or 0.0)

@@ -1,9 +1,12 @@
 """The kernels that a call is split into."""
 
+import json
+
 import pytest
 
 from bottleneck.predict.step_kernels import Kernel, split
 from bottleneck.schema.reasons import Reason
+from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import StepCall
 from tests.predict.steps import call, convolution, use
 
@@ -61,3 +64,22 @@ def test_a_long_row_of_softmax_takes_a_block_of_threads() -> None:
 
 def test_a_call_without_a_formula_says_so_instead_of_being_free() -> None:
     assert split(call("no_such_op", [use(0, 4)], use(1, 4))) == Reason("no_formula", ("aten::no_such_op",))
+
+
+def in_channels_last(groups: int = 1) -> StepCall:
+    """A convolution of images in channels last."""
+    made = convolution(64, 64, groups=groups)
+    last = str([[64 * 56 * 56, 1, 64 * 56, 64], *json.loads(made.strides)[1:]])
+    return replace(made, strides=last)
+
+
+def test_a_convolution_in_channels_last_is_one_kernel_without_copies() -> None:
+    first, last = (split(made) for made in (convolution(64, 64), in_channels_last()))
+    assert [kernel.kind for kernel in first] == ["convolution", "layout", "result layout"]
+    assert [kernel.kind for kernel in last] == ["convolution channels last"]
+
+
+def test_groups_take_longer_in_channels_last() -> None:
+    first, last = (split(made) for made in (convolution(64, 64, groups=4), in_channels_last(4)))
+    assert first[0].kind == last[0].kind == "grouped convolution"
+    assert last[0].flops > 1.3 * first[0].flops and last[0].least_flops == first[0].least_flops

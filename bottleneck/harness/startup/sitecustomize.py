@@ -1,6 +1,7 @@
-"""Python imports this at the start of each interpreter that a program starts under `--follow-children`.
+"""Waits for torch in each interpreter that a program starts.
 
-It waits for torch, or for a process of `multiprocessing` to begin, before anything of this package is loaded.
+Python imports this at its start under `--follow-children`. It waits for torch, or for a process of `multiprocessing` to
+begin, before anything of this package is loaded.
 """
 
 import os
@@ -16,12 +17,18 @@ _AWAITED = frozenset({"torch", "multiprocessing.process"})
 
 
 class _Waiting:
-    """A finder that finds nothing itself: at the first awaited module it has this process followed."""
+    """Finder that finds nothing itself.
+
+    At the first awaited module it has this process followed.
+    """
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The module spec of an awaited module, found by the hooks that watch it from then on; else null."""
+        """Returns the module spec of an awaited module.
+
+        It is found by the hooks that watch it from then on; else null.
+        """
         if name not in _AWAITED or self not in sys.meta_path:
             return None
         sys.meta_path.remove(self)

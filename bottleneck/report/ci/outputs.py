@@ -45,8 +45,8 @@ def _known_measurements(value: Any) -> Any:
     if isinstance(value, dict):
         if value.keys() == _MEASUREMENT and not all(map(math.isfinite, value.values())):
             return None
-        return {key: _known_measurements(each) for key, each in value.items()}
-    return [_known_measurements(each) for each in value] if isinstance(value, list | tuple) else value
+        return {key: _known_measurements(item) for key, item in value.items()}
+    return [_known_measurements(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 _LABEL = 200

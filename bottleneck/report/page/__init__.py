@@ -1,8 +1,8 @@
-"""Renders an analysis, or the document of any other report, as one HTML file that loads nothing.
+"""Renders a report as one HTML file that loads nothing.
 
-Sentences and short tables are those of the terminal's ``Document``. Long tables and charts are drawn by ``assets/*.js``
-from ``analysis.json``, which the file holds. Every text of a trace is cleaned and escaped, and a content security
-policy lets nothing but the page's own script run.
+The report is an analysis, or the document of any other one. Sentences and short tables are those of the terminal's
+``Document``. Long tables and charts are drawn by ``assets/*.js`` from ``analysis.json``, which the file holds. Every
+text of a trace is cleaned and escaped, and a content security policy lets nothing but the page's own script run.
 """
 
 import base64
@@ -53,7 +53,10 @@ _NO_TIMELINE = (
 
 
 def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findings: bool = False) -> str:
-    """The page of an analysis; ``timeline`` is that of one of its steps, where its trace is at hand."""
+    """Renders the page of an analysis.
+
+    ``timeline`` is that of one of its steps, where its trace is at hand.
+    """
     analysis = with_attribute_paths(analysis)
     document = build(analysis, all_findings=all_findings)
     segments, phases = _segments(analysis), analysis.phases
@@ -101,7 +104,10 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
 
 
 def first_screen(analysis: Analysis) -> str:
-    """The first screen of the page in a frame of its own, as notebooks show it: nothing in it runs or is loaded."""
+    """Renders the first screen of the page in its own frame.
+
+    Notebooks show it: nothing in it runs or is loaded.
+    """
     document, segments = build(analysis), _segments(analysis)
     page = _render(
         "analysis.html",
@@ -145,9 +151,10 @@ def _summary(analysis: Analysis, document: Document, segments: "list[_Segment]",
 def document_to_html(
     document: Document, charts: Sequence[LineChart] = (), chart_section: ChartSection | None = None
 ) -> str:
-    """The page of any other report: a comparison, a trial, a sweep with its charts, a gate, a check-up, a prediction.
+    """Renders the page of any other report.
 
-    ``charts`` stand above the tables, ``chart_section`` below them.
+    It is a comparison, a trial, a sweep with its charts, a gate, a check-up or a prediction. ``charts`` stand above the
+    tables, ``chart_section`` below them.
     """
     anchors = [(f"section-{at}", section.title) for at, section in enumerate(document.sections, 1) if section.title]
     return _render(
@@ -165,7 +172,10 @@ def document_to_html(
 
 @dataclass(frozen=True)
 class _Segment:
-    """A part of a bar: what it stands for, its group, its words in short and in full, and its share of the step."""
+    """A part of a bar.
+
+    It has what it stands for, its group, its words in short and in full, and its share of the step.
+    """
 
     key: str
     group: str
@@ -178,7 +188,10 @@ _LEAST_SHARE = 0.004  # a narrower part of the bar could not be pointed at
 
 
 def _segments(analysis: Analysis) -> list[_Segment]:
-    """The accounts in the order of the ledger's table; the smallest of a group are one segment, that of the group."""
+    """Gives the accounts in the order of the ledger's table.
+
+    The smallest of a group are one segment, that of the group.
+    """
     segments = []
     us = {group: math.fsum(entry.us for entry in analysis.ledger if entry.group == group) for group in GROUPS}
     for group in sorted(GROUPS, key=lambda group: -us[group]):
@@ -229,7 +242,10 @@ def _present(sections: Iterable[Section | None]) -> list[Section]:
 
 
 def _words(analysis: Analysis) -> dict[str, Any]:
-    """The words that the script shows beside the numbers of the analysis; rows of kernels in its order."""
+    """Gives the words that the script shows beside the numbers.
+
+    The numbers are those of the analysis; rows of kernels are in its order.
+    """
     names = short_names([clean(row.name, _LONGEST_TEXT) for row in analysis.kernels], _LONGEST_NAME)
     return {
         "noun": "op" if analysis.device.kind == "cpu" else "kernel",
@@ -256,7 +272,7 @@ def _words(analysis: Analysis) -> dict[str, Any]:
 
 
 def _roofline(analysis: Analysis) -> dict[str, Any]:
-    """The points, the lines and the step on the plane, as the picture of the roofline has them."""
+    """Gives points, lines and step as the roofline's picture has them."""
     plane = plane_of(analysis.device, roofs(analysis))
     return {
         "points": [
@@ -284,7 +300,10 @@ def _account_of(row: KernelSummary) -> str:
 
 
 def _packed(timeline: StepTracks) -> dict[str, Any]:
-    """The timeline as few bytes: its arrays one after the other in little-endian order, deflated."""
+    """Packs the timeline into few bytes.
+
+    Its arrays stand one after the other in little-endian order, deflated.
+    """
     arrays = (
         (timeline.event_start_us, "<f4"),
         (timeline.event_dur_us, "<f4"),
@@ -313,7 +332,10 @@ def _packed(timeline: StepTracks) -> dict[str, Any]:
 
 
 def _widths(prefix: str, shares: Sequence[float]) -> str:
-    """Rules that give each part of a bar its width: style attributes are against the content security policy."""
+    """Gives rules that set the width of each part of a bar.
+
+    Style attributes are against the content security policy.
+    """
     return "".join(f".{prefix}{at}{{flex-grow:{share * 1000:.3f}}}" for at, share in enumerate(shares))
 
 
@@ -321,12 +343,18 @@ _OUTSIDE_SCRIPTS = {ord(character): f"\\u{ord(character):04x}" for character in 
 
 
 def _json_block(record: object) -> Markup:
-    """JSON for a script element, which no text in it can end; ASCII, since ``to_json`` gives nothing else."""
+    """Gives JSON for a script element, which no text can end.
+
+    ASCII, since ``to_json`` gives nothing else.
+    """
     return Markup(json.dumps(record, separators=(",", ":")).translate(_OUTSIDE_SCRIPTS))  # noqa: S704 - escaped
 
 
 def _render(template: str, *, style: str, data: Mapping[str, Markup], **context: Any) -> str:
-    """The page, with its style sheet and script inside and the policy that lets only these two be used."""
+    """Renders the page with its style sheet and script inside.
+
+    Its policy lets only these two be used.
+    """
     style, script = _asset("assets/page.css") + style, _asset("assets/elements.js")
     if data:
         style = _asset("vendor/uPlot.min.css") + style
@@ -394,7 +422,10 @@ def _environment() -> Environment:
 
 
 def _area(values: Sequence[float]) -> str:
-    """The path of an area under these values, one unit of width each, 40 units high."""
+    """Gives the path of an area under these values.
+
+    It is one unit of width per value, and 40 units high.
+    """
     most = max(values, default=0.0) or 1.0
     heights = [f"{40 - 40 * value / most:.2f}" for value in values]
     points = " ".join(f"L{at} {height} L{at + 1} {height}" for at, height in enumerate(heights))

@@ -1,4 +1,7 @@
-"""Pictures of analyses, comparisons and sweeps, drawn with matplotlib: their common look, and how each is saved."""
+"""Pictures of analyses, comparisons and sweeps, drawn with matplotlib.
+
+Here are their common look and how each is saved.
+"""
 
 import io
 import warnings
@@ -38,7 +41,10 @@ HATCHES: Mapping[str, str] = {
 
 
 def save_figure(draw: Callable[..., Figure], path: Path, *subjects: Any) -> None:
-    """Draws these into a file whose name ends in .png, .svg or .pdf; the same figure gives the same SVG and PDF."""
+    """Draws these into a file ending in .png, .svg or .pdf.
+
+    The same figure gives the same SVG and PDF.
+    """
     kind = path.suffix.removeprefix(".")
     assert kind in _DATES, f"no such picture format: {path.name}"
     drawn = io.BytesIO()

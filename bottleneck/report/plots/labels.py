@@ -27,7 +27,10 @@ class PlotLabel:
 
 @dataclass(frozen=True)
 class Occupied:
-    """The areas of a plot in use, in pixels: marks and texts, which nothing may cover, and lines, better left clear."""
+    """The areas of a plot in use, in pixels.
+
+    Marks and texts may be covered by nothing; lines are better left clear.
+    """
 
     marks: Sequence[Bbox]
     texts: Sequence[Bbox]
@@ -35,17 +38,18 @@ class Occupied:
 
 
 def place_labels(axes: Axes, labels: Sequence[PlotLabel], occupied: Occupied) -> list[Annotation]:
-    """Adds each label with a thin line to its point, clear of the border and of what is there, at best of lines too.
+    """Adds each label with a thin line to its point.
 
-    A label for which no place is free is left out: a reader is better served by none than by an unreadable one.
+    It is clear of the border and of what is there, at best of lines too. A label for which no place is free is left
+    out: a reader is better served by none than by an unreadable one.
     """
     marks, texts = list(occupied.marks), list(occupied.texts)
     placed: list[Annotation] = []
     for label in labels:
         for lines in (occupied.lines, ()):
-            found = _free_position(axes, label, Occupied(marks, texts, lines))
-            if found is not None:
-                offset, box, leader = found
+            position = _free_position(axes, label, Occupied(marks, texts, lines))
+            if position is not None:
+                offset, box, leader = position
                 marks += leader
                 texts.append(box)
                 placed.append(_annotate(axes, label, offset))
@@ -56,7 +60,10 @@ def place_labels(axes: Axes, labels: Sequence[PlotLabel], occupied: Occupied) ->
 def _free_position(
     axes: Axes, label: PlotLabel, occupied: Occupied
 ) -> tuple[tuple[float, float], Bbox, list[Bbox]] | None:
-    """The offset of the label from its point, its box, and those of the line between them."""
+    """Finds a free offset of the label from its point.
+
+    Also gives the label's box, and those of the line between them. Null where no place is free.
+    """
     probe = axes.text(0.5, 0.5, label.words, fontsize=8, transform=axes.transAxes, parse_math=False)
     area = extent(probe)
     probe.remove()
@@ -72,21 +79,27 @@ def _free_position(
 
 
 def place_first_free(candidates: Sequence[Text], taken: Sequence[Bbox]) -> list[Bbox]:
-    """Keeps the first of these texts that covers nothing taken and stays in the frame; gives back what it covers."""
-    kept: list[Bbox] = []
+    """Keeps the first text that fits, and removes the others.
+
+    It fits where it covers nothing taken and stays in the frame. Gives the boxes that it covers.
+    """
+    covered: list[Bbox] = []
     for text in candidates:
         axes, boxes = text.axes, covered_by(text)
         assert isinstance(axes, Axes)
         inside = all(_is_inside(box, axes.bbox) for box in boxes)
-        if not kept and inside and not any(box.overlaps(other) for box in boxes for other in taken):
-            kept = boxes
+        if not covered and inside and not any(box.overlaps(other) for box in boxes for other in taken):
+            covered = boxes
         else:
             text.remove()
-    return kept
+    return covered
 
 
 def covered_by(text: Text) -> list[Bbox]:
-    """The area of a text, in pixels: one box, or small ones along it where it is turned."""
+    """Gives the area of a text, in pixels.
+
+    It is one box, or small ones along it where it is turned.
+    """
     angle = math.radians(text.get_rotation())
     if not angle:
         return [extent(text)]
@@ -116,7 +129,10 @@ def _cover(corners: Sequence[tuple[float, float]], half: float = 1.0) -> list[Bb
 
 
 def extent(text: Text) -> Bbox:
-    """The box of a text, in pixels, without the line that an annotation may have."""
+    """Gives the box of a text, in pixels.
+
+    The line that an annotation may have is left out.
+    """
     figure = text.figure
     assert figure is not None
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]  # plots always sit on an Agg canvas
@@ -126,7 +142,10 @@ def extent(text: Text) -> Bbox:
 
 
 def _offsets(radius_pt: float) -> Iterator[tuple[float, float]]:
-    """Positions around a point, nearest first, and beginning at the right, where one reads on."""
+    """Yields positions around a point, nearest first.
+
+    They begin at the right, where one reads on.
+    """
     for distance in _DISTANCES_PT:
         for step in range(_DIRECTIONS):
             side = (step + 1) // 2 * (-1 if step % 2 else 1)

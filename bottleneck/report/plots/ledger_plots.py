@@ -50,15 +50,21 @@ class LedgerBar:
 
 
 def ledger_figure(analysis: Analysis) -> Figure:
-    """The ledger as one bar, or that of each rank; UsageError where there is no time."""
+    """Draws the ledger as one bar, or that of each rank.
+
+    Raises UsageError where there is no time.
+    """
     ledgers = [(f"rank {rank.rank}", rank.ledger) for rank in analysis.ranks[:_MOST_BARS]]
     if len(analysis.ranks) < 2:
         ledgers = [("", analysis.ledger)]
-    return _bars_figure([_bar(*each) for each in ledgers], "Where does the step go?", trace_name(analysis, 100))
+    return _bars_figure([_bar(*entry) for entry in ledgers], "Where does the step go?", trace_name(analysis, 100))
 
 
 def both_ledgers_figure(comparison: Comparison) -> Figure:
-    """The bar of the side before, and beneath it that of the side after; UsageError where a side has no times."""
+    """Draws the bars of both sides, that of the side before above.
+
+    Raises UsageError where a side has no times.
+    """
     bars = comparison.bars if comparison.change_us is not None else ()
     sides = (
         (comparison.before, [(bar, bar.before_us) for bar in bars]),
@@ -134,9 +140,10 @@ _MOST_ACCOUNTS, _LEAST_SHARE = 14, 0.005
 
 
 def ranks_figure(analysis: Analysis) -> Figure:
-    """A row per rank and a column per account, the darker, the larger its share of the slowest step.
+    """Draws a row per rank and a column per account.
 
-    The ranks that the job names come first. UsageError where there is only one.
+    A cell is the darker, the larger its share of the slowest step. The ranks that the job names come first. Raises
+    UsageError where there is only one.
     """
     if not analysis.ranks:
         raise UsageError(
@@ -178,9 +185,9 @@ _LONGEST_LABEL = 31  # of a side: there is room for half of a title
 
 
 def waterfall_figure(comparison: Comparison) -> Figure:
-    """A horizontal bar for the step before, each account that changed, and the step after.
+    """Draws the step before, each account that changed, and the step after.
 
-    UsageError where a side has no times.
+    Each has a horizontal bar. Raises UsageError where a side has no times.
     """
     if comparison.change_us is None:
         raise UsageError(
@@ -238,7 +245,7 @@ def _colour(bar: WaterfallBar) -> str:
 
 def _conclusion(comparison: Comparison) -> list[str]:
     """The differences besides the code, and the sentence, in a few lines."""
-    lines = [f"besides the code: {clean(describe_condition(each), 100)}" for each in comparison.conditions]
+    lines = [f"besides the code: {clean(describe_condition(condition), 100)}" for condition in comparison.conditions]
     if len(lines) > _MOST_CONDITIONS:
         more = counted(len(lines) - _MOST_CONDITIONS + 1, "more thing")
         lines = [*lines[: _MOST_CONDITIONS - 1], f"and {more}"]

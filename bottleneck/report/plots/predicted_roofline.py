@@ -1,4 +1,7 @@
-"""Draws the rooflines of a prediction: a panel per device with its roofs, and a mark per kind of work."""
+"""Draws the rooflines of a prediction, a panel per device.
+
+A panel has the roofs of the device, and a mark per kind of work.
+"""
 
 import math
 import textwrap
@@ -28,8 +31,11 @@ _MOST_COLUMNS = 3
 
 
 def predicted_roofline(answer: Prediction) -> Figure:
-    """A figure with a panel per device, all on the same axes; devices without a predicted time are named beneath."""
-    drawn = [each for each in answer.devices if each.step.us is not None]
+    """Draws a panel per device, all on the same axes.
+
+    Devices without a predicted time are named beneath.
+    """
+    drawn = [device for device in answer.devices if device.step.us is not None]
     columns = min(max(len(drawn), 1), 2 if len(drawn) <= 4 else _MOST_COLUMNS)
     rows = max(math.ceil(len(drawn) / columns), 1)
     width, height = _PANEL_INCHES[0] * columns, _PANEL_INCHES[1] * rows + _HEADER_INCHES + _FOOTER_INCHES
@@ -75,13 +81,13 @@ def _write_around(figure: Figure, answer: Prediction, drawn: Sequence[DevicePred
     figure.text(0.02, 1 - 0.12 / height, clean(answer.program, 60), fontsize=14, fontweight="bold", va="top")
     says = "predicted: no device was used; area of a mark: its part of the time of the kernels"
     figure.text(0.02, 1 - 0.42 / height, says, fontsize=9.5, color="0.3", va="top")
-    every = [point for each in drawn for point in work_points(each)]
+    every = [point for device in drawn for point in work_points(device)]
     handles = legend_handles(tuple(every))
     handles += [guide_handle()] if drawn else []
-    handles += [step_handle()] if any(step_point(each) is not None for each in drawn) else []
+    handles += [step_handle()] if any(step_point(device) is not None for device in drawn) else []
     figure.legend(handles=handles, loc="lower left", bbox_to_anchor=(0.015, 0.36 / height), ncols=5, **LEGEND_STYLE)
-    lacking = [short_name(each) for each in answer.devices if each.step.us is None]
-    notes = [not_drawn(each) for each in drawn[:1]]
+    lacking = [short_name(device) for device in answer.devices if device.step.us is None]
+    notes = [not_drawn(device) for device in drawn[:1]]
     notes += [f"no time is predicted for {', '.join(lacking)}"] if lacking else []
     text = textwrap.fill("; ".join(note for note in notes if note), int(figure.get_figwidth() * 16))
     figure.text(0.02, 0.05 / height, text, fontsize=8, color="0.3", va="bottom")

@@ -1,4 +1,7 @@
-"""Draws the roofline of an analysis: a point per kernel with a cost, and the roofs of the device."""
+"""Draws the roofline of an analysis.
+
+It has a point per kernel with a cost, and the roofs of the device.
+"""
 
 import math
 import textwrap
@@ -44,7 +47,10 @@ Ceilings = tuple[Device, tuple[RooflineRoof, ...]]
 
 
 def draw_roofs(axes: Axes, plane: RooflinePlane, taken: Sequence[Bbox]) -> Places:
-    """Draws the lines of the plane, labelled clear of ``taken``; gives back what lines and what labels cover."""
+    """Draws the lines of the plane, labelled clear of ``taken``.
+
+    Gives what lines and what labels cover.
+    """
     highest = max((flat.flops_per_s for flat in plane.flats), default=axes.get_ylim()[1])
     flats = [_flat_roof(axes, flat) for flat in plane.flats]
     slopes = [_slope(axes, slope, highest) for slope in plane.slopes]
@@ -60,7 +66,10 @@ def draw_roofs(axes: Axes, plane: RooflinePlane, taken: Sequence[Bbox]) -> Place
 
 
 def _flat_roof(axes: Axes, flat: FlatLine) -> tuple[Line, list[Text]]:
-    """A compute roof from its ridge on, and the places where its label may stand."""
+    """Draws a compute roof from its ridge on.
+
+    Gives its line and the labels at the places where one may stand.
+    """
     left, right = axes.get_xlim()
     height, start = flat.flops_per_s, max(flat.ridge or left, left)
     axes.plot((start, right), (height, height), color="0.15", linewidth=1.4, zorder=2)
@@ -75,7 +84,10 @@ def _flat_roof(axes: Axes, flat: FlatLine) -> tuple[Line, list[Text]]:
 
 
 def _slope(axes: Axes, slope: SlopedLine, highest: float) -> tuple[Line, list[Text]]:
-    """A bandwidth roof up to the highest compute roof, and the places along it where its label may stand."""
+    """Draws a bandwidth roof up to the highest compute roof.
+
+    Gives its line and the labels at the places along it where one may stand.
+    """
     rate, (left, right) = slope.bytes_per_s, axes.get_xlim()
     start, end = max(left, axes.get_ylim()[0] / rate), min(right, highest / rate)
     if not start < end:
@@ -90,7 +102,10 @@ def _slope(axes: Axes, slope: SlopedLine, highest: float) -> tuple[Line, list[Te
 
 
 def _guide(axes: Axes, plane: RooflinePlane, highest: float, share: float) -> None:
-    """A dashed line at this part of the highest roof, and of the memory's slope up to it."""
+    """Draws a dashed line at this part of the highest roof.
+
+    It also follows the memory's slope, up to that line.
+    """
     left, right = axes.get_xlim()
     rate = next((slope.bytes_per_s for slope in plane.slopes if not slope.is_cache), None)
     ridge = left if rate is None else max(highest / rate, left)
@@ -125,7 +140,10 @@ _MARKS = {
 
 
 def roofline(analysis: Analysis) -> Figure:
-    """A figure with the roofs of the device, a bubble per kernel and a star for the whole step."""
+    """Draws the roofs of the device with the kernels under them.
+
+    There is a bubble per kernel and a star for the whole step.
+    """
     figure = Figure(figsize=(8.0, 5.5), dpi=DPI)
     FigureCanvasAgg(figure)
     axes = figure.add_axes((0.1, 0.245, 0.86, 0.615))
@@ -138,7 +156,10 @@ def roofline(analysis: Analysis) -> Figure:
 
 
 def draw_work(axes: Axes, shown: tuple[RooflinePoint, ...], step: tuple[float, float] | None, under: Ceilings) -> None:
-    """Draws a bubble per point, a star for the whole step and the roofs above, all with labels clear of one another."""
+    """Draws the work and the roofs above it.
+
+    There is a bubble per point and a star for the whole step. All have labels clear of one another.
+    """
     draw_points(axes, shown)
     marks = [square(axes, (point.intensity, point.flops_per_s), area_of(point, shown)) for point in shown]
     if step is not None:
@@ -192,9 +213,10 @@ def short_si(value: float) -> str:
 
 
 def draw_points(axes: Axes, shown: tuple[RooflinePoint, ...]) -> None:
-    """A bubble per kernel, the largest behind; hollow where the kernel is far below its roof.
+    """Draws a bubble per kernel, the largest behind.
 
-    A kernel above the roof that is drawn for it has a short line of its own above it.
+    It is hollow where the kernel is far below its roof. A kernel above the roof that is drawn for it has a short line
+    of its own above it.
     """
     for order, point in enumerate(shown):
         colour, marker, _ = _MARKS.get(point.bound, _MARKS["unknown"])
@@ -237,9 +259,9 @@ def _write_around(figure: Figure, analysis: Analysis, shown: tuple[RooflinePoint
 
 def _remarks(device: Device, shown: tuple[RooflinePoint, ...]) -> str:
     """The source of the roofs, and why there are none or no points."""
-    known = bool(device.peaks_flops_per_s) or device.bandwidth_bytes_per_s is not None
+    has_roofs = bool(device.peaks_flops_per_s) or device.bandwidth_bytes_per_s is not None
     source = PEAK_SOURCES.get(device.source or "", "of unknown origin")
-    roofs_from = f"roofs {source}" if known else "no roofs are known"
+    roofs_from = f"roofs {source}" if has_roofs else "no roofs are known"
     return roofs_from if shown else f"{roofs_from}; no kernel has both FLOPs and bytes"
 
 
@@ -295,7 +317,10 @@ def label_points(axes: Axes, shown: tuple[RooflinePoint, ...], occupied: Occupie
 
 
 def area_of(point: RooflinePoint, shown: tuple[RooflinePoint, ...]) -> float:
-    """The area of a bubble in square points: its part of the longest time, and large enough to be seen."""
+    """Gives the area of a bubble in square points.
+
+    It is its part of the longest time, and large enough to be seen.
+    """
     return max(_LARGEST_AREA * point.us / shown[0].us, _SMALLEST_AREA)
 
 

@@ -44,7 +44,10 @@ def draw_roofline(axes: Axes, shown: Drawn, roofs: Sequence[Roof]) -> None:
 
 
 def _placed(points: Sequence[Point]) -> list[tuple[float, float]]:
-    """FLOP per byte, with the bytes that have to move, and FLOP/s of the points that have both."""
+    """Gives FLOP per byte and FLOP/s of the points that have both.
+
+    The bytes are those that have to move.
+    """
     return [
         (point.flops / point.bytes_low, point.flops_per_s)
         for point in points
@@ -53,7 +56,10 @@ def _placed(points: Sequence[Point]) -> list[tuple[float, float]]:
 
 
 def _device(roofs: Sequence[Roof]) -> tuple[Device, tuple[RooflineRoof, ...]]:
-    """The ceilings of all series as those of one device: the highest of each name."""
+    """Gives the ceilings of all series as those of one device.
+
+    They are the highest of each name.
+    """
     flats: dict[str, float] = {}
     for roof in roofs:
         if roof.peak is not None and roof.flops_per_s:
@@ -72,7 +78,10 @@ _LEGEND_COLUMNS = 3
 
 
 def sweep_figure(sweep: Sweep) -> Figure:
-    """A figure with step time and throughput, and the roofline beneath where FLOPs and bytes are known."""
+    """Draws step time and throughput, and a roofline beneath.
+
+    The roofline is left out where FLOPs and bytes are not known.
+    """
     curves, parameter, ticks = curves_of(sweep)
     shown = [(curve, _style(index, connect=not ticks)) for index, curve in enumerate(curves)]
     is_placed = len(_placed([point for curve in curves for point in curve.points])) > 1
@@ -110,13 +119,19 @@ def _style(index: int, *, connect: bool) -> dict[str, Any]:
 
 
 def _draw_times(axes: Axes, shown: Drawn, ticks: Sequence[str]) -> None:
-    """Median step times with their intervals; of a single curve also its fit, dashed, and its knee."""
+    """Draws median step times with their intervals.
+
+    Of a single curve also its fit, dashed, and its knee.
+    """
     axes.set_title("step time", fontsize=10)
     values = []
     for curve, style in shown:
         timings = [point.step_us for point in curve.points if point.step_us is not None]
         medians = [timing.median for timing in timings]
-        spread = ([each.median - each.low for each in timings], [each.high - each.median for each in timings])
+        spread = (
+            [step_time.median - step_time.low for step_time in timings],
+            [step_time.high - step_time.median for step_time in timings],
+        )
         axes.errorbar(curve.x, medians, yerr=spread, elinewidth=0.9, capsize=2, zorder=3, **style)
         values += [value for timing in timings for value in (max(timing.low, timing.median / 10), timing.high)]
     _scale(axes, shown, values, ticks)
@@ -160,7 +175,10 @@ def _draw_rates(axes: Axes, shown: Drawn, ticks: Sequence[str]) -> None:
 
 
 def _scale(axes: Axes, shown: Drawn, values: Sequence[float], ticks: Sequence[str]) -> None:
-    """Powers on an axis whose ends lie far apart; every value of the parameter has its tick where there is room."""
+    """Sets the scales and ticks of the axes.
+
+    An axis whose ends lie far apart has powers. Every value of the parameter has its tick where there is room.
+    """
     across = sorted({x for curve, _ in shown for x in curve.x})
     if ticks:
         turn = 30 if max(map(len, ticks)) > 8 else 0

@@ -1,4 +1,7 @@
-"""Draws a step over time: work, idle gaps by cause, ranges and calls of host threads."""
+"""Draws a step over time.
+
+It has work, idle gaps by cause, ranges and calls of host threads.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -31,7 +34,10 @@ _OTHER_CAUSES = ("#FFFFFF", "...")
 
 @dataclass(frozen=True)
 class _Look:
-    """The look of an event: its words in the legend, if it has any, its colour, its hatch and the colour of that."""
+    """The look of an event.
+
+    It has its words in the legend, if any, its colour, its hatch and the colour of that.
+    """
 
     words: str
     colour: str
@@ -40,9 +46,10 @@ class _Look:
 
 
 def timeline_figure(analysis: Analysis, tracks: StepTracks | None) -> Figure:
-    """A row for each stream, for idle time, and for each level of nesting of ranges and of the busiest host threads.
+    """Draws a row for each stream, for idle time, and per level.
 
-    UsageError where there are no events of a step.
+    Levels are those of nesting of ranges and of the busiest host threads. Raises UsageError where there are no events
+    of a step.
     """
     if tracks is None:
         raise UsageError(
@@ -90,21 +97,24 @@ def _subtitle(analysis: Analysis, tracks: StepTracks, lanes: Sequence[int]) -> s
 
 
 def _looks(tracks: StepTracks, lanes: Sequence[int]) -> dict[tuple[str, int], _Look]:
-    """The look of each group of work, and of each name in the lanes of idle time, in the order of the legend."""
-    found: dict[tuple[str, int], _Look] = {}
+    """Chooses the look of each group of work.
+
+    Also that of each name in the lanes of idle time. They are in the order of the legend.
+    """
+    looks: dict[tuple[str, int], _Look] = {}
     kinds = np.array([lane.kind for lane in tracks.lanes])[tracks.lane]
     is_shown = np.isin(tracks.lane, lanes)
     for group in sorted(set(tracks.group[(kinds != "idle") & is_shown].tolist())):
         name = GROUPS[group] if group >= 0 else ""
-        found["group", group] = _Look(name, COLOURS.get(name, _PLAIN), HATCHES.get(name, ""))
+        looks["group", group] = _Look(name, COLOURS.get(name, _PLAIN), HATCHES.get(name, ""))
     idle = kinds == "idle"
     spent = np.bincount(tracks.name[idle], weights=tracks.event_dur_us[idle], minlength=len(tracks.names))
     for place, name in enumerate(np.argsort(-spent, kind="stable")[: np.count_nonzero(spent)].tolist()):
         is_named = place < _MOST_CAUSES
         colour, hatch = _CAUSES[place] if is_named else _OTHER_CAUSES
         words = clean(tracks.names[name], 30) if is_named else "other causes"
-        found["idle", name] = _Look(f"idle: {words}", colour, hatch, "0.35")
-    return found
+        looks["idle", name] = _Look(f"idle: {words}", colour, hatch, "0.35")
+    return looks
 
 
 def _draw_level(
@@ -115,7 +125,10 @@ def _draw_level(
     top: float,
     size: float,
 ) -> None:
-    """One row: events of one look that share a pixel as one bar, and names where they have room."""
+    """Draws one row.
+
+    Events of one look that share a pixel are one bar. Names stand where they have room.
+    """
     rows = np.flatnonzero((tracks.lane == place[0]) & (tracks.depth == place[1]))
     lane: Lane = tracks.lanes[place[0]]
     keys, by = ("idle", tracks.name[rows]) if lane.kind == "idle" else ("group", tracks.group[rows])
@@ -137,7 +150,10 @@ def _draw_level(
 
 
 def _merged(start: Floats, dur: Floats, near: float) -> Floats:
-    """Beginning and length of the bars, in order; what lies nearer than ``near`` is one, and none is shorter."""
+    """Gives beginning and length of the bars, in order.
+
+    What lies nearer than ``near`` is one bar, and none is shorter.
+    """
     order = np.argsort(start, kind="stable")
     start, end = start[order], np.maximum.accumulate((start + np.maximum(dur, near))[order])
     first = np.flatnonzero(np.concatenate(([True], start[1:] - end[:-1] > near)))

@@ -1,0 +1,1 @@
+"""Gains and step times that others published, each with a program of its own, and what `verify --device` says of it."""
