@@ -28,10 +28,12 @@ from bottleneck.advice.quantities import (
     counted_faults_us,
     format_count,
     format_per_step,
+    format_times,
     idle_lines,
     is_compiled,
     issue_us,
     outermost_frames,
+    rows_of_events,
 )
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import main_source
@@ -53,6 +55,17 @@ _COMPILE_S = 10.0
 _OVERHEAD_MATTERS = 0.3
 
 
+_COMPILING_CALL = re.compile(r"(?i)compile\w*$")
+_DYNAMIC = "Keep shapes from changing, or mark the ones that do; if these were first steps, record later ones."
+_MARKED = "torch._dynamo.mark_dynamic(inputs, 0)\n# diagnosis: TORCH_LOGS=recompiles names what changed"
+# The runtime compiles an operator when it is called, for each of its sizes anew.
+_READY_MADE = (
+    "Let the runtime load ready-made operators (binaries that are installed, a cache of compiled ones that is kept) in "
+    "place of compiling them when they are called, and keep shapes from changing."
+)
+_NO_COMPILING = "torch.{kind}.set_compile_mode(jit_compile=False)  # ready-made operators, once at the start"
+
+
 def compiling_in_step(evidence: Evidence) -> Draft | None:
     """Finds code compiled, autotuned or loaded while the step waits (rule 11).
 
@@ -61,15 +74,18 @@ def compiling_in_step(evidence: Evidence) -> Draft | None:
     spent_us = evidence.account_us("overhead.compile")
     if evidence.share_of_step(spent_us) < _LEAST:
         return None
+    compiling_calls = _compiling_calls(evidence)
+    advice, code = (_READY_MADE, _NO_COMPILING) if compiling_calls else (_DYNAMIC, _MARKED)
     return Draft(
         slug="compiling-in-step",
         title="Code is compiled or loaded during the step",
         evidence=(
             format_per_step(evidence, spent_us),
+            *compiling_calls,
             *idle_lines(evidence, "compile"),
         ),
-        advice="Keep shapes from changing, or mark the ones that do; if these were first steps, record later ones.",
-        code="torch._dynamo.mark_dynamic(inputs, 0)\n# diagnosis: TORCH_LOGS=recompiles names what changed",
+        advice=advice,
+        code=code.format(kind=evidence.analysis.device.kind),
         gain_us=Interval(spent_us / 2 if evidence.steps > 1 else 0.0, spent_us),
         claims=claims_of(evidence, "overhead.compile"),
         confidence="low",
@@ -112,6 +128,18 @@ def graph_breaks(evidence: Evidence) -> Draft | None:
         claims=claims_of(evidence, *ISSUE_ACCOUNTS, most_us=min(high, most_us)),
         confidence="low",
     )
+
+
+def _compiling_calls(evidence: Evidence) -> tuple[str, ...]:
+    """Gives evidence on the runtime's calls that compile, those of one name that take longest; none without any."""
+    events = evidence.linked.trace.events
+    rows = rows_of_events(evidence, _COMPILING_CALL)
+    calls = events.iloc[rows[(events["category"] == "runtime").to_numpy()[rows]]]
+    if calls.empty:
+        return ()
+    us = calls.groupby(calls["name"].astype(str))["dur_us"].agg(["sum", "count"]).sort_values("sum").iloc[-1]
+    each = f"{us.name}, {format_times(float(us['count']) / evidence.steps)} per step"
+    return (f"{each}: {format_us(float(us['sum']) / evidence.steps)} of the host",)
 
 
 # Findings that one call of `torch.compile` answers on a CPU.

@@ -9,7 +9,13 @@ import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.kernel_work import requires_gain, work_of
-from bottleneck.advice.quantities import claims_of, format_count, format_per_step, outermost_frames
+from bottleneck.advice.quantities import (
+    claims_of,
+    format_count,
+    format_per_step,
+    held_up_calls,
+    outermost_frames,
+)
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
@@ -97,9 +103,11 @@ def _nan_checks(evidence: Evidence) -> _NanChecks | None:
         return None
     below = _with_children(top, parent)
     dur_us = ops["dur_us"].to_numpy()
-    spans_us = _spans_us(start, dur_us, parent, top)
+    held_us = held_up_calls(evidence)["beyond_us"].to_numpy()
+    is_check = below[held_up_calls(evidence)["op"].to_numpy()]
+    spans_us = max(_spans_us(start, dur_us, parent, top) - float(held_us[is_check].sum()), 0.0)
     captures_us = outermost_frames(evidence, _CAPTURE).total()
-    others_us = max(float(dur_us[inside & (parent < 0)].sum()) - captures_us, spans_us)
+    others_us = max(float(dur_us[inside & (parent < 0)].sum()) - captures_us - float(held_us.sum()), spans_us)
     return _NanChecks(nodes.size / evidence.steps, spans_us / evidence.steps, spans_us / others_us, below)
 
 
@@ -204,7 +212,9 @@ def _checks_us(evidence: Evidence, checks: _NanChecks, captures_us: float) -> tu
     if evidence.is_host_only:
         # Not as the ledger scales them: the profiler stretches stack traces far more than these ops. So they are held
         # against the other ops of the same window without stack traces.
-        spent_us = checks.share * max(evidence.step_us - evidence.account_us("overhead.python") - captures_us, 0.0)
+        held_us = float(held_up_calls(evidence)["beyond_us"].sum()) / evidence.steps * evidence.host_scale
+        others_us = evidence.step_us - evidence.account_us("overhead.python") - captures_us - held_us
+        spent_us = checks.share * max(others_us, 0.0)
         stretch = _CHECKED[1] * spent_us / own_us if own_us > 0 else 1.0
         claims = {str(name): min(us * stretch, evidence.account_us(str(name))) for name, us in own.items() if us > 0}
         return Interval(*(min(part * spent_us, evidence.step_us) for part in _CHECKED)), claims

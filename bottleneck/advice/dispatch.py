@@ -293,6 +293,7 @@ _LEFT_EAGER = re.compile(r"\b(?:LSTM|GRU|RNN)_\d+")
 # Random numbers of a compiled loop are drawn one by one: six dropouts of 32768 numbers made a step 4 to 6 ms slower.
 _RANDOM = re.compile(r"^aten::(bernoulli_?|native_dropout|rand\w*|normal_|uniform_)$")
 _RANDOM_COST = 2.5
+_FACTORY = re.compile(r"^aten::(?:randn?|randint|normal)(?:_like)?$")
 # What the middle of the interval must promise before compiling is advised: below it, as many lost as won by it (17
 # programs, torch 2.13: linear layers with ReLU won from 48 on and lost up to 16).
 COMPILE_PAYS = 0.05
@@ -338,9 +339,22 @@ def _model_calls(evidence: Evidence) -> _ModelOverhead:
     fused = float(np.count_nonzero(compiled & ~product & ~inside)) / evidence.steps
     fused -= 0.0 if modules.start.size else share.ops
     random_us = math.fsum(row.us for row in evidence.analysis.kernels if _RANDOM.search(row.name))
+    random_us = max(random_us - work_of(evidence).us_of(drawn_ahead(evidence)), 0.0)
     entries = max(modules.start.size / evidence.steps, 1.0)
     most_us = _EACH_OPS * (evidence.analysis.device.launch_floor_us or each_us)
     return _ModelOverhead(us, min(each_us, most_us), max(fused, 0.0), stays, entries, random_us)
+
+
+@remembered
+def drawn_ahead(evidence: Evidence) -> Flags:
+    """Masks the rows of the work that draw random numbers into a new tensor ahead of a loop that a compiler would fuse.
+
+    The program can draw them before it calls the compiled loop. A dropout draws inside of what it is applied to.
+    """
+    work = work_of(evidence)
+    loop = evidence.loops["loop"].to_numpy()[work.row]
+    begins = np.append(True, np.diff(loop) != 0)[: loop.size]
+    return np.asarray(begins & (loop >= 0) & work.family("random") & work.op_like(_FACTORY, above=True))
 
 
 def made_by_model(evidence: Evidence) -> Flags:

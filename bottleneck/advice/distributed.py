@@ -186,8 +186,29 @@ _SPLIT_LAYERS = (
 )
 _HALVED = "keep activations in bf16, which halves the bytes, "
 _LESS_OFTEN = ("Reduce while the backward pass still runs, or less often.", _SELDOM)
+# What moves fewer bytes, by the kind that is exposed longest; in any type but a narrow one, halving it does first.
+_FEWER_WEIGHTS = (
+    "Move fewer bytes: shard within a node only and replicate between nodes (HSDP), keep weights gathered after the "
+    "forward pass, or compute more tokens per gather (larger micro-batch, gradients accumulated before they are sent).",
+    'mesh = init_device_mesh("cuda", (nodes, per_node), mesh_dim_names=("replicate", "shard"))\n'
+    "fully_shard(block, mesh=mesh, reshard_after_forward=False)  # or ShardingStrategy.HYBRID_SHARD",
+)
+_FEWER_BYTES: Mapping[str, tuple[str, str]] = {
+    "all_gather": _FEWER_WEIGHTS,
+    "reduce_scatter": _FEWER_WEIGHTS,
+    "all_reduce": ("Move fewer bytes: accumulate gradients over several batches before they are reduced.", _SELDOM),
+    "": (
+        "Move fewer bytes: send only what the receiver uses, in a narrower type, or do more work per exchange.",
+        "dist.all_to_all_single(out, inputs.to(torch.bfloat16))  # half of the bytes",
+    ),
+}
+_NARROWER = "Send in bf16, which halves the bytes. "
+# Of their time, what calls of one size wait at most where the link paces them; of the step, what a busy link fills.
+_STEADY, _LINK_FILLED, _CALLS_ALIKE = 0.05, 0.9, 3
+_FEWER_AT_LEAST, _UNSEEN = 0.25, 0.001
 _ALL_RANKS = ("Look at all ranks together first: one that comes late would hold the others like this.", None)
 _ONE_RANK = "one rank does not show how much of it is waiting for late ranks: give the traces of all"
+_AT_MOST = "that is the most that the transfer takes: only the traces of all ranks show if each call waits alike"
 _NARROW = frozenset({"bf16", "fp16"})
 _LEAST_SHARE = 0.01
 
@@ -200,13 +221,15 @@ _DRAWS = 2
 def exposed_communication(evidence: Evidence) -> Draft | None:
     """Finds collectives with no other work beside them (rule 48).
 
-    Waiting for late ranks is not cured by overlap.
+    Waiting for late ranks is not cured by overlap, nor is a link that is never free.
     """
     small = _small_all_reduces(evidence)
     others = [one for one in evidence.analysis.collectives if one not in small]
     exposed_us = evidence.account_us(COMMUNICATION) - math.fsum(one.exposed_us for one in small)
     if evidence.share_of_step(exposed_us) < _EXPOSED:
         return None
+    if transfers_steadily(evidence) and math.fsum(one.us for one in others) >= _LINK_FILLED * evidence.step_us:
+        return _fewer_bytes(evidence, others, exposed_us)
     transfer_us, is_known = _transfer_us(others)
     # Unmodelled work may hide a collective as well as any other.
     unmodelled_us = evidence.account_us(*UNMODELLED_ACCOUNTS, "overhead.launch_floor")
@@ -231,6 +254,46 @@ def exposed_communication(evidence: Evidence) -> Draft | None:
         claims=claims_of(evidence, COMMUNICATION, most_us=hideable_us),
         confidence="medium" if is_known and not alone else "low",
         transformation=Transformation(("overlap collective",), 0.5 if is_known and not alone else 0.0),
+    )
+
+
+def transfers_steadily(evidence: Evidence) -> bool:
+    """True if calls of one size take alike, so that the link paces them and not a rank that is late now and then."""
+    exposed = [one for one in evidence.analysis.collectives if one.exposed_us > 0]
+    alike = [one for one in exposed if one.wait_us is not None and one.calls * evidence.steps >= _CALLS_ALIKE]
+    exposed_us = math.fsum(one.exposed_us for one in exposed)
+    waiting_us, us = math.fsum(one.wait_us or 0.0 for one in alike), math.fsum(one.us for one in alike)
+    mostly = math.fsum(one.exposed_us for one in alike) >= _LINK_FILLED * exposed_us
+    return bool(alike) and mostly and waiting_us <= _STEADY * us
+
+
+def _fewer_bytes(evidence: Evidence, collectives: Sequence[CollectiveSummary], exposed_us: float) -> Draft:
+    """Writes the draft on a link that carries bytes during the whole step: half of them at most, from a quarter of it.
+
+    Nothing is left to overlap with.
+    """
+    longest = max(collectives, key=lambda one: one.exposed_us)
+    advice, code = _FEWER_BYTES.get(longest.name, _FEWER_BYTES[""])
+    is_narrow = longest.dtype is None or longest.dtype in _NARROW
+    gain_us = min(exposed_us, math.fsum(one.us for one in collectives) / 2)
+    rate = longest.bus_bytes_per_s
+    pace = "" if rate is None else f" at {format_si(rate, 'B/s')}"
+    return Draft(
+        slug="exposed-communication",
+        title="The link carries bytes during nearly the whole step",
+        evidence=(
+            f"collectives hold the step for {format_us(exposed_us)} "
+            f"({format_share(evidence.share_of_step(exposed_us))})",
+            *(_in_words(one) for one in _largest(collectives)),
+            f"calls of one size take alike{pace}, and follow one another: starting them earlier saves nothing",
+            *((_AT_MOST,) if not evidence.analysis.ranks else ()),
+        ),
+        advice=advice if is_narrow else f"{_NARROWER}{advice}",
+        code=code,
+        gain_us=Interval(_FEWER_AT_LEAST * gain_us, gain_us),
+        claims=claims_of(evidence, COMMUNICATION, most_us=gain_us),
+        confidence="medium" if evidence.analysis.ranks else "low",
+        transformation=Transformation(("set collective=0.5x",), _FEWER_AT_LEAST),
     )
 
 
@@ -348,7 +411,8 @@ def _small_all_reduces(evidence: Evidence) -> list[CollectiveSummary]:
 def _in_words(one: CollectiveSummary) -> str:
     payload = _message_bytes(one)
     size = "" if payload is None else f" of {format_si(payload, 'B')}"
-    waiting = f", of which {format_us(one.wait_us)} waiting" if one.wait_us else ""
+    waiting_us = one.wait_us or 0.0
+    waiting = f", of which {format_us(waiting_us)} waiting" if waiting_us > _UNSEEN * one.us else ""
     return (
         f"{one.name}{size}, {format_count(one.calls)} per step: {format_us(one.us)}{waiting}; "
         f"{format_us(one.exposed_us)} exposed"

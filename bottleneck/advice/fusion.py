@@ -9,7 +9,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.advice.dispatch import FUSED, us_per_call
+from bottleneck.advice.dispatch import FUSED, drawn_ahead, us_per_call
 from bottleneck.advice.kernel_work import KernelWork, has_backward_pass, requires_gain, work_of
 from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, format_range, is_compiled
 from bottleneck.advice.ranking import Draft
@@ -110,8 +110,11 @@ def _candidates(work: KernelWork) -> _Candidates:
     loops, bytes_low = work.evidence.loops, work.roof("bytes_low")
     loop, elements = (loops[name].to_numpy()[work.row] for name in ("loop", "elements"))
     gains = work.bound("memory") | (work.bound("compute") & ~work.family("normalization"))
+    gains |= work.bound("unknown") & work.family("pointwise")  # whichever of the two it is
     if not work.evidence.is_host_only:
         gains |= work.bound("overhead")
+    else:
+        gains &= ~drawn_ahead(work.evidence)
     gains &= work.in_model & np.isfinite(bytes_low)
     join = growing_join(work.evidence)
     if join is not None:
@@ -172,6 +175,11 @@ def _estimate(work: KernelWork, found: _Candidates, of_row: Integers, ops: Integ
     reached = np.where(is_slow & (not work.evidence.is_host_only), us / bytes_all, 0.0)
     shortest = np.maximum(np.maximum(fastest * memory_us / bytes_all, reached) * best, launch_us) + total(kept_least)
     longest = np.maximum(np.maximum(slowest * memory_us / bytes_all, reached) * worst, launch_us) + total(kept_most)
+    # Where the bandwidth is not known, one pass takes as long as at the fastest pace of the chain's ops.
+    pace = np.full(size, np.inf)
+    np.minimum.at(pace, chain, work.us[place] / work.roof("bytes_low")[place])
+    shortest = np.where(memory_us > 0, shortest, np.minimum(np.maximum(shortest, pace * best), us))
+    longest = np.maximum(longest, shortest)
     # How it would take the fused one is not known: of what fewer bytes save, half is certain.
     longest = np.where(reached > 0, np.maximum(longest, us - np.clip(us - shortest, 0.0, None) / 2), longest)
     parts = [np.clip(1.0 - after / np.maximum(us, 1e-12), -1.0, 1.0) for after in (longest, shortest)]

@@ -7,15 +7,13 @@ a gain: they say how to read the other findings.
 import math
 
 import numpy as np
-import pandas as pd
 
 from bottleneck.advice.kernel_work import KernelWork, requires_gain, work_of
-from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, format_per_step
+from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, format_per_step, held_up_calls
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.intervals import Floats, Integers, grouped, numbered, union
-from bottleneck.schema.tables import as_integers
+from bottleneck.schema.intervals import Floats, Integers, grouped, numbered
 from bottleneck.units import counted, format_share, format_si, format_us
 
 # Advice_rules 50 to 53.
@@ -268,23 +266,24 @@ def shared_device(evidence: Evidence) -> Draft | None:
     )
 
 
-# Ops of a host that usually take microseconds: so many times as long and so much longer at least is no work of theirs.
-_STALL_TIMES, _STALL_US, _STALLED_RUNS = 50.0, 1e3, 8
-_FEW_STALLS, _MOST_STALLED, _LEAST_STALLED = 3, 0.1, 0.05
+# Calls of a host that are held up: how many make a finding, and their share of the step.
+_FEW_STALLS, _LEAST_STALLED = 3, 0.05
 
 
 def host_stalls(evidence: Evidence) -> Draft | None:
     """Finds calls of milliseconds among many of microseconds, of different ops.
 
     The process is kept from its processor. Calls of the device's runtime inside them do not count, nor the first call
-    of each op. Gain: what the device waits for them, at most, from half of it.
+    of each op. Gain: what the device waits for them, at most, from half of it; on a CPU their time.
     """
-    stalls = _stalls(evidence)
+    stalls = held_up_calls(evidence)
     names = stalls["name"].astype(object).unique()
     us = float(stalls["beyond_us"].sum()) * evidence.host_scale / evidence.steps
     if len(stalls) < _FEW_STALLS or len(names) < _DIFFERENT or evidence.share_of_step(us) < _LEAST_STALLED:
         return None
-    claims = claims_of(evidence, *ISSUE_ACCOUNTS, most_us=us)
+    work = work_of(evidence)
+    working = work.claims(work.held_us)
+    claims = {**working, **claims_of(evidence, *ISSUE_ACCOUNTS, most_us=us - sum(working.values()))}
     if evidence.share_of_step(sum(claims.values())) < _LEAST_STALLED:
         return None
     count = format_count(len(stalls) / evidence.steps)
@@ -304,34 +303,6 @@ def host_stalls(evidence: Evidence) -> Draft | None:
         gain_us=up_to(sum(claims.values())),
         claims=claims,
     )
-
-
-def _stalls(evidence: Evidence) -> pd.DataFrame:
-    """Gives the calls in the window that are held up.
-
-    Columns are name, dur_us, usual_us of such calls, and beyond_us.
-    """
-    ops, events = evidence.linked.ops, evidence.linked.trace.events
-    own_us, start_us = ops["self_us"].to_numpy(), ops["ts_us"].to_numpy()
-    names = ops["name"].cat.codes.to_numpy(dtype=np.int64)
-    # On a CPU an op works: only calls of the same sizes take alike.
-    sizes = as_integers(ops["signature"]) if evidence.is_host_only else np.zeros(len(ops), dtype=np.int64)
-    call, _ = numbered(names, sizes)
-    runs = np.bincount(call)[call]
-    usual = ops["self_us"].groupby(call).transform("median").to_numpy()
-    is_first = ~pd.Series(call).duplicated().to_numpy()
-    is_long = (own_us >= _STALL_TIMES * usual) & (own_us - usual >= _STALL_US) & ~is_first & (sizes >= 0)
-    is_rare = np.bincount(call, weights=is_long)[call] <= _MOST_STALLED * runs
-    chosen = np.flatnonzero(is_long & is_rare & (runs >= _STALLED_RUNS) & ops["step"].notna().to_numpy())
-    runtime = np.flatnonzero((events["category"] == "runtime").to_numpy())
-    begin = events["ts_us"].to_numpy()[runtime]
-    called = union(begin, begin + events["dur_us"].to_numpy()[runtime])
-    inside_us = called.covered_between(start_us[chosen], start_us[chosen] + ops["dur_us"].to_numpy()[chosen])
-    beyond_us = own_us[chosen] - usual[chosen] - inside_us
-    stalls = pd.DataFrame(
-        {"name": ops["name"].iloc[chosen], "dur_us": own_us[chosen], "usual_us": usual[chosen], "beyond_us": beyond_us}
-    )
-    return stalls.take(np.flatnonzero(beyond_us >= _STALL_US))
 
 
 def _beyond_usual_us(work: KernelWork) -> tuple[Floats, Integers]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
+from bottleneck.advice.distributed import transfers_steadily
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.accounts import UNMODELLED, UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import (
@@ -120,7 +121,7 @@ def _new_recording(evidence: Evidence, drafts: Sequence[Draft]) -> _Anew | None:
     """Gives the recording to make in place of this one.
 
     Null where this one shows what limits the step. One rank of several does not show why it waits in collectives,
-    unless a finding explains most of that time.
+    unless a finding explains most of that time or the calls of one size take alike.
     """
     caveats = sorted(evidence.analysis.caveats, key=lambda caveat: caveat.slug != ELSEWHERE)
     named = next((entry for entry in caveats if _shows_something_else(entry)), None)
@@ -138,7 +139,7 @@ def _new_recording(evidence: Evidence, drafts: Sequence[Draft]) -> _Anew | None:
     if evidence.bound == "communication" and any(caveat.slug == ONE_RANK for caveat in caveats):
         exposed_us = evidence.group_us("communication")
         most_us = max((entry.gain_us.low for entry in drafts if entry.gain_us is not None), default=0.0)
-        if most_us > exposed_us / 2:
+        if most_us > exposed_us / 2 or transfers_steadily(evidence):
             return None
         return replace(
             _ALL_RANKS,

@@ -225,7 +225,7 @@ _PYTHON = HOST_STATES.index("python")
 _SYNC = HOST_STATES.index("sync")
 _START_UP = HOST_STATES.index("start_up")
 _INPUT, _ALLOCATOR = HOST_STATES.index("input"), HOST_STATES.index("allocator")
-_WAIT = HOST_STATES.index("wait")
+_WAIT, _COMPILE = HOST_STATES.index("wait"), HOST_STATES.index("compile")
 _DISPATCH, _HOST_COMPUTE = HOST_STATES.index("dispatch"), HOST_STATES.index("host_compute")
 _RECORDED = ("op", "annotation", "python")
 
@@ -385,6 +385,20 @@ def _by_state(item: tuple[int, Segments]) -> int:
     return item[0]
 
 
+def _issuers(linked: Linked) -> frozenset[int]:
+    """Gives the threads that issue work for others, where no work of the device tells its launch.
+
+    They run calls of the runtime and nothing else: what holds one up holds up all work behind it in its queue.
+    """
+    if linked.is_host_only or linked.kernels["launch"].notna().any():
+        return frozenset()
+    events = linked.trace.events
+    thread = events["thread"].cat.codes.to_numpy()
+    works = events["category"].isin(("op", "python", "line", "annotation")).to_numpy()
+    calls = _is_category(events, "runtime")
+    return frozenset(np.setdiff1d(thread[calls], thread[works]).tolist())
+
+
 @returns_memory
 def read_host(linked: Linked) -> Host:
     """The states and places of all host threads."""
@@ -413,13 +427,14 @@ def read_host(linked: Linked) -> Host:
     def by_thread(chosen: Flags) -> dict[int, Segments]:
         return {code: outermost(start, end, rows, mine) for code, mine in _of_each(thread, chosen)}
 
-    of_process = _process_tracks(events)
+    of_process, issuers = _process_tracks(events), _issuers(linked)
     return_freed_memory()
     threads: dict[int, dict[int, Segments]] = {}
     everywhere: dict[int, Segments] = {}
     for state in np.unique(states).tolist():
         for code, segments in by_thread(states == state).items():
-            target = everywhere if code in of_process else threads.setdefault(code, {})
+            holds_all = code in of_process or (state == _COMPILE and code in issuers)
+            target = everywhere if holds_all else threads.setdefault(code, {})
             target[state] = segments
     places = places_of(linked)
     return Host(

@@ -232,7 +232,16 @@ def _balance(work: RooflineInput) -> Integers:
         most = np.fmax(products / matrix[:, 0], (others + special) / vector[:, 0])
         is_compute = (least > 0) & (least >= work.cost("bytes_high"))
         is_memory = (work.cost("bytes_low") > 0) & (most <= work.cost("bytes_low"))
-    return np.select([is_compute, is_memory], [_COMPUTE, _MEMORY], _UNKNOWN)
+    return np.select([is_compute | _is_drawn(work), is_memory], [_COMPUTE, _MEMORY], _UNKNOWN)
+
+
+def _is_drawn(work: RooflineInput) -> Flags:
+    """Marks groups that draw random numbers on a CPU.
+
+    What they take beyond their bytes is the arithmetic of the generator, which no peak tells: it runs on one thread.
+    """
+    is_random = np.append((work.costs["family"] == "random").to_numpy(), False)
+    return np.asarray(is_random[work.groups.signature] & (work.device.kind == "cpu"))
 
 
 def _range_of(ranges: Mapping[str, tuple[float, float]], peaks: Sequence[str]) -> tuple[float, float]:
@@ -262,7 +271,9 @@ def _decide(work: RooflineInput, times: _Times) -> _BoundRows:
     brief = np.where((launch > time / limits.longest_floors) | (largest <= 0), launch, 0.0)
     side = np.array([_COMPUTE, _MEMORY, _OVERHEAD])[np.argmax(np.stack([compute, memory, brief]), axis=0)]
     bound = np.select(
-        [is_overhead, is_compute, is_memory, partial], [_OVERHEAD, _COMPUTE, _MEMORY, times.balanced], side
+        [is_overhead, is_compute, is_memory, _is_drawn(work), partial],
+        [_OVERHEAD, _COMPUTE, _MEMORY, _COMPUTE, times.balanced],
+        side,
     )
     is_open = is_overhead | (partial & ~is_compute & ~is_memory)
     explained = np.maximum(largest, launch) / np.maximum(time, 1e-9)
@@ -377,6 +388,7 @@ def _reason(work: RooflineInput, bounds: Floors, times: _Times, decision: _Bound
         (is_unknown & np.isnan(times.compute), "no_peak"),
         (is_unknown, "no_bandwidth"),
         (wanted & ~is_usual, short),
+        (balanced & _is_drawn(work), "one_thread"),
         (balanced & (decision.bound == _COMPUTE), "compute_by_balance"),
         (balanced, "memory_by_balance"),
         ((decision.bound == _MEMORY) & _from_cache(work, bounds, times), "from_cache"),

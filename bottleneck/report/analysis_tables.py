@@ -362,7 +362,7 @@ def collectives(analysis: Analysis, top: int) -> TableSection | None:
     heads = columns("name", "collective") + columns("number", scale.unit, "exposed", "transfer", "waiting", "bus speed")
     hidden = len(ordered) - len(rows)
     notes = (
-        "exposed: no kernel computed meanwhile. transfer: all calls at the rate of the quickest of this size; "
+        "exposed: no kernel computed meanwhile. transfer, at most: all calls at the rate of the quickest of this size; "
         "waiting: the rest, for ranks that come later or for a share of the device. bus speed: of the quickest call, "
         "as nccl-tests defines it.",
         *((f"{hidden} more kinds and sizes take less time.",) if hidden else ()),

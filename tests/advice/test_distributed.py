@@ -5,9 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice.distributed import every_rank_reads_all, exposed_communication, late_rank, small_all_reduces
+from bottleneck.advice.distributed import (
+    every_rank_reads_all,
+    exposed_communication,
+    late_rank,
+    small_all_reduces,
+    transfers_steadily,
+)
 from bottleneck.schema.accounts import ACCOUNTS
-from bottleneck.schema.analysis import CollectiveSummary, LedgerEntry, RankSummary
+from bottleneck.schema.analysis import CollectiveSummary, Interval, LedgerEntry, RankSummary
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.job import JobSummary, SlowRank
 from bottleneck.schema.records import replace
@@ -79,6 +85,41 @@ def test_collectives_that_are_hidden_or_short_are_no_finding(tmp_path: Path) -> 
     assert exposed_communication(case_with(tmp_path, collective(exposed_us=80.0), ranks=BOTH, ledger=short)) is None
     alone = {"communication": 300.0, "overhead.python": 100.0}
     assert exposed_communication(case_with(tmp_path, collective(), ranks=BOTH, ledger=alone)) is None
+
+
+FILLED = {"compute": 450.0, "communication": 500.0, "overhead.python": 50.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "words"),
+    [
+        ("all_gather", "bf16", "within a node"),
+        ("all_reduce", "fp32", "Send in bf16, which halves the bytes. Move fewer bytes: accumulate"),
+        ("all_to_all", "bf16", "send only what the receiver uses"),
+    ],
+)
+def test_a_link_that_is_never_free_is_to_carry_fewer_bytes(tmp_path: Path, name: str, dtype: str, words: str) -> None:
+    one = collective(name, 500.0, dtype=dtype, us=950.0, transfer_us=940.0, wait_us=10.0, bus_bytes_per_s=42e9)
+    case = case_with(tmp_path, one, ledger=FILLED)
+    draft = exposed_communication(case)
+    assert draft is not None and words in draft.advice
+    assert draft.gain_us == Interval(0.25 * 475.0, 475.0)
+    assert any("42.0 GB/s" in line for line in draft.evidence)
+    assert any("at most" in line or "the most that the transfer takes" in line for line in draft.evidence)
+    assert transfers_steadily(case)
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        pytest.param({"us": 950.0, "transfer_us": 800.0, "wait_us": 150.0}, id="calls differ: some wait"),
+        pytest.param({"us": 950.0, "transfer_us": 950.0, "wait_us": 0.0, "calls": 1.0}, id="two calls in all"),
+        pytest.param({"us": 600.0, "transfer_us": 590.0, "wait_us": 10.0}, id="the link is free for a while"),
+    ],
+)
+def test_a_link_that_is_free_or_waits_is_not_told_to_carry_less(tmp_path: Path, told: dict[str, float]) -> None:
+    draft = exposed_communication(case_with(tmp_path, collective("all_gather", 500.0, **told), ledger=FILLED))
+    assert draft is not None and "fewer bytes" not in draft.advice
 
 
 @pytest.mark.parametrize(

@@ -143,6 +143,17 @@ def test_random_numbers_are_drawn_by_all_threads_and_not_faster(tmp_path: Path) 
     assert dropout_draft(tmp_path, 1) < 10 * MS
 
 
+def test_numbers_that_are_drawn_ahead_of_a_chain_stay_ahead_of_it(tmp_path: Path) -> None:
+    drawn = Call("aten::normal_", 80 * MS, [[N], [], [], []], inside="aten::randn")
+    ahead, between = ([drawn, *[mul_()] * 4], [mul_(), drawn, *[mul_()] * 3])
+    case = on_cpu(tmp_path / "ahead", ahead)
+    draft = unfused_chain(case)
+    assert draft is not None and draft.gain_us is not None and draft.gain_us.low > 35 * MS
+    assert find_chains(case).ops.tolist() == [4, 4]
+    case = on_cpu(tmp_path / "between", between)
+    assert find_chains(case).ops.tolist() == [5, 5]
+
+
 def test_one_change_fuses_all_chains_and_one_finding_tells_of_them(tmp_path: Path) -> None:
     dropout = [Call("aten::bernoulli_", 50 * MS, [[N], [], []]), Call("aten::div_", 20 * MS, [[N], []])]
     product = Call("aten::mm", 50 * MS, [[1000, 1000], [1000, 1000]])

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.machine import (
     RULES,
     busy_not_productive,
@@ -25,6 +26,7 @@ from bottleneck.schema.records import replace
 from bottleneck.schema.sources import find_traces
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_ledger
 from tests.advice.programs import Call, on_gpu
+from tests.builders import op, step
 
 QUIET = TelemetrySummary(50, None, None, None, None, None, ())
 
@@ -204,3 +206,34 @@ def test_long_calls_with_another_reason_are_no_stalls(
     changed: Callable[[dict[str, Any]], list[dict[str, Any]]], tmp_path: Path
 ) -> None:
     assert host_stalls(stalled(tmp_path, changed)) is None
+
+
+def few_calls_each(folder: Path, slow_us: float, usual_us: float = 50.0) -> Evidence:
+    """Four steps of a CPU that call four ops once each; in three steps another op takes so long."""
+    names = ("aten::exp", "aten::ne", "aten::any", "aten::mul")
+    events, at = [], 0.0
+    for number in range(4):
+        start = at
+        for place, name in enumerate(names):
+            took_us = slow_us if place == number - 1 else usual_us
+            events.append(op(name, at + 5, took_us, dims=[[64, 64]]))
+            at += took_us + 10
+        events.append(step(number, start, at - start))
+        at += 1
+    return case_of(folder, events)
+
+
+def test_a_stall_is_judged_by_the_few_calls_of_its_op_and_sizes(tmp_path: Path) -> None:
+    case = few_calls_each(tmp_path, slow_us=20_000)
+    draft = host_stalls(case)
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(20_000 - 50)
+    # No other finding's time is made of them. The first step is set aside.
+    assert work_of(case).us.sum() == pytest.approx(4 * 50)
+
+
+@pytest.mark.parametrize(("slow_us", "usual_us"), [(3_000, 100), (20_000, 4_000)])
+def test_few_calls_that_take_somewhat_longer_are_no_stalls(tmp_path: Path, slow_us: float, usual_us: float) -> None:
+    case = few_calls_each(tmp_path, slow_us, usual_us)
+    assert host_stalls(case) is None
+    assert not work_of(case).held_us.any()

@@ -6,11 +6,11 @@ import pytest
 
 from bottleneck.advice.new_recordings import with_new_recording
 from bottleneck.advice.ranking import Draft
-from bottleneck.schema.analysis import Caveat, Interval
+from bottleneck.schema.analysis import Caveat, CollectiveSummary, Interval
 from bottleneck.schema.evidence import Evidence, TwoSided
 from bottleneck.schema.finding_order import SURE_FINDINGS
 from bottleneck.schema.records import replace
-from tests.advice.cases import case_of, cpu_events, with_ledger
+from tests.advice.cases import case_of, cpu_events, with_analysis, with_ledger
 from tests.advice.test_pages import all_slugs
 from tests.report.samples import kernel
 
@@ -122,6 +122,17 @@ def test_one_rank_that_waits_for_others_is_looked_at_beside_them(tmp_path: Path)
     assert "traces of all ranks" in advised(alone, small)[0][1]
     assert advised(alone, large)[0][0] == "half-precision"
     assert advised(case(tmp_path, bound="communication"), small)[0][0] == "half-precision"
+
+
+@pytest.mark.parametrize(("wait_us", "first"), [(1.0, "half-precision"), (40.0, "record-anew")])
+def test_one_rank_whose_calls_take_alike_shows_that_it_does_not_wait(
+    tmp_path: Path, wait_us: float, first: str
+) -> None:
+    alone = case(tmp_path, Caveat("one-rank", "one of 8"), bound="communication")
+    gathers = CollectiveSummary(
+        "all_gather", "bf16", 8, 4.0, 90.0, 90.0, 1e9, None, transfer_us=90.0 - wait_us, wait_us=wait_us, reason=None
+    )
+    assert advised(with_analysis(alone, collectives=(gathers,)), _SMALL)[0][0] == first
 
 
 def test_parts_of_a_window_are_reported_by_themselves_unless_they_are_one_step(tmp_path: Path) -> None:

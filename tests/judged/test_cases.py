@@ -9,8 +9,9 @@ import pytest
 from bottleneck.analysis.fitness import check_trace
 from bottleneck.errors import TraceError
 from bottleneck.pipeline import analyse, explain
-from bottleneck.schema.analysis import Analysis
-from tests.builders import frame, kernel, launch, op, write_trace
+from bottleneck.schema.analysis import Analysis, StepAnalysis
+from tests.advice.cases import case_of
+from tests.builders import frame, kernel, launch, op, step, write_trace
 
 CASES = Path(__file__).parent / "cases"
 
@@ -50,6 +51,28 @@ def test_products_with_a_vector_of_a_model_in_bf16_are_not_called_fp32() -> None
     assert not {"half-precision", "fp32-products"} & {*slugs(found)}
 
 
+def test_checks_for_nan_are_not_charged_with_the_stalls_that_fell_into_them() -> None:
+    """Their 42 calls take 3.4 ms in three steps without three of 20 to 24 ms."""
+    checks = next(row for row in judged("recorded_watched_convolutions").findings if row.slug == "anomaly-detection")
+    assert "1.79 ms per step" in checks.evidence[0]
+
+
+def test_drawing_random_numbers_on_a_cpu_is_arithmetic_of_their_generator(tmp_path: Path) -> None:
+    """One thread draws some 200 million numbers a second, far below what any memory moves; a fill is memory's."""
+    assert bound_of(judged("recorded_simulated_paths"), "aten::normal_") == "compute"
+    # The same on a CPU with known ceilings: 4 MB in 5 ms, where memory would take 0.4.
+    drawn, filled = (
+        op(name, at, 5000, dims=[[1000, 1000], [], []]) for name, at in (("aten::normal_", 10), ("aten::fill_", 6000))
+    )
+    found = case_of(tmp_path, [step(1, 0, 12_000), drawn, filled]).analysis
+    assert (bound_of(found, "aten::normal_"), bound_of(found, "aten::fill_")) == ("compute", "memory")
+
+
+def bound_of(found: StepAnalysis, name: str) -> str:
+    """The bound of the op of this name."""
+    return next(row.bound for row in found.kernels if row.name == name)
+
+
 # Bound and kinds of first advice by somebody who judged the raw events before a report was read.
 @pytest.mark.parametrize(
     ("name", "bound", "first"),
@@ -58,6 +81,9 @@ def test_products_with_a_vector_of_a_model_in_bf16_are_not_called_fp32() -> None
         ("made_pageable_images", "transfer", {"pageable-copies", "copies-not-overlapped"}),
         ("recorded_unaided_loader", "overhead", {"loader-without-workers", "input-wait", "loader-hot-spot"}),
         ("recorded_recurrent_loop", "overhead", {"looped-op", "eager-overhead", "host-overhead"}),
+        ("made_sharded_training", "communication", {"exposed-communication"}),
+        ("recorded_simulated_paths", "compute", {"unfused-chain"}),
+        ("recorded_watched_convolutions", "mixed", {"host-stalls"}),
         ("recorded_written_attention", "memory", {"unfused-attention", "unfused-chain"}),
         ("recorded_edge_messages", "memory", {"scattered-lookups", "sparse-product", "slow-for-its-bytes"}),
     ],
@@ -177,3 +203,37 @@ def test_a_wait_names_the_kernel_that_it_is_for_and_the_op_that_comes_next(tmp_p
     assert (longest.before, longest.after) == ("some_gemm", "aten::relu")
     (synced,) = [finding for finding in found.findings if finding.slug == "host-sync"]
     assert any("for some_gemm to end, before aten::relu" in words for words in synced.evidence)
+
+
+def of_a_task_queue(folder: Path, call: str, thread: int = 7) -> Analysis:
+    """Ten ops whose kernels name no launch; another thread issues them, each with a call of the runtime of 0.8 ms."""
+    events: list[dict[str, object]] = [step(1, 0, 10_000)]
+    for number in range(10):
+        at = 1000 * number
+        events.append(op("aten::mm", at + 1, 20))
+        called = {"name": call, "ph": "X", "pid": 9, "tid": thread, "ts": at + 50, "dur": 800}
+        events.append({**called, "args": {"connection_id": number}})
+        ran = {"name": "MatMul", "ph": "X", "pid": 800, "tid": 3, "ts": at + 860, "dur": 100}
+        events.append({**ran, "args": {"Task Type": "AI_CORE", "connection_id": number}})
+    return analyse([write_trace(folder / "trace.json", events, deviceProperties=[])])
+
+
+def test_operators_that_the_runtime_compiles_while_the_device_is_free_are_found(tmp_path: Path) -> None:
+    found = of_a_task_queue(tmp_path, "AscendCL@aclopCompileAndExecute")
+    assert {entry.account: entry.us for entry in found.ledger}["overhead.compile"] == pytest.approx(8000, rel=0.02)
+    assert slugs(found)[0] == "compiling-in-step"
+    assert "ready-made operators" in found.findings[0].advice
+    assert "10 times per step: 8.00 ms of the host" in found.findings[0].evidence[1]
+
+
+def test_calls_of_a_task_queue_that_only_execute_compile_nothing(tmp_path: Path) -> None:
+    found = of_a_task_queue(tmp_path, "AscendCL@aclopExecuteV2")
+    assert "overhead.compile" not in {entry.account for entry in found.ledger}
+    assert "compiling-in-step" not in slugs(found)
+
+
+def test_a_public_trace_with_compiled_operators_is_told_so(traces: Path) -> None:
+    (path,) = traces.glob("Ascend+msprof-analyze*timeline_advice__trace_view.json.gz")
+    found = analyse([path])
+    assert slugs(found)[0] == "compiling-in-step"
+    assert "aclopCompileAndExecute, 11 times per step: 6.64 ms" in found.findings[0].evidence[1]
