@@ -14,7 +14,7 @@ _MAX_AUTOTUNE = ("compile-max-autotune",)
 
 
 def steps(images_per_s):
-    """The steps in the order of the changes, with milliseconds for a batch by the images per second that were stated."""
+    """The steps in the order of the changes, each with milliseconds for a batch by the stated images per second."""
     ways = (
         ("fp32", {"dtype": "float32"}, ()),
         ("bf16", {}, ()),
