@@ -1,4 +1,7 @@
-"""Rule of modules of one kind that a loop calls one after the other, each on its own: heads, ensembles, branches."""
+"""Rule of modules of one kind that a loop calls one after the other.
+
+Each is called on its own: heads, ensembles, branches.
+"""
 
 import ast
 import re
@@ -20,7 +23,10 @@ _SURE = 0.6
 
 
 def _calls_each(text: str) -> bool:
-    """True for a comprehension that calls its own variable, `[m(x) for m in models]`, and for `outs.append(m(x))`."""
+    """True for a comprehension that calls its own variable.
+
+    That is `[m(x) for m in models]`, and `outs.append(m(x))`.
+    """
     if ".append(" in text:
         return True
     statement = parse_line(text)
@@ -38,9 +44,10 @@ def _calls_each(text: str) -> bool:
 
 
 def parallel_modules(evidence: Evidence) -> Draft | None:
-    """A loop calls modules of one kind and size one after the other, none of which takes the result of another.
+    """Finds modules of one kind that a loop calls one after the other.
 
-    Gain: the time of the line that is no arithmetic, less one round of it; from 60 % of that.
+    They are of one size, and none takes the result of another. Gain: the time of the line that is no arithmetic, less
+    one round of it; from 60 % of that.
     """
     if is_compiled(evidence) or evidence.recording is None:
         return None

@@ -1,4 +1,7 @@
-"""Rule of penalties on parameters that autograd goes through: a decay in the optimizer does the same."""
+"""Rule of penalties on parameters that autograd goes through.
+
+A decay in the optimizer does the same.
+"""
 
 import math
 import re
@@ -38,7 +41,10 @@ _CERTAIN = 0.7
 
 
 class _Penalty(Struct, frozen=True):
-    """One term of a penalty: the ops from a parameter to a number, the line of the first, and the parameter's size."""
+    """One term of a penalty.
+
+    The ops from a parameter to a number, the line of the first, and the parameter's size.
+    """
 
     rows: tuple[int, ...]
     source: str
@@ -49,7 +55,10 @@ class _Penalty(Struct, frozen=True):
 
 @remembered
 def _penalties(evidence: Evidence) -> tuple[_Penalty, ...]:
-    """Chains of ops on tensors of parameters' sizes that end in a number, and that autograd records."""
+    """Finds chains of ops on tensors of parameters' sizes.
+
+    They end in a number, and autograd records them.
+    """
     parameters = {size for size in parameter_sizes(evidence) if math.prod(size) > 1}
     if not parameters:
         return ()
@@ -76,7 +85,10 @@ def _penalties(evidence: Evidence) -> tuple[_Penalty, ...]:
 
 
 def _length(names: Sequence[str]) -> int:
-    """The ops up to the first that adds up, this one included; 0 where another op comes before it."""
+    """Counts the ops up to the first that adds up, this one included.
+
+    It is 0 where another op comes before it.
+    """
     for at, name in enumerate(names):
         if _SUMS.match(name):
             return at + 1
@@ -95,10 +107,10 @@ def _is_one_norm(name: str, concrete: Sequence[object]) -> bool:
 
 
 def parameter_penalty(evidence: Evidence) -> Draft | None:
-    """A penalty on the parameters is added up inside autograd: squares, absolute values or norms of all of them.
+    """Finds a penalty on the parameters that is added up inside autograd.
 
-    Gain: the time of these ops and of their backward nodes, from 70 % of it: a decay passes over the
-    gradients too.
+    It is of squares, absolute values or norms of all of them. Gain: the time of these ops and of their backward nodes,
+    from 70 % of it: a decay passes over the gradients too.
     """
     by_line: dict[str, list[_Penalty]] = {}
     for each in _penalties(evidence):

@@ -1,4 +1,7 @@
-"""Rules of forward passes without gradients in each step of a training: evaluation, and networks that do not learn."""
+"""Rules of forward passes without gradients in each step of a training.
+
+They are evaluation, and networks that do not learn.
+"""
 
 import math
 import re
@@ -49,9 +52,10 @@ _NEARLY_ALL = 0.8
 
 
 class _Pass(Struct, frozen=True):
-    """A stretch at a line in which ops run in modules, and autograd records none: its ops, step, line and text.
+    """Stretch at a line in which autograd records no op of modules.
 
-    ``evaluates`` is set where the line or its function is named so. ``modules`` are the roots of the modules.
+    It has its ops, step, line and text. ``evaluates`` is set where the line or its function is named so. ``modules``
+    are the roots of the modules.
     """
 
     rows: tuple[int, ...]
@@ -63,7 +67,10 @@ class _Pass(Struct, frozen=True):
 
 
 class _LineEvent(Struct, frozen=True):
-    """An event of a line: its span, its source, its text, and the function that it is in."""
+    """Event of a line.
+
+    Its span, its source, its text, and the function that it is in.
+    """
 
     start_us: float
     end_us: float
@@ -88,7 +95,10 @@ def _lines(evidence: Evidence) -> Iterator[_LineEvent]:
 
 @remembered
 def _passes(evidence: Evidence) -> tuple[_Pass, ...]:
-    """The passes of a training's steps that autograd does not record, each by its outermost line without training."""
+    """Returns the passes of a training's steps that autograd does not record.
+
+    Each is by its outermost line without training.
+    """
     if not has_backward_pass(evidence) or not optimizer_names(evidence):
         return ()
     ops, top = evidence.linked.ops, top_rows(evidence)
@@ -129,9 +139,10 @@ def _are_in_all_steps(evidence: Evidence, passes: Sequence[_Pass]) -> bool:
 
 
 def evaluation_in_step(evidence: Evidence) -> Draft | None:
-    """Each step of a training runs an evaluation: passes without gradients at lines that are named so.
+    """Finds an evaluation in each step of a training.
 
-    Gain: their ops and the Python around them, from 90 % of it, if they run every twentieth step or more seldom.
+    It is passes without gradients at lines that are named so. Gain: their ops and the Python around them, from 90 % of
+    it, if they run every twentieth step or more seldom.
     """
     mine = [each for each in _passes(evidence) if each.evaluates]
     if not _are_in_all_steps(evidence, mine):
@@ -164,9 +175,10 @@ def _seldom(removal: Removal) -> Removal:
 
 
 def frozen_features(evidence: Evidence) -> Draft | None:
-    """A network that does not learn runs in each step, on inputs without random numbers: results may be kept.
+    """Finds a network that does not learn and runs in each step.
 
-    Gain: the time of its ops, from 30 % of it: only the program knows whether its inputs come back.
+    Its inputs hold no random numbers, so that results may be kept. Gain: the time of its ops, from 30 % of it: only the
+    program knows whether its inputs come back.
     """
     passes = _passes(evidence)
     trained = _trained_roots(evidence)
@@ -213,7 +225,10 @@ def _trained_roots(evidence: Evidence) -> frozenset[str]:
 
 
 def _changes(evidence: Evidence, one: _Pass) -> bool:
-    """True if random numbers are drawn in the step up to the end of this pass, but for those that pick rows."""
+    """True if random numbers are drawn in the step up to this pass's end.
+
+    Those that pick rows do not count.
+    """
     ops, top = evidence.linked.ops, _random_rows(evidence)
     end_us = float(ops["ts_us"].to_numpy()[one.rows[-1]])
     at_us: Floats = ops["ts_us"].to_numpy()[top]

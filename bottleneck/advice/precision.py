@@ -1,4 +1,7 @@
-"""Rules of precision: half as many bytes, and matrix units that are faster on narrower numbers."""
+"""Rules of precision.
+
+Narrower numbers have half as many bytes, and matrix units are faster on them.
+"""
 
 import math
 import re
@@ -84,7 +87,10 @@ class _Narrower(Struct, frozen=True):
 
 @remembered
 def _narrower(evidence: Evidence) -> _Narrower | None:
-    """Null where no 16-bit type pays on this device, or where fp32 products are next to nothing of the step."""
+    """Returns the 16-bit type that pays on this device.
+
+    Null where none does, or where fp32 products are next to nothing of the step.
+    """
     work, device = work_of(evidence), evidence.analysis.device
     peaks = device.peaks_flops_per_s
     dtype = next((each for each in ("bf16", "fp16") if peaks.get(f"{each}_tensor")), None)
@@ -116,13 +122,14 @@ def _narrower(evidence: Evidence) -> _Narrower | None:
 
 @requires_gain
 def half_precision(evidence: Evidence) -> Draft | None:
-    """Rule 20: fp32 products and tensors where 16 bits halve the bytes and multiply faster by the device's peaks.
+    """Finds fp32 products and tensors that 16 bits make faster (rule 20).
 
-    These are bf16, or fp16 with a gradient scaler on GPUs whose matrix units take no bf16 (Volta, Turing).
-    Gain: products t - t P_fp32/P_bf16 (bytes: t/2), other work of the model in fp32 that is bound by its bytes t/2,
-    at most; from half of the products' part, less the casts: autocast keeps norms, softmax and losses in fp32. A CPU
-    only counts where its calibrated bf16 peak says so: without AVX512-BF16 or AMX it is a hundred times slower. There
-    casts and calls cost more (``_host_cost_us``), and the rule is silent unless the middle of the gain is 5 %.
+    16 bits halve the bytes and multiply faster by the device's peaks. These are bf16, or fp16 with a gradient scaler on
+    GPUs whose matrix units take no bf16 (Volta, Turing). Gain: products t - t P_fp32/P_bf16 (bytes: t/2), other work of
+    the model in fp32 that is bound by its bytes t/2, at most; from half of the products' part, less the casts: autocast
+    keeps norms, softmax and losses in fp32. A CPU only counts where its calibrated bf16 peak says so: without
+    AVX512-BF16 or AMX it is a hundred times slower. There casts and calls cost more (``_host_cost_us``), and the rule
+    is silent unless the middle of the gain is 5 %.
     """
     found, work = _narrower(evidence), work_of(evidence)
     if found is None:
@@ -171,7 +178,10 @@ def _narrow_words(work: KernelWork, found: _Narrower) -> tuple[str, str]:
 
 
 def half_precision_does_not_pay(evidence: Evidence) -> Draft | None:
-    """Rule 20 on a CPU: products are much of the step, and yet casts and calls cost more than bf16 saves."""
+    """Finds a CPU on which casts and calls cost more than bf16 saves.
+
+    Products are much of the step there (rule 20).
+    """
     found, work = _narrower(evidence), work_of(evidence)
     if found is None or not evidence.is_host_only or work.share(found.products) < _MUCH_OF_STEP:
         return None
@@ -191,9 +201,10 @@ def half_precision_does_not_pay(evidence: Evidence) -> Draft | None:
 
 
 def _host_gain(work: KernelWork, found: _Narrower) -> tuple[Interval, tuple[str, ...]]:
-    """The gain of bf16 on a CPU, less than nothing where its casts and calls cost more, and evidence on that cost.
+    """Returns the gain of bf16 on a CPU, and evidence on its cost.
 
-    At least, only what arithmetic and bytes need gets shorter: what small products take beyond that, stays.
+    The gain is less than nothing where its casts and calls cost more. At least, only what arithmetic and bytes need
+    gets shorter: what small products take beyond that, stays.
     """
     products, faster = found.products, found.faster_us
     compute_us, memory_us = np.minimum(work.compute_us(), work.us), work.memory_us()
@@ -211,7 +222,10 @@ def _host_gain(work: KernelWork, found: _Narrower) -> tuple[Interval, tuple[str,
 
 
 def _by_channel(work: KernelWork, products: Flags) -> Flags:
-    """Convolutions that keep channels apart (depthwise): sums of few terms, which matrix units do not make faster."""
+    """Marks convolutions that keep channels apart (depthwise).
+
+    They are sums of few terms, which matrix units do not make faster.
+    """
 
     def keeps_apart(signature: int) -> bool:
         sizes = [size for size in work.sizes_of(signature) if len(size) >= 3]
@@ -221,10 +235,11 @@ def _by_channel(work: KernelWork, products: Flags) -> Flags:
 
 
 def _only_measuring_tells(work: KernelWork, products: Flags) -> bool:
-    """True if convolutions that keep channels apart take a tenth of the step beyond their floors.
+    """True if only a measurement can tell how bf16 does.
 
-    What takes that time is how the library loops over planes, which may differ from dtype to dtype: a step of such
-    convolutions became 2.3 times as fast in bf16 (torch 2.13, EPYC with AVX512-BF16), and another one a third slower.
+    That is where convolutions that keep channels apart take a tenth of the step beyond their floors. What takes that
+    time is how the library loops over planes, which may differ from dtype to dtype: a step of such convolutions became
+    2.3 times as fast in bf16 (torch 2.13, EPYC with AVX512-BF16), and another one a third slower.
     """
     rows = _by_channel(work, products)
     beyond_us = float((work.us - work.floor_us())[rows].sum())
@@ -232,10 +247,11 @@ def _only_measuring_tells(work: KernelWork, products: Flags) -> bool:
 
 
 def _host_cost_us(work: KernelWork, products: Flags) -> tuple[float, float, float]:
-    """Cost of autocast on a CPU per step, at least and at most, and the number of products.
+    """Returns the cost of autocast on a CPU per step, at least and at most.
 
-    Each product of the forward pass casts its weight, and its input where that is fp32; in training the gradients of
-    both are cast back. That the weight of a loop is cast once per step is left out of account: loops pay for calls.
+    And the number of products. Each product of the forward pass casts its weight, and its input where that is fp32; in
+    training the gradients of both are cast back. That the weight of a loop is cast once per step is left out of
+    account: loops pay for calls.
     """
     device, steps, trains = work.evidence.analysis.device, work.evidence.steps, has_backward_pass(work.evidence)
     op_us, bytes_per_us = device.launch_floor_us or _OP_US, (device.bandwidth_bytes_per_s or math.inf) / US_PER_S
@@ -254,9 +270,9 @@ def _host_cost_us(work: KernelWork, products: Flags) -> tuple[float, float, floa
 
 
 def _operands(work: KernelWork, rows: Flags) -> tuple[Floats, Floats]:
-    """Elements of the weight of each of these products (the last matrix), and of its input; 0 where unknown.
+    """Counts the elements of the weight of each product, and of its input.
 
-    The matrix of a product with a vector counts as the weight.
+    The weight is the last matrix; 0 where unknown. The matrix of a product with a vector counts as the weight.
     """
     weight, image = np.zeros(len(work.evidence.costs) + 1), np.zeros(len(work.evidence.costs) + 1)
     for each in np.unique(work.signature[rows]).tolist():
@@ -269,9 +285,10 @@ def _operands(work: KernelWork, rows: Flags) -> tuple[Floats, Floats]:
 
 
 def _fp32_products(work: KernelWork) -> Flags:
-    """Mask of products, convolutions and attention of fp32 tensors: by their cost, else by the names of their kernels.
+    """Marks products, convolutions and attention of fp32 tensors.
 
-    A product with a vector is counted in fp32 whatever its tensors hold, since no matrix unit takes it.
+    By their cost, else by the names of their kernels. A product with a vector is counted in fp32 whatever its tensors
+    hold, since no matrix unit takes it.
     """
     evidence = work.evidence
     by_name = work.is_text(evidence.roofline, "family", *PRODUCTS) & work.bound("unknown")
@@ -280,10 +297,11 @@ def _fp32_products(work: KernelWork) -> Flags:
 
 
 def _left(work: KernelWork, ratio: Floats | float) -> Floats:
-    """The part of each product's time that is left if its arithmetic runs so many times as fast and its bytes halve.
+    """Returns the part of each product's time that is left.
 
-    A kernel far below its peak is held back by something that narrower numbers do not change: it then gains less. So
-    does one whose sizes are not recorded, because that is not known.
+    Its arithmetic then runs so many times as fast and its bytes halve. A kernel far below its peak is held back by
+    something that narrower numbers do not change: it then gains less. So does one whose sizes are not recorded, because
+    that is not known.
     """
     explained = np.nan_to_num(work.roof("compute_us") / np.maximum(_run_us(work), 1e-9))
     bytes_part = np.nan_to_num(work.roof("memory_us") / np.maximum(_run_us(work), 1e-9)) / 2
@@ -297,9 +315,10 @@ def _run_us(work: KernelWork) -> Floats:
 
 @requires_gain
 def fp32_products(evidence: Evidence) -> Draft | None:
-    """Rule 27: fp32 products on plain units of a device whose tensor cores take TF32.
+    """Finds fp32 products on plain units where tensor cores take TF32.
 
-    Gain: t (1 - P_fp32/P_tf32) with the device's peaks at most, from half of it. The units follow from kernel names.
+    Rule 27. Gain: t (1 - P_fp32/P_tf32) with the device's peaks at most, from half of it. The units follow from kernel
+    names.
     """
     work, peaks = work_of(evidence), evidence.analysis.device.peaks_flops_per_s
     fast, slow = peaks.get("tf32_tensor"), peaks.get("fp32_vector")
@@ -335,9 +354,9 @@ _NEAR_A_MEASURED_ROOF = 0.8
 
 @requires_gain
 def eight_bit_products(evidence: Evidence) -> Draft | None:
-    """Rule 28: 16-bit products near the peak of a device that multiplies 8-bit floats faster.
+    """Finds 16-bit products near the peak where 8-bit floats are faster.
 
-    Gain: t (1 - P_bf16/P_fp8) at most, from half of it; scaling and casts take a part.
+    Rule 28. Gain: t (1 - P_bf16/P_fp8) at most, from half of it; scaling and casts take a part.
     """
     work, device = work_of(evidence), evidence.analysis.device
     fast, slow = (device.peaks_flops_per_s.get(name) for name in ("fp8_tensor", "bf16_tensor"))
@@ -374,10 +393,11 @@ _DOUBLE_PEAKS, _SINGLE_PEAKS = ("fp64_tensor", "fp64_vector"), ("fp32_matrix", "
 
 @requires_gain
 def double_precision(evidence: Evidence) -> Draft | None:
-    """Work in fp64, as tensors made from NumPy's numbers are: fp32 has half of the bytes and at least twice the peak.
+    """Finds work in fp64, as tensors made from NumPy's numbers are.
 
-    Gain: t (1 - P_fp64/P_fp32) of what is bound by arithmetic, where both peaks are known, else t/2; from 75 % of it,
-    on a CPU up to 125 %: of half the bytes more stay in its caches.
+    fp32 has half of the bytes and at least twice the peak. Gain: t (1 - P_fp64/P_fp32) of what is bound by arithmetic,
+    where both peaks are known, else t/2; from 75 % of it, on a CPU up to 125 %: of half the bytes more stay in its
+    caches.
     """
     work, peaks = work_of(evidence), evidence.analysis.device.peaks_flops_per_s
     double, single = (
@@ -410,7 +430,10 @@ def double_precision(evidence: Evidence) -> Draft | None:
 
 
 def _first_double(evidence: Evidence) -> tuple[str, str] | None:
-    """The line and the name of the first op of the steps that has a tensor of fp64 in it; null where none tells."""
+    """Returns line and name of the steps' first op with a tensor of fp64.
+
+    Null where none tells.
+    """
     ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
     calls = as_integers(ops["signature"])[top]
     double = [call for call in np.unique(calls).tolist() if _has_double(work, call)]
@@ -421,7 +444,10 @@ def _first_double(evidence: Evidence) -> tuple[str, str] | None:
 
 
 def _has_double(work: KernelWork, call: int) -> bool:
-    """True if a tensor with dimensions of a call is of fp64: a number that Python gave is wrapped as one without."""
+    """True if a tensor with dimensions of a call is of fp64.
+
+    A number that Python gave is wrapped as one without.
+    """
     types = work.text_column("types", call)
     return any(kind == "double" and size for kind, size in zip(types, work.sizes_of(call), strict=False))
 

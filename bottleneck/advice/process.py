@@ -23,9 +23,10 @@ _REDUCIBLE = ("compute", "memory", "overhead.launch_floor")
 
 
 def too_many_threads(evidence: Evidence) -> Draft | None:
-    """Rule 15: torch computes with more threads than it may use processors, so threads that work wait for others.
+    """Finds more threads than torch may use processors (rule 15).
 
-    At most what ops take beyond their largest floor is waiting for one another; a quarter of it at least.
+    Threads that work wait for others then. At most what ops take beyond their largest floor is waiting for one another;
+    a quarter of it at least.
     """
     recording = evidence.recording
     if recording is None or recording.threads is None or recording.processors is None or not evidence.is_host_only:
@@ -57,9 +58,10 @@ def too_many_threads(evidence: Evidence) -> Draft | None:
 
 
 def threads_for_small_work(evidence: Evidence) -> Draft | None:
-    """Rule 15: much of the step are products so small that handing them to several threads may cost more than it gives.
+    """Finds products too small to be handed to several threads (rule 15).
 
-    No gain is predicted: the library decides per product how many threads take part.
+    They are much of the step, and handing them over may cost more than it gives. No gain is predicted: the library
+    decides per product how many threads take part.
     """
     threads = None if evidence.recording is None else evidence.recording.threads
     if not evidence.is_host_only or threads is None or threads < 2:
@@ -83,7 +85,10 @@ def threads_for_small_work(evidence: Evidence) -> Draft | None:
 
 
 def data_parallel(evidence: Evidence) -> Draft | None:
-    """Rule 13: `DataParallel` copies the model to every device in each step, and drives all from one process."""
+    """Finds `DataParallel` (rule 13).
+
+    It copies the model to every device in each step, and drives all from one process.
+    """
     names = tuple(name for name in evidence.op_sums if _REPLICATES.search(name))
     marks = [name for name in evidence.mark_sums if _REPLICATES.search(name)]
     if not names and not marks:
@@ -105,9 +110,10 @@ def data_parallel(evidence: Evidence) -> Draft | None:
 
 
 def unused_gradients(evidence: Evidence) -> Draft | None:
-    """Rule 4: a step without a backward pass still records a graph for one, a node per op.
+    """Finds a step without a backward pass that records a graph for one.
 
-    Nodes are counted by autograd's sequence numbers. On a device the record is worth what the device waits for it.
+    It records a node per op (rule 4). Nodes are counted by autograd's sequence numbers. On a device the record is worth
+    what the device waits for it.
     """
     if has_backward_marks(evidence) or any(
         TRAINING.search(str(name)) for name in evidence.linked.trace.events["name"].cat.categories

@@ -1,4 +1,7 @@
-"""Names waits of the step for processes that are sent their data with each call: pools, queues, pipes, managers."""
+"""Names waits of the step for processes that get their data by call.
+
+They are pools, queues, pipes and managers.
+"""
 
 import math
 import re
@@ -27,7 +30,10 @@ _SAYS_THREADS = re.compile(r"ThreadPool|multiprocessing\.dummy|asyncio")
 
 
 class Exchange(Struct, frozen=True):
-    """A way to exchange data with other processes: how it is recognised at a line, and what to do."""
+    """Way to exchange data with other processes.
+
+    How it is recognised at a line, and what to do.
+    """
 
     functions: "re.Pattern[str]"
     text: "re.Pattern[str]"
@@ -75,21 +81,27 @@ class _PoolWait(Struct, frozen=True):
 
 
 def waits_for_others(evidence: Evidence) -> tuple[IdleCause, ...]:
-    """Waits of the step for threads, processes or sockets, longest first; those of a server for requests are none."""
+    """Returns waits of the step for threads, processes or sockets.
+
+    The longest come first; those of a server for requests are none.
+    """
     if serving_of(evidence) is not None:
         return ()
     return tuple(row for row in idle_rows(evidence, "wait") if not SLEEPS.match(row.detail or ""))
 
 
 def waits_beside_pools(evidence: Evidence) -> tuple[IdleCause, ...]:
-    """The waits for others that are not for a process which is sent its data."""
+    """Returns the waits for others that are not for a process sent its data."""
     found = _pool_wait(evidence)
     return tuple(row for row in waits_for_others(evidence) if found is None or row.source != found.source)
 
 
 @remembered
 def _pool_wait(evidence: Evidence) -> _PoolWait | None:
-    """The waits at the line that waits longest, if it exchanges data with other processes; null where it does not."""
+    """Returns the waits at the line that waits longest.
+
+    Null where that line does not exchange data with other processes.
+    """
     us: dict[str, float] = {}
     rows = waits_for_others(evidence)
     for row in rows:
@@ -111,9 +123,10 @@ def _has_worker_threads(evidence: Evidence) -> bool:
 
 
 def pool_waits(evidence: Evidence) -> Draft | None:
-    """The step waits at a call that sends data to other processes and gets some back: a pool, a queue, a manager.
+    """Finds waits at a call that sends data to other processes.
 
-    Gain: that time, from half of it; what of it is the work of the others is in no trace.
+    It gets some back: a pool, a queue, a manager. Gain: that time, from half of it; what of it is the work of the
+    others is in no trace.
     """
     found = _pool_wait(evidence)
     if found is None:
@@ -137,7 +150,10 @@ def pool_waits(evidence: Evidence) -> Draft | None:
 
 
 def _threads_beside(evidence: Evidence) -> tuple[str, ...]:
-    """Words on the processors that other threads of this process kept busy, where torch computes with one thread."""
+    """Words the processors that other threads of this process kept busy.
+
+    Only where torch computes with one thread.
+    """
     recording, telemetry = evidence.recording, evidence.analysis.telemetry
     if recording is None or telemetry is None or recording.other_threads is None or recording.threads != 1:
         return ()

@@ -1,4 +1,7 @@
-"""Rules of matrix products that take far more arithmetic than they need: by their order, or by a diagonal matrix."""
+"""Rules of matrix products that take far more arithmetic than they need.
+
+By their order, or by a diagonal matrix.
+"""
 
 import ast
 import re
@@ -33,7 +36,10 @@ _MULTIPLIED_WITHIN, _SCALING_LEAVES = 8, 0.6
 
 
 class _Matrices(Struct, frozen=True):
-    """A product of two matrices, or of a batch of each: its rows in OPS, its source, and the sizes."""
+    """Product of two matrices, or of a batch of each.
+
+    Its rows in OPS, its source, and the sizes.
+    """
 
     row: int
     root: int
@@ -44,9 +50,10 @@ class _Matrices(Struct, frozen=True):
 
 
 class ProductChain(Struct, frozen=True):
-    """Products of which each takes the result of the one before: rows, sizes as (d0, d1, …), and the multiplications.
+    """Products of which each takes the result of the one before.
 
-    ``best`` is how many multiplications the best order needs, ``order`` says which.
+    Rows, sizes as (d0, d1, …), and the multiplications. ``best`` is how many multiplications the best order needs,
+    ``order`` says which.
     """
 
     rows: tuple[int, ...]
@@ -70,7 +77,10 @@ def _product_at(work: KernelWork, row: int, root: int, source: object, signature
 
 @remembered
 def product_chains(evidence: Evidence) -> tuple[ProductChain, ...]:
-    """The chains of products of the forward pass, with nothing between them but views, copies and single factors."""
+    """Finds the chains of products of the forward pass.
+
+    Nothing is between them but views, copies and single factors.
+    """
     ops, work, roots = evidence.linked.ops, work_of(evidence), roots_of(evidence)
     names = ops["name"].astype(object).to_numpy()
     is_product = text_matches(ops["name"], _MULTIPLIES.search)
@@ -111,7 +121,10 @@ def _keeps(name: str, sizes: Sequence[Size]) -> bool:
 
 
 def _follows(run: Sequence[_Matrices], one: _Matrices, texts: Mapping[str, str]) -> bool:
-    """True if a product takes the result of the run before: by its sizes, and by the text of the lines."""
+    """True if a product takes the result of the run before.
+
+    By its sizes, and by the text of the lines.
+    """
     last = run[-1]
     made = (last.left[0], last.right[1])
     if one.batch != last.batch or not any(made in (each, each[::-1]) for each in (one.left, one.right)):
@@ -138,7 +151,10 @@ def _products_in(node: ast.AST) -> Iterator[tuple[ast.AST, list[ast.expr]]]:
 
 
 def _nests(statement: ast.AST) -> bool:
-    """True if an operand of a product is a product itself; an einsum of three operands is one of such."""
+    """True if an operand of a product is a product itself.
+
+    An einsum of three operands is one of such.
+    """
     for one, operands in _products_in(statement):
         if isinstance(one, ast.Call) and ast.unparse(one.func).endswith("einsum") and len(one.args) > 3:
             return True
@@ -152,7 +168,7 @@ def _assigns_product(statement: ast.stmt) -> bool:
 
 
 def _uses(after: ast.AST, before: ast.stmt) -> bool:
-    """True if a product of one statement has a name to which the other assigns."""
+    """True if a product of one statement has a name that the other assigns."""
     if not isinstance(before, ast.Assign):
         return False
     names = {each.id for target in before.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
@@ -165,7 +181,10 @@ def _uses(after: ast.AST, before: ast.stmt) -> bool:
 
 
 def _chain_of(run: Sequence[_Matrices]) -> list[ProductChain]:
-    """The chain of a run of two and more products; none where the sizes do not tell how they hang together."""
+    """Returns the chain of a run of two and more products.
+
+    None where the sizes do not tell how they hang together.
+    """
     if len(run) < 2:
         return []
     sizes = [*run[0].left, run[0].right[1]]
@@ -188,7 +207,10 @@ def _chain_of(run: Sequence[_Matrices]) -> list[ProductChain]:
 
 
 def _best_order(sizes: Sequence[int]) -> tuple[float, str]:
-    """The least multiplications for a chain of matrices, and the order, with one letter for each: 'A(BC)'."""
+    """Returns the least multiplications for a chain of matrices.
+
+    And the order, with one letter for each: 'A(BC)'.
+    """
     count = len(sizes) - 1
     best: dict[tuple[int, int], tuple[float, str]] = {(at, at): (0.0, chr(ord("A") + at)) for at in range(count)}
     for length in range(1, count):
@@ -208,10 +230,10 @@ def _best_order(sizes: Sequence[int]) -> tuple[float, str]:
 
 
 def product_order(evidence: Evidence) -> Draft | None:
-    """Matrices are multiplied one after the other in an order that takes twice the arithmetic of another, or more.
+    """Finds matrices multiplied in an order that takes twice the arithmetic.
 
-    Gain: the time of these products and of their backward nodes, less the part of the arithmetic that the best order
-    takes; at worst that runs at a third of the pace.
+    They are multiplied one after the other. Gain: the time of these products and of their backward nodes, less the part
+    of the arithmetic that the best order takes; at worst that runs at a third of the pace.
     """
     chains = [one for one in product_chains(evidence) if one.best <= _MOST_LEFT * one.done]
     if not chains:
@@ -253,7 +275,10 @@ def product_order(evidence: Evidence) -> Draft | None:
 
 
 def _diagonal_products(evidence: Evidence) -> dict[int, int]:
-    """The row of each product with a matrix that was made diagonal just before, and the row that made it."""
+    """Returns the row of each product with a diagonal matrix.
+
+    And the row that made the matrix just before.
+    """
     ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
     names = ops["name"].astype(object).to_numpy()[top].tolist()
     sources = ops["source"].astype(object).to_numpy()[top].tolist()
@@ -275,7 +300,10 @@ def _diagonal_products(evidence: Evidence) -> dict[int, int]:
 
 
 def _multiplies_diagonal(before: str, after: str, *, is_same: bool) -> bool:
-    """True if a product has a call of diag among its operands, or the name to which one was assigned."""
+    """True if a product has a call of diag among its operands.
+
+    Or the name to which one was assigned.
+    """
     maker, product = parse_line(before), parse_line(after)
     if product is None or maker is None:
         return False
@@ -290,10 +318,10 @@ def _calls_diagonal(node: ast.AST) -> bool:
 
 
 def diagonal_product(evidence: Evidence) -> Draft | None:
-    """A diagonal matrix is made and multiplied, where each row or column has only to be scaled.
+    """Finds a diagonal matrix that is made and multiplied.
 
-    Gain: the time of the products, of the ops that make the matrices, and of their backward nodes; from 60 % of it,
-    since a pass over the other matrix stays.
+    Each row or column has only to be scaled. Gain: the time of the products, of the ops that make the matrices, and of
+    their backward nodes; from 60 % of it, since a pass over the other matrix stays.
     """
     found = _diagonal_products(evidence)
     if not found:

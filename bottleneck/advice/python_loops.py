@@ -1,6 +1,7 @@
-"""Rules of what the program itself does in Python: loops that repeat small ops, and lines that take most of a step.
+"""Rules of what the program itself does in Python.
 
-Loops over tensors cost a call per row and op; what a line of Python takes grows with the batch as they do.
+They find loops that repeat small ops, and lines that take most of a step. Loops over tensors cost a call per row and
+op; what a line of Python takes grows with the batch as they do.
 """
 
 import math
@@ -77,9 +78,10 @@ _LEAST_PICKED = 0.02
 
 
 class OpLoop(Struct, frozen=True):
-    """Lines of one kind of loop: the one with most ops, how often it runs one, and time per step in all of them.
+    """Lines of one kind of loop.
 
-    ``lines`` are folds of the analysis, backward passes included. ``overhead`` is the part that computes nothing.
+    The one with most ops, how often it runs one, and time per step in all of them. ``lines`` are folds of the analysis,
+    backward passes included. ``overhead`` is the part that computes nothing.
     """
 
     source: str
@@ -91,7 +93,10 @@ class OpLoop(Struct, frozen=True):
 
 @remembered
 def program_ops(evidence: Evidence) -> pd.DataFrame:
-    """Outermost ops of the program's own lines in the window: no backward pass, optimizer or loader."""
+    """Returns outermost ops of the program's own lines in the window.
+
+    No backward pass, optimizer or loader.
+    """
     ops = evidence.linked.ops
     outer = ops_in_window(evidence) & (ops["depth"] == 0).to_numpy() & ops["source"].notna().to_numpy()
     outer &= ~text_matches(ops["source"], is_backward)
@@ -105,7 +110,10 @@ def program_ops(evidence: Evidence) -> pd.DataFrame:
 
 @remembered
 def tensor_loop(evidence: Evidence) -> OpLoop | None:
-    """Lines that change tensor after tensor in place, outside of any module: parameters, gradients or averages."""
+    """Finds lines that change tensor after tensor in place.
+
+    Outside of any module: parameters, gradients or averages.
+    """
     work, ops = work_of(evidence), program_ops(evidence)
     ops = ops[ops["module"].isna()]
     mine = ops[text_matches(ops["name"], _IN_PLACE.search)]
@@ -126,10 +134,10 @@ def tensor_loop(evidence: Evidence) -> OpLoop | None:
 
 @remembered
 def op_loop(evidence: Evidence) -> OpLoop | None:
-    """Lines that run the same op on the same sizes again and again in one step, in the same module or outside of any.
+    """Finds lines that run the same op on the same sizes again and again.
 
-    Layers that one line calls one after the other are different modules. Loops over parameters are ``tensor_loop`` and
-    ``reading_loop``.
+    In one step, in the same module or outside of any. Layers that one line calls one after the other are different
+    modules. Loops over parameters are ``tensor_loop`` and ``reading_loop``.
     """
     ops = program_ops(evidence)
     others = {
@@ -143,9 +151,10 @@ def op_loop(evidence: Evidence) -> OpLoop | None:
 
 
 def _per_source(counts: "pd.Series[int]", steps: int) -> dict[str, tuple[float, float]]:
-    """By line, the most runs of one op per step, and runs of all ops of a loop, where a line runs one often enough.
+    """Returns the most runs of one op per step by line.
 
-    Lines with few of all these runs are left out: they only belong to the same step.
+    And runs of all ops of a loop, where a line runs one often enough. Lines with few of all these runs are left out:
+    they only belong to the same step.
     """
     counts = counts[counts >= LOOP_OF]
     if counts.empty:
@@ -176,7 +185,10 @@ def _has_backward(evidence: Evidence, source: str) -> bool:
 
 
 def loop_of(evidence: Evidence, often: Mapping[str, tuple[float, float]], sources: Sequence[str]) -> OpLoop:
-    """The loop that these lines are, each with its runs of one op and of all ops per step."""
+    """Returns the loop that these lines are.
+
+    Each comes with its runs of one op and of all ops per step.
+    """
     names = {name for source in sources for name in (source, backward_of(source))}
     folds = [fold for fold in evidence.analysis.lines if fold.name in names]
     part = _part_of_backward(evidence, folds)
@@ -194,7 +206,10 @@ def loop_of(evidence: Evidence, often: Mapping[str, tuple[float, float]], source
 
 
 def _part_of_backward(evidence: Evidence, folds: Iterable[Fold]) -> float:
-    """The part of the calls of the backward pass that these lines have: its Python between ops goes with them."""
+    """Returns the part of the calls of the backward pass that lines have.
+
+    Its Python between ops goes with them.
+    """
     backward = [fold for fold in evidence.analysis.lines if is_backward(fold.name)]
     calls = math.fsum(fold.calls for fold in backward)
     mine = math.fsum(fold.calls for fold in folds if is_backward(fold.name))
@@ -202,10 +217,10 @@ def _part_of_backward(evidence: Evidence, folds: Iterable[Fold]) -> float:
 
 
 def _looped_ops(evidence: Evidence) -> Draft | None:
-    """Rule 8 where loops are nested, or pick nothing: lines that run the same small ops for row after row.
+    """Finds lines that run the same small ops for row after row (rule 8).
 
-    Gain: the time of these lines, with their part of the backward pass, less one round of it; from 60 % of that, and
-    less where they compute.
+    Here loops are nested, or pick nothing. Gain: the time of these lines, with their part of the backward pass, less
+    one round of it; from 60 % of that, and less where they compute.
     """
     loop = op_loop(evidence)
     if loop is None or find_server(evidence) or is_compiled(evidence):
@@ -235,7 +250,10 @@ def _looped_ops(evidence: Evidence) -> Draft | None:
 
 
 def _head_of_loop(evidence: Evidence, loop: OpLoop) -> str:
-    """The loop's line, or the `for` in the next one: a comparison of tensors calls nothing that tells its own line."""
+    """Returns the loop's line, or the `for` in the next one.
+
+    A comparison of tensors calls nothing that tells its own line.
+    """
     texts = {} if evidence.recording is None else evidence.recording.source_texts
     place = place_of(loop.source)
     if place is None or place.is_function or texts.get(loop.source, "").startswith(("for ", "while ")):
@@ -245,13 +263,19 @@ def _head_of_loop(evidence: Evidence, loop: OpLoop) -> str:
 
 
 def _costs_much(evidence: Evidence, loop: OpLoop) -> bool:
-    """True for a loop of many rounds, or over a recurrent cell, that takes most of the step and has some overhead."""
+    """True for a loop that takes most of the step with some overhead.
+
+    It has many rounds, or is over a recurrent cell.
+    """
     is_most = evidence.share_of_step(loop.us) >= _MOST_OF_STEP and loop.overhead >= _SOME_OVERHEAD
     return is_most and (loop.count >= _MANY_ROUNDS or _cell_of(evidence, loop.source) is not None)
 
 
 class _LoopRemedy(Struct, frozen=True):
-    """A kind of loop, and what takes its place; ``{at}`` in the advice stands for the line."""
+    """Kind of loop, and what takes its place.
+
+    ``{at}`` in the advice stands for the line.
+    """
 
     title: str
     advice: str
@@ -344,14 +368,17 @@ def _backward_calls(evidence: Evidence) -> float:
 
 
 def _cell_of(evidence: Evidence, source: str) -> str | None:
-    """RNN, GRU or LSTM, where the ops of this line run in a cell of it."""
+    """Returns RNN, GRU or LSTM where the ops of this line run in its cell."""
     ops = program_ops(evidence)
     modules = ops["module"][(ops["source"] == source).to_numpy() & ops["module"].notna().to_numpy()].unique()
     return next((found["kind"] for each in modules.tolist() if (found := _CELL.search(str(each)))), None)
 
 
 def rows_of_call(evidence: Evidence, source: str) -> int | None:
-    """The rows of the input of the first op that modules run at this line; null where none is known."""
+    """Returns the rows of the input of the first op of modules at this line.
+
+    Null where none is known.
+    """
     ops = program_ops(evidence)
     in_modules = ops["module"].notna().to_numpy()
     mine = ops["signature"][(ops["source"] == source).to_numpy() & in_modules]
@@ -362,15 +389,18 @@ def rows_of_call(evidence: Evidence, source: str) -> int | None:
 
 
 def loop_claims(evidence: Evidence, high_us: float) -> dict[str, float]:
-    """The accounts that the time of a loop's lines comes from, up to so much."""
+    """Returns the accounts that the time of a loop's lines comes from.
+
+    Up to so much.
+    """
     accounts = (*ISSUE_ACCOUNTS, "overhead.launch_floor", "memory", "compute", *UNMODELLED_ACCOUNTS)
     return claims_of(evidence, *accounts, most_us=high_us)
 
 
 def tensor_by_tensor(evidence: Evidence) -> Draft | None:
-    """Parameters, gradients or averages that the program changes one by one, where one call changes a list of them.
+    """Finds parameters, gradients or averages changed one by one.
 
-    Gain: the time of these lines, from half of it.
+    One call changes a list of them. Gain: the time of these lines, from half of it.
     """
     loop = tensor_loop(evidence)
     if loop is None or loop.overhead < _MOSTLY_OVERHEAD or evidence.share_of_step(loop.us) < _LEAST_SHARE:
@@ -404,10 +434,11 @@ _SURE_OF_READING = 0.5
 
 @remembered
 def reading_loop(evidence: Evidence) -> OpLoop | None:
-    """Lines of one function that work on parameter after parameter, or their gradients, and read the results.
+    """Finds lines of one function that read parameter after parameter.
 
-    Outside of modules, backward pass and optimizer. The program changes none of these tensors in place, so that all the
-    function makes is what the host reads. Sizes of parameters are those of the tensors that the optimizer's step takes.
+    Or their gradients, outside of modules, backward pass and optimizer. The program changes none of these tensors in
+    place, so that all the function makes is what the host reads. Sizes of parameters are those of the tensors that the
+    optimizer's step takes.
     """
     sizes, work, ops = parameter_sizes(evidence), work_of(evidence), program_ops(evidence)
     # What has a gradient is a loss, whose sizes may be those of a parameter by chance.
@@ -437,7 +468,10 @@ def reading_loop(evidence: Evidence) -> OpLoop | None:
 
 @remembered
 def parameter_sizes(evidence: Evidence) -> frozenset[tuple[int, ...]]:
-    """Sizes of the tensors that an optimizer's step takes one by one, or in lists."""
+    """Returns sizes of the tensors that an optimizer's step takes.
+
+    One by one, or in lists.
+    """
     ops, work = evidence.linked.ops, work_of(evidence)
     inside = outermost_spans(evidence, OPTIMIZER_STEP).hold(ops["ts_us"].to_numpy()) & ops["signature"].notna()
     found = set()
@@ -450,7 +484,10 @@ def parameter_sizes(evidence: Evidence) -> frozenset[tuple[int, ...]]:
 
 @remembered
 def _functions_of(evidence: Evidence) -> dict[str, str]:
-    """'train.py: log' of each source: the function that a line is in by its events, or of which a source is."""
+    """Returns 'train.py: log' of each source.
+
+    It is the function that a line is in by its events, or of which a source is.
+    """
     events = evidence.linked.trace.events
     names = events["name"][(events["category"] == "line").to_numpy()].unique().tolist()
     of_lines = {f"{found['file']}:{found['line']}": found for name in names if (found := _LINE_NAME.search(str(name)))}
@@ -463,7 +500,10 @@ def _functions_of(evidence: Evidence) -> dict[str, str]:
 
 
 def _lines_of_reading(evidence: Evidence, ops: pd.DataFrame) -> dict[str, tuple[float, float]]:
-    """The lines that run ops for most parameters, with runs of the op that they run most and of all, per step."""
+    """Returns the lines that run ops for most parameters.
+
+    With runs of the op that they run most and of all, per step.
+    """
     counts = ops.groupby(["source", "name"], observed=True).size() / evidence.steps
     by_line = counts.groupby(level="source", observed=True)
     lines = zip(map(str, by_line.max().index), by_line.max().tolist(), by_line.sum().tolist(), strict=True)
@@ -471,9 +511,10 @@ def _lines_of_reading(evidence: Evidence, ops: pd.DataFrame) -> dict[str, tuple[
 
 
 def _beside(evidence: Evidence, function: str, lines: tuple[str, ...]) -> tuple[str, ...]:
-    """Sources of the same function that run as often without an op, and the function itself where it is not the step's.
+    """Returns sources of the same function that run as often without an op.
 
-    It is the step's where a module, a backward pass or an optimizer runs in it.
+    And the function itself where it is not the step's. It is the step's where a module, a backward pass or an optimizer
+    runs in it.
     """
     folds = [fold for fold in evidence.analysis.lines if _functions_of(evidence).get(fold.name) == function]
     events = evidence.linked.trace.events
@@ -492,10 +533,10 @@ def _beside(evidence: Evidence, function: str, lines: tuple[str, ...]) -> tuple[
 
 
 def logged_parameters(evidence: Evidence) -> Draft | None:
-    """Norms, means or histograms of every parameter or gradient are read out in each step.
+    """Finds norms, means or histograms of every parameter or gradient.
 
-    Gain: the time of these lines with all that they call, from half of it. At most by their part of the profiled steps,
-    where the ledger has charged less of it to them.
+    They are read out in each step. Gain: the time of these lines with all that they call, from half of it. At most by
+    their part of the profiled steps, where the ledger has charged less of it to them.
     """
     loop = reading_loop(evidence)
     if loop is None or evidence.share_of_step(loop.us) < _LEAST_SHARE:
@@ -536,9 +577,9 @@ _LOGS_MADE_TEXT = re.compile(
 
 
 def printed_tensor(evidence: Evidence) -> Draft | None:
-    """The step makes the text of tensors, number by number, to print or log them.
+    """Finds a step that makes the text of tensors.
 
-    Gain: the time of that, from 90 % of it.
+    It does so number by number, to print or log them. Gain: the time of that, from 90 % of it.
     """
     spans = outermost_frames(evidence, _FORMATS)
     us = spans.total() / evidence.steps * evidence.host_scale
@@ -585,7 +626,10 @@ _LONGEST_TEXT = 80
 
 
 class SlowLine(Struct, frozen=True):
-    """A line of the program that runs Python of its own, and no torch: time per step with functions that it calls."""
+    """Line of the program that runs Python of its own, and no torch.
+
+    Time per step with functions that it calls.
+    """
 
     source: str
     lines: tuple[str, ...]
@@ -621,7 +665,10 @@ def _lies_in(inner: Spans, outer: Spans, source: str) -> bool:
 
 
 def _own_lines(evidence: Evidence, sources: Sequence[str], *, with_ops: bool = False) -> dict[str, Spans]:
-    """The spans in the window of those of these sources in which torch runs nothing, but ops ``with_ops``."""
+    """Returns the spans in the window of sources in which torch runs nothing.
+
+    But ops ``with_ops``.
+    """
     events = evidence.linked.trace.events
     low, high = evidence.linked.window.host_us
     start, end = events["ts_us"].to_numpy(), (events["ts_us"] + events["dur_us"]).to_numpy()
@@ -651,9 +698,9 @@ def _rows_of_source(events: pd.DataFrame, source: str, is_line: Flags, is_frame:
 
 
 def python_line(evidence: Evidence) -> Draft | None:
-    """A line of the program whose own Python takes a tenth of the step and more; known patterns are `slow_call`'s.
+    """Finds a line whose own Python takes a tenth of the step and more.
 
-    Gain: that time, from half of it.
+    Known patterns are `slow_call`'s. Gain: that time, from half of it.
     """
     line = slow_line(evidence)
     if line is None or evidence.share_of_step(line.us) < _LEAST_LINE:
@@ -684,9 +731,10 @@ _LEAST_OF_CLASSES, _MOST_CLASSES_FIRST = 0.6, 0.4
 
 
 def class_by_class(evidence: Evidence) -> Draft | None:
-    """A loop compares one tensor with number after number, and works on each mask: a metric, or a lookup, by class.
+    """Finds a loop that compares one tensor with number after number.
 
-    Lines without a backward pass. Gain: the time of the lines that run ops of these sizes as often, less four passes.
+    It works on each mask: a metric, or a lookup, by class. Lines without a backward pass. Gain: the time of the lines
+    that run ops of these sizes as often, less four passes.
     """
     ops, work = program_ops(evidence), work_of(evidence)
     pairs = {each: work.sizes_of(each) for each in ops["signature"].unique().tolist()}
@@ -728,19 +776,28 @@ def class_by_class(evidence: Evidence) -> Draft | None:
 
 
 def _with_a_number(sizes: Sequence[Sequence[int]]) -> bool:
-    """True for a tensor and a number, of which a trace has no sizes, or none that say more than one."""
+    """True for a tensor and a number.
+
+    Of a number a trace has no sizes, or none that say more than one.
+    """
     return bool(sizes) and math.prod(sizes[0]) > 1 and all(math.prod(each) == 1 for each in sizes[1:])
 
 
 def _comparing_line(evidence: Evidence, source: str, us: float) -> str:
-    """The sampled line of this function that compares; the source itself where none was sampled."""
+    """Returns the sampled line of this function that compares.
+
+    The source itself where none was sampled.
+    """
     run = evidence.analysis.run
     sampled = {} if run is None else run.spread(source, us, {})
     return next((line.source for line in sampled if "==" in (line.text or "") or "!=" in (line.text or "")), source)
 
 
 def looped_op(evidence: Evidence) -> Draft | None:
-    """Rule 8: a line works on a tensor row by row: the loop that takes more time, of picks or of the same small ops."""
+    """Finds a line that works on a tensor row by row (rule 8).
+
+    The loop that takes more time, of picks or of the same small ops.
+    """
     drafts = [draft for draft in (_looped_ops(evidence), _looped_picks(evidence)) if draft is not None]
     return max(drafts, key=lambda draft: 0.0 if draft.gain_us is None else draft.gain_us.high, default=None)
 
@@ -761,11 +818,11 @@ _WINDOW_BY_WINDOW = _LoopRemedy(
 
 
 def _looped_picks(evidence: Evidence) -> Draft | None:
-    """One line picks row after row out of a tensor, or unbinds it, and works on each of them alone.
+    """Finds a line that picks row after row out of a tensor, or unbinds it.
 
-    The gain is N - 1 passes at the cost of a launch (CPU: of three ops, the pick, the work and its result), and no
-    more than the overhead at that line. Where the trace has no lines it is the overhead of all rounds but one, and at
-    least that of one op in each. Loops of data loaders are another rule's.
+    It works on each of them alone. The gain is N - 1 passes at the cost of a launch (CPU: of three ops, the pick, the
+    work and its result), and no more than the overhead at that line. Where the trace has no lines it is the overhead of
+    all rounds but one, and at least that of one op in each. Loops of data loaders are another rule's.
     """
     found = _most_picked(evidence) or _most_unbound(evidence)
     if found is None:

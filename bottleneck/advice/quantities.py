@@ -1,7 +1,8 @@
-"""Quantities of the evidence that several advice rules use: ledger amounts, counts and times per step, source lines.
+"""Quantities of the evidence that several advice rules use.
 
-"Per step" means per step of the window. Times of the analysis are already scaled to the unprofiled step; host times
-of the tables are scaled here by how much the profiler stretched the step (``host_scale``).
+They are ledger amounts, counts and times per step, source lines. "Per step" means per step of the window. Times of the
+analysis are already scaled to the unprofiled step; host times of the tables are scaled here by how much the profiler
+stretched the step (``host_scale``).
 """
 
 import math
@@ -29,7 +30,10 @@ _OPTIMIZER = re.compile(r"^Optimizer\.step#(?P<name>\w+)\.step")
 
 
 def claims_of(evidence: Evidence, *accounts: str, most_us: float = math.inf) -> dict[str, float]:
-    """Claims on these accounts, in this order, of no more than so much together; empty accounts are left out."""
+    """Claims these accounts, in this order, up to so much together.
+
+    Empty accounts are left out.
+    """
     claims: dict[str, float] = {}
     for account in accounts:
         claim = float(min(evidence.account_us(account), most_us - math.fsum(claims.values())))
@@ -39,15 +43,15 @@ def claims_of(evidence: Evidence, *accounts: str, most_us: float = math.inf) -> 
 
 
 def format_per_step(evidence: Evidence, us: float) -> str:
-    """A time per step with its share of the step: '1.2 ms per step (12 %)'."""
+    """Words a time per step with its share: '1.2 ms per step (12 %)'."""
     return f"{format_us(us)} per step ({format_share(evidence.share_of_step(us))})"
 
 
 def issue_us(evidence: Evidence) -> float:
-    """Issue time: microseconds per step in dispatching, Python and launching that fewer calls would shorten.
+    """Returns issue time in microseconds per step.
 
-    A stretch far longer than issuing an op takes is something else (loading data, starting a device, sleeping), and
-    does not count.
+    It is spent in dispatching, Python and launching, and fewer calls would shorten it. A stretch far longer than
+    issuing an op takes is something else (loading data, starting a device, sleeping), and does not count.
     """
     rows = (row for row in evidence.analysis.idle if f"overhead.{row.cause}" in ISSUE_ACCOUNTS)
     beyond_us = math.fsum(row.us - issue_part_us(row) for row in rows)
@@ -55,14 +59,18 @@ def issue_us(evidence: Evidence) -> float:
 
 
 def issue_part_us(row: IdleCause) -> float:
-    """The part of a wait between ops that issuing ops can explain: at most 0.5 ms per occasion."""
+    """Returns the part of a wait between ops that issuing ops can explain.
+
+    At most 0.5 ms per occasion.
+    """
     return min(row.us, LONGEST_ISSUE_US * row.calls)
 
 
 def counted_faults_us(evidence: Evidence, *, profiled: bool = False) -> float:
-    """Time per step of the page faults of unprofiled steps, at the calibrated rate of new pages; 0 where unknown.
+    """Returns time per step of the page faults of unprofiled steps.
 
-    With ``profiled``, of the steps of the trace: as many as these touch new pages in ops that the trace shows.
+    At the calibrated rate of new pages; 0 where unknown. With ``profiled``, of the steps of the trace: as many as these
+    touch new pages in ops that the trace shows.
     """
     faults = None if evidence.recording is None else evidence.recording.page_faults
     rate = evidence.analysis.device.fresh_bytes_per_s
@@ -73,7 +81,10 @@ def counted_faults_us(evidence: Evidence, *, profiled: bool = False) -> float:
 
 
 def timing_confidence(evidence: Evidence) -> Confidence:
-    """Confidence of a wait: low if the step was never timed without the profiler, whose cost is then in every wait."""
+    """Returns the confidence of a wait.
+
+    It is low if the step was never timed without the profiler, whose cost is then in every wait.
+    """
     return "medium" if evidence.analysis.steps.unprofiled_us is not None else "low"
 
 
@@ -105,7 +116,10 @@ def format_count(count: float) -> str:
 
 
 def format_range(counts: Integers) -> str:
-    """The smallest and the largest of some counts: '2 to 7', or '8' where they are equal."""
+    """Words the smallest and the largest of some counts.
+
+    As '2 to 7', or '8' where they are equal.
+    """
     low, high = int(counts.min()), int(counts.max())
     return f"{low}" if low == high else f"{low} to {high}"
 
@@ -116,12 +130,18 @@ def format_times(count: float) -> str:
 
 
 def format_gaps(count: float) -> str:
-    """Stretches of idle time per step, in words: a function that runs in them was not called so often."""
+    """Words stretches of idle time per step.
+
+    A function that runs in them was not called so often.
+    """
     return f"in {format_count(count)} idle gap{'' if count == 1 else 's'}"
 
 
 def ops_in_window(evidence: Evidence) -> Flags:
-    """Mask of the rows of OPS that start in a step of the window (in the window, if it has no steps)."""
+    """Marks the rows of OPS that start in a step of the window.
+
+    In the window, if it has no steps.
+    """
     return _inside(evidence, evidence.linked.ops["ts_us"].to_numpy())
 
 
@@ -131,7 +151,10 @@ def _inside(evidence: Evidence, at_us: Floats) -> Flags:
 
 
 def work_in_window(evidence: Evidence) -> Flags:
-    """Mask of the rows of KERNELS in the window that compute (no copy, fill, collective or mere call)."""
+    """Marks the rows of KERNELS in the window that compute.
+
+    No copy, fill, collective or mere call does.
+    """
     computes = (evidence.linked.kernels["kind"] == "compute").to_numpy() & ~evidence.attribution[
         "dispatches"
     ].to_numpy()
@@ -139,9 +162,10 @@ def work_in_window(evidence: Evidence) -> Flags:
 
 
 def host_us_per_launch(evidence: Evidence) -> float | None:
-    """Median time of the host from one launch to the next where it does nothing else; null below ten launches.
+    """Returns the host's median time from one launch to the next.
 
-    Over launches of one thread. Waiting calls make single distances long, but not the median.
+    Where it does nothing else; null below ten launches. Over launches of one thread. Waiting calls make single
+    distances long, but not the median.
     """
     kernels = evidence.linked.kernels
     rows = np.flatnonzero(evidence.kernels_in_window & kernels["launch"].notna().to_numpy())
@@ -157,7 +181,10 @@ def host_us_per_launch(evidence: Evidence) -> float | None:
 
 
 def overhead_us_per_op(evidence: Evidence) -> float | None:
-    """On a CPU: overhead that the step pays per op, in dispatching and in Python; null without ops."""
+    """Returns the overhead that a CPU's step pays per op.
+
+    In dispatching and in Python; null without ops.
+    """
     ops = evidence.analysis.totals.op_count
     return (issue_us(evidence) + evidence.account_us("overhead.launch_floor")) / ops if ops else None
 
@@ -171,9 +198,9 @@ _STALLED_RUNS, _STALLED_RUNS_ALIKE, _MOST_STALLED = 8, 3, 0.1
 
 @remembered
 def held_up_calls(evidence: Evidence) -> pd.DataFrame:
-    """Gives the calls in the window that are held up far beyond the usual time of their op.
+    """Finds calls that are held up far beyond the usual time of their op.
 
-    Columns are op (its row in OPS), name, dur_us, usual_us of such calls, and beyond_us.
+    They are in the window. Columns are op (its row in OPS), name, dur_us, usual_us of such calls, and beyond_us.
     """
     ops, events = evidence.linked.ops, evidence.linked.trace.events
     own_us, start_us = ops["self_us"].to_numpy(), ops["ts_us"].to_numpy()
@@ -208,9 +235,9 @@ def held_up_calls(evidence: Evidence) -> pd.DataFrame:
 
 
 def op_sum(evidence: Evidence, names: Iterable[str]) -> OpSum:
-    """Calls, self time and full time of these ops per step, host times scaled to the unprofiled step.
+    """Returns calls, self time and full time of these ops per step.
 
-    The full time counts twice what is nested: ``outermost_us`` does not.
+    Host times are scaled to the unprofiled step. The full time counts twice what is nested: ``outermost_us`` does not.
     """
     known = [evidence.op_sums[name] for name in names if name in evidence.op_sums]
     scale = evidence.host_scale
@@ -233,14 +260,17 @@ def rows_of_ops(evidence: Evidence, names: Iterable[str]) -> Integers:
 
 
 def rows_of_events(evidence: Evidence, pattern: "re.Pattern[str]") -> Integers:
-    """Rows of EVENTS that start in the window and whose name the pattern finds, in order; each name is tried once."""
+    """Returns rows of EVENTS in the window whose name the pattern finds.
+
+    They start in the window and come in order; each name is tried once.
+    """
     events = evidence.linked.trace.events
     rows = np.flatnonzero(text_matches(events["name"], pattern.search))
     return rows[_inside(evidence, events["ts_us"].to_numpy()[rows])]
 
 
 def outermost(evidence: Evidence, rows: Integers) -> Integers:
-    """The rows among these rows of OPS (in order) that lie inside none of the others."""
+    """Returns those among these rows of OPS that lie inside none of the others."""
     ops = evidence.linked.ops.iloc[rows]
     end = ops["ts_us"] + ops["dur_us"]
     reach = end.groupby(ops["thread"], observed=True).transform(lambda ends: ends.cummax().shift(fill_value=-np.inf))
@@ -248,9 +278,9 @@ def outermost(evidence: Evidence, rows: Integers) -> Integers:
 
 
 def outermost_us(evidence: Evidence, *names: str) -> float:
-    """Full time of these ops per step, nested calls counted once; scaled to the unprofiled step.
+    """Returns full time of these ops per step, nested calls counted once.
 
-    On a GPU this is the host's time, not the device's.
+    Scaled to the unprofiled step. On a GPU this is the host's time, not the device's.
     """
     rows = outermost(evidence, rows_of_ops(evidence, names))
     start, end = _clipped(evidence, evidence.linked.ops, rows)
@@ -258,24 +288,24 @@ def outermost_us(evidence: Evidence, *names: str) -> float:
 
 
 def event_spans(evidence: Evidence, rows: Integers) -> Spans:
-    """The union of these rows of EVENTS, each up to the end of the window."""
+    """Unites these rows of EVENTS, each up to the end of the window."""
     return union(*_clipped(evidence, evidence.linked.trace.events, rows))
 
 
 def _clipped(evidence: Evidence, table: pd.DataFrame, rows: Integers) -> tuple[Floats, Floats]:
-    """Starts and ends of these rows of EVENTS or OPS, cut at the end of the window.
+    """Returns starts and ends of these rows, cut at the end of the window.
 
-    What is still open when the profiler stops reaches to the end of the trace: an optimizer's step whose hook ends the
-    recording appeared to take twenty times its time.
+    They are of EVENTS or OPS. What is still open when the profiler stops reaches to the end of the trace: an
+    optimizer's step whose hook ends the recording appeared to take twenty times its time.
     """
     start, dur = (table[name].to_numpy()[rows] for name in ("ts_us", "dur_us"))
     return start, np.minimum(start + dur, np.maximum(evidence.linked.window.host_us[1], start))
 
 
 def outermost_spans(evidence: Evidence, pattern: "re.Pattern[str]") -> Spans:
-    """Spans of the outermost marks and ops of the window whose names the pattern finds.
+    """Returns spans of the outermost marks and ops of the window.
 
-    The step of an optimizer begins after the last backward node in it.
+    The patterns find their names. The step of an optimizer begins after the last backward node in it.
     """
     return _outermost_of(evidence, pattern, ("annotation", "op"))
 
@@ -294,9 +324,9 @@ def _outermost_of(evidence: Evidence, pattern: "re.Pattern[str]", categories: tu
 
 
 def mark_spans(evidence: Evidence, rows: Integers) -> tuple[Floats, Floats]:
-    """Starts and ends of these rows of EVENTS up to the end of the window, outer ones first.
+    """Returns starts and ends of these rows of EVENTS, outer ones first.
 
-    The step of an optimizer is taken without backward nodes in it.
+    Up to the end of the window. The step of an optimizer is taken without backward nodes in it.
     """
     events = evidence.linked.trace.events
     start, end = _clipped(evidence, events, rows)
@@ -307,7 +337,10 @@ def mark_spans(evidence: Evidence, rows: Integers) -> tuple[Floats, Floats]:
 
 
 def sources_of(evidence: Evidence, rows: Integers, most: int = 3) -> tuple[str, ...]:
-    """The lines of the program that most of these rows of OPS come from, 'file.py:57'."""
+    """Returns the lines, 'file.py:57', that most of these rows come from.
+
+    The rows are of OPS.
+    """
     column = evidence.linked.ops["source"].cat
     codes = column.codes.to_numpy()[rows]
     counts = np.bincount(codes[codes >= 0], minlength=len(column.categories))
@@ -317,7 +350,10 @@ def sources_of(evidence: Evidence, rows: Integers, most: int = 3) -> tuple[str, 
 
 @remembered
 def model_calls(evidence: Evidence) -> dict[str, tuple[float, float]]:
-    """Microseconds and calls per step of modules that lines of the program, 'generate.py:45', call outside of any."""
+    """Returns microseconds and calls per step of modules by calling line.
+
+    Lines of the program, 'generate.py:45', call them outside of any.
+    """
     places = evidence.linked.places
     if places is None or places.empty:
         return {}
@@ -339,13 +375,19 @@ def model_calls(evidence: Evidence) -> dict[str, tuple[float, float]]:
 
 
 def model_call(evidence: Evidence) -> str | None:
-    """The line that calls a module from outside of all modules for most of the time; null where none is known."""
+    """Returns the line that calls a module for most of the time.
+
+    From outside of all modules; null where none is known.
+    """
     calls = model_calls(evidence)
     return max(calls, key=lambda source: calls[source], default=None)
 
 
 def line_at(evidence: Evidence, at_us: float) -> str | None:
-    """The line of the program that the thread of the first place there was at, null where none is known."""
+    """Returns the line that the thread of the first place there was at.
+
+    Null where none is known.
+    """
     places = evidence.linked.places
     if places is None or places.empty:
         return None
@@ -360,13 +402,19 @@ def has_backward_marks(evidence: Evidence) -> bool:
 
 
 def optimizer_names(evidence: Evidence) -> tuple[str, ...]:
-    """Class names of the optimizers that step in the window, as far as the trace marks them."""
+    """Returns class names of the optimizers that step in the window.
+
+    As far as the trace marks them.
+    """
     found = (_OPTIMIZER.match(name) for name in evidence.mark_sums)
     return tuple(dict.fromkeys(match["name"] for match in found if match))
 
 
 def is_compiled(evidence: Evidence) -> bool:
-    """True if torch.compile made a part of the step: its marks, ops or kernels are in the window."""
+    """True if torch.compile made a part of the step.
+
+    Its marks, ops or kernels are in the window.
+    """
     kernels = evidence.linked.kernels["name"].cat.categories
     return any(_COMPILED.search(name) for name in (*evidence.op_sums, *evidence.mark_sums)) or any(
         str(name).startswith("triton_") for name in kernels

@@ -1,4 +1,7 @@
-"""Ranks the drafts of the advice rules: bounds gains by the step, sorts by time saved, and marks overlaps."""
+"""Ranks the drafts of the advice rules.
+
+It bounds gains by the step, sorts by time saved, and marks overlaps.
+"""
 
 import math
 import shlex
@@ -14,10 +17,11 @@ from bottleneck.schema.records import replace
 
 
 class Transformation(Struct, frozen=True):
-    """The change of the replayed step that a finding's advice makes, in words that `bottleneck whatif` takes.
+    """Change of the replayed step that a finding's advice makes.
 
-    The advice brings between ``least`` and ``most`` of what the change saves. ``accounts`` are those of the ledger that
-    the gain comes from, where it may be more than the rule's formula; empty where the formula is a bound.
+    It is in words that `bottleneck whatif` takes. The advice brings between ``least`` and ``most`` of what the change
+    saves. ``accounts`` are those of the ledger that the gain comes from, where it may be more than the rule's formula;
+    empty where the formula is a bound.
     """
 
     changes: tuple[str, ...]
@@ -94,9 +98,10 @@ _ACCIDENTS = frozenset({"double-precision", "unfused-attention"})
 
 
 def put_general_behind(drafts: Sequence[Draft], step_us: float) -> list[Draft]:
-    """The drafts, with general advice behind those that name work which the step need not do.
+    """Returns the drafts with general advice behind the rest.
 
-    Work is done without before it is done faster; how much general advice then gains is another matter.
+    The rest names work which the step need not do. Work is done without before it is done faster; how much general
+    advice then gains is another matter.
     """
     specific = tuple(
         draft.slug
@@ -111,7 +116,10 @@ def put_general_behind(drafts: Sequence[Draft], step_us: float) -> list[Draft]:
 
 
 def up_to(us: float) -> Interval:
-    """The interval for a gain of at most so much: from half of it, until a rule has a record (advice_rules)."""
+    """Returns the interval for a gain of at most so much.
+
+    It is from half of it, until a rule has a record (advice_rules).
+    """
     return Interval(us / 2, us)
 
 
@@ -130,7 +138,9 @@ def rank(
     program: Sequence[str] | None = None,
     widenings: Mapping[Basis, Widening] | None = None,
 ) -> tuple[Finding, ...]:
-    """Findings, most time saved first; those without a predicted gain last, in the order of the rules.
+    """Returns findings, most time saved first.
+
+    Those without a predicted gain come last, in the order of the rules.
 
     No gain exceeds the time of the accounts, the phase or the lines that it comes from. A gain whose interval is wide,
     or reaches far below nothing, counts with its lower end only, so that it stands behind gains that are certain but
@@ -139,8 +149,7 @@ def rank(
 
     Advice that changes what the program computes counts for half of its gain in this order, so that it comes before
     advice that keeps the results only where it is worth more than twice as much; a larger batch that nobody tried
-    counts for a quarter. Advice that makes wrong results right
-    comes before all others.
+    counts for a quarter. Advice that makes wrong results right comes before all others.
 
     ``program`` are the words that name the program to `bottleneck verify`; null where it cannot try changes on it.
     ``widenings`` make gains as wide as trials of each kind of evidence showed; noise goes by the gains as the rules
@@ -202,9 +211,9 @@ def rank(
 def _widened(
     draft: Draft, gain_us: Interval | None, step_us: float, most_us: float, widening: Widening | None
 ) -> tuple[Interval | None, tuple[str, ...]]:
-    """The gain as wide as its evidence asks for, and a line on the trials behind that.
+    """Returns the gain as wide as its evidence asks for.
 
-    Time that was measured, and that the change removes, needs no trials.
+    And a line on the trials behind that. Time that was measured, and that the change removes, needs no trials.
     """
     if gain_us is None or not gain_us.high > 0 or widening is None or draft.removes:
         return gain_us, ()
@@ -215,7 +224,10 @@ def _widened(
 
 
 def _scaled(gain_us: Interval, part: float, most_us: float) -> Interval:
-    """This part of a gain, of no more than so much; a loss stays whole."""
+    """Returns this part of a gain, of no more than so much.
+
+    A loss stays whole.
+    """
     high = min(gain_us.high * part, most_us)
     return Interval(min(gain_us.low * part if gain_us.low > 0 else gain_us.low, high), high)
 
@@ -226,13 +238,19 @@ def speedup_of(gain_us: Interval, step_us: float) -> Interval:
 
 
 def smallest_visible_us(steps: StepTimes) -> float:
-    """The gain below which the step times of this recording could not show it: half their interval; 0 where unknown."""
+    """Returns the gain below which step times could not show it.
+
+    Half the interval of this recording's step times; 0 where unknown.
+    """
     timing = steps.unprofiled_us or steps.profiled_us
     return 0.0 if timing is None or timing.n < 2 else (timing.high - timing.low) / 2
 
 
 def _by_name(claims: Mapping[str, float], analysis: StepAnalysis) -> Mapping[str, float]:
-    """The claims with those on rows of one kernel name as one: rows that share the device share its time too."""
+    """Returns the claims with those on rows of one kernel name as one.
+
+    Rows that share the device share its time too.
+    """
     pooled: dict[str, float] = {}
     for claim, us in claims.items():
         part, is_row, row = claim.partition("kernel:")
@@ -242,9 +260,10 @@ def _by_name(claims: Mapping[str, float], analysis: StepAnalysis) -> Mapping[str
 
 
 def _most_us(draft: Draft, analysis: StepAnalysis) -> float:
-    """The most that a finding can save: the time of all that it names, and less than the step.
+    """Returns the most that a finding can save.
 
-    Of an account, a phase or a line that is all of its time, not only what the formula expects to save of it.
+    The time of all that it names, and less than the step. Of an account, a phase or a line that is all of its time, not
+    only what the formula expects to save of it.
     """
     limits = [analysis.steps.wall_us * (1 - _LEAST_LEFT), draft.most_us]
     if draft.claims:
@@ -262,9 +281,10 @@ def _most_us(draft: Draft, analysis: StepAnalysis) -> float:
 def _bounded(
     draft: Draft, claims: Mapping[str, float], most_us: float, accounts: Mapping[str, float]
 ) -> Interval | None:
-    """The gain, no more than the step holds of its claims, and no more than so much. A loss stays whole.
+    """Returns the gain, no more than the step holds of its claims.
 
-    It is never a point: where that leaves one, its lower end is 5 % below.
+    And no more than so much. A loss stays whole. It is never a point: where that leaves one, its lower end is 5 %
+    below.
     """
     if draft.gain_us is None:
         return None
@@ -284,9 +304,10 @@ _Key = tuple[int, float, bool]
 
 
 def _keys(drafts: Sequence[Draft], gains_us: Sequence[Interval | None], step_us: float) -> list[_Key]:
-    """Places in the ranking: by the middle of a gain that is certain, by the lower end of any other.
+    """Returns places in the ranking.
 
-    One that is not certain, but better at both ends than one that is, stands before that one.
+    By the middle of a gain that is certain, by the lower end of any other. One that is not certain, but better at both
+    ends than one that is, stands before that one.
     """
     parts, known = [_counted_part(draft) for draft in drafts], list(zip(drafts, gains_us, strict=True))
     sure = [
@@ -309,13 +330,19 @@ def _keys(drafts: Sequence[Draft], gains_us: Sequence[Interval | None], step_us:
 
 
 def _counted_part(draft: Draft) -> float:
-    """Part of a gain that counts: half where the results change, and half of that of a batch that was not tried."""
+    """Returns the part of a gain that counts.
+
+    Half where the results change, and half of that of a batch that was not tried.
+    """
     untried = draft.per == "sample" and draft.confidence != "high"
     return (0.25 if untried else 0.5) if draft.changes_results else 1.0
 
 
 def _behind_remedies(key: _Key, draft: Draft, first: Mapping[str, _Key]) -> _Key:
-    """The key of a finding; one that bounds others comes right behind the first of them that has a gain."""
+    """Returns the key of a finding.
+
+    One that bounds others comes right behind the first of them that has a gain.
+    """
     remedies = [first[slug] for slug in draft.remedies if slug in first and first[slug][0] <= _GAINS]
     ahead = min(remedies, default=key)
     return (ahead[0], ahead[1], True) if key < ahead else key
@@ -330,7 +357,10 @@ def _accounts(analysis: StepAnalysis) -> dict[str, float]:
 
 
 def _take(left_us: dict[str, float], claims: Mapping[str, float], gain_us: Interval) -> Interval:
-    """The part of the gain whose time no finding above has claimed; takes it away from what is left."""
+    """Takes the part of the gain whose time no finding above has claimed.
+
+    It is gone from what is left then.
+    """
     free_us = _free_us(left_us, claims) if claims else gain_us.high
     high = min(gain_us.high, free_us, left_us[_WHOLE])
     for account, claim in claims.items():

@@ -1,4 +1,7 @@
-"""The time that a step saves without some of its outermost ops, for the rules that find ops that it need not run."""
+"""Computes the time that a step saves without some of its outermost ops.
+
+It is for the rules that find ops that it need not run.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -27,7 +30,10 @@ _DISPATCH = "overhead.dispatch"
 
 
 class Removal(Struct, frozen=True):
-    """The time per step that a step without some ops saves, and the accounts that it comes from."""
+    """Time per step that a step without some ops saves.
+
+    And the accounts that it comes from.
+    """
 
     us: float
     gain: Interval
@@ -49,9 +55,9 @@ def issued_by(evidence: Evidence, work: KernelWork, roots: Iterable[int]) -> Fla
 
 
 def removal_of(evidence: Evidence, roots: Sequence[int], *, certain: float = CERTAIN, kept_us: float = 0.0) -> Removal:
-    """The saving of a step without these outermost ops: their work, and on a CPU their part of dispatching, by ops.
+    """Returns the saving of a step without these outermost ops.
 
-    ``kept_us`` is the least time of what takes their place.
+    Their work, and on a CPU their part of dispatching, by ops. ``kept_us`` is the least time of what takes their place.
     """
     work = work_of(evidence)
     rows = issued_by(evidence, work, roots)
@@ -65,14 +71,17 @@ def removal_of(evidence: Evidence, roots: Sequence[int], *, certain: float = CER
 
 
 def _part_of_ops(evidence: Evidence, roots: Sequence[int]) -> float:
-    """The part of the ops of the window that these outermost ops and those inside them are."""
+    """Returns the part of the window's ops that these and their inner ops are."""
     inside = ops_in_window(evidence)
     mine = np.isin(roots_of(evidence)[inside], roots)
     return float(mine.mean()) if mine.size else 0.0
 
 
 def with_python(evidence: Evidence, removal: Removal, roots: Sequence[int], *, certain: float = CERTAIN) -> Removal:
-    """The same with the Python between ops at lines whose outermost ops are nearly all among these, by their time."""
+    """Adds the Python between ops at lines that these ops nearly fill.
+
+    Nearly all of the lines' outermost ops are among these, by their time.
+    """
     ops, top = evidence.linked.ops, top_rows(evidence)
     mine, whole = (ops.iloc[rows].groupby("source", observed=True)["dur_us"].sum() for rows in (list(roots), top))
     lines = {str(source) for source in mine.index if mine[source] >= _NEARLY_ALL * whole[source]}
@@ -84,13 +93,19 @@ def with_python(evidence: Evidence, removal: Removal, roots: Sequence[int], *, c
 
 
 def moved_us(evidence: Evidence, nbytes: float) -> float:
-    """Least time per step to move so many bytes in the whole window; 0 where the bandwidth is not known."""
+    """Returns the least time per step to move so many bytes.
+
+    They are those of the whole window; 0 where the bandwidth is not known.
+    """
     bandwidth = evidence.analysis.device.bandwidth_bytes_per_s
     return nbytes / evidence.steps / bandwidth * US_PER_S if bandwidth else 0.0
 
 
 def main_source(evidence: Evidence, rows: Sequence[int]) -> str | None:
-    """The source with most time of these rows of OPS; a line goes before the function that it is in."""
+    """Returns the source with most time of these rows of OPS.
+
+    A line goes before the function that it is in.
+    """
     ops = evidence.linked.ops.iloc[list(rows)]
     us = ops.groupby("source", observed=True)["dur_us"].sum()
     if us.empty:
@@ -100,14 +115,20 @@ def main_source(evidence: Evidence, rows: Sequence[int]) -> str | None:
 
 
 def top_rows(evidence: Evidence) -> Integers:
-    """Outermost ops in the window outside of the backward pass, in the order of threads and starts."""
+    """Returns outermost ops in the window outside of the backward pass.
+
+    They are in the order of threads and starts.
+    """
     ops = evidence.linked.ops
     top = ops_in_window(evidence) & (ops["depth"] == 0).to_numpy()
     return np.flatnonzero(top & ~ops["is_autograd"].to_numpy())
 
 
 def autograd_records(evidence: Evidence, rows: Integers) -> Flags:
-    """Mask of these outermost ops in which autograd records a node: the next op of the thread has a higher number."""
+    """Marks outermost ops in which autograd records a node.
+
+    The next op of the thread has a higher number then.
+    """
     top, number = top_rows(evidence), sequence_numbers(evidence)
     top = top[number[top] >= 0]
     thread = evidence.linked.ops["thread"].cat.codes.to_numpy()[top]
@@ -116,9 +137,10 @@ def autograd_records(evidence: Evidence, rows: Integers) -> Flags:
 
 
 def backward_of(evidence: Evidence, rows: Iterable[int]) -> list[int]:
-    """The outermost backward nodes in the window that these outermost forward ops made, of one forward thread.
+    """Returns the outermost backward nodes that these forward ops made.
 
-    Nodes are numbered in the order in which they are made: a node belongs to the last op that began at its number.
+    The ops are outermost and of one forward thread. Nodes are numbered in the order in which they are made: a node
+    belongs to the last op that began at its number.
     """
     ops, number = evidence.linked.ops, sequence_numbers(evidence)
     top = top_rows(evidence)
@@ -144,7 +166,10 @@ def sequence_numbers(evidence: Evidence) -> Integers:
 
 @remembered
 def forward_threads(evidence: Evidence) -> Integers:
-    """Autograd's number of the forward thread of each row of OPS, -1 for none: numbers of ops are counted by thread."""
+    """Returns autograd's number of the forward thread of each row of OPS.
+
+    It is -1 for none: numbers of ops are counted by thread.
+    """
     return _of_autograd(evidence, "forward_thread")
 
 

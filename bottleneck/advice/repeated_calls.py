@@ -1,4 +1,7 @@
-"""Rule of calls that a step makes twice with the same arguments: of a model for the loss and again for a metric."""
+"""Rule of calls that a step makes twice with the same arguments.
+
+Such as of a model for the loss and again for a metric.
+"""
 
 import ast
 import itertools
@@ -32,7 +35,10 @@ _LEAST_SHARE = 0.05
 
 
 class _Instance(Struct, frozen=True):
-    """A call of a module or a function: row in EVENTS, span, step, and the lines around it, the outermost first."""
+    """Call of a module or a function.
+
+    Its row in EVENTS, span, step, and the lines around it, the outermost first.
+    """
 
     row: int
     start_us: float
@@ -42,7 +48,10 @@ class _Instance(Struct, frozen=True):
 
 
 class _RepeatedCall(Struct, frozen=True):
-    """Calls with the same text: the text, the lines, the outermost ops of the calls that are spared."""
+    """Calls with the same text.
+
+    The text, the lines, the outermost ops of the calls that are spared.
+    """
 
     text: str
     lines: tuple[str, ...]
@@ -53,7 +62,10 @@ class _RepeatedCall(Struct, frozen=True):
 
 
 def _instances(evidence: Evidence) -> Mapping[str, list[_Instance]]:
-    """The calls of modules and of the program's functions that each step makes twice to eight times, by name."""
+    """Returns calls that each step makes twice to eight times, by name.
+
+    They are of modules and of the program's functions.
+    """
     events = evidence.linked.trace.events
     line_rows = np.flatnonzero((events["category"] == "line").to_numpy())
     files = {str(name).partition("(")[0] for name in events["name"].iloc[line_rows].unique()}
@@ -94,7 +106,10 @@ def _spans(evidence: Evidence, rows: Integers) -> tuple[Floats, Floats]:
 
 
 def _steps_at(evidence: Evidence, at_us: Floats) -> Integers:
-    """The number of the step of the first op from each instant on; -1 for none."""
+    """Returns the step's number of the first op from each instant on.
+
+    It is -1 for none.
+    """
     ops = evidence.linked.ops.iloc[top_rows(evidence)].sort_values("ts_us", kind="stable")
     known = ops[ops["step"].notna()]
     number = np.append(known["step"].astype("category").cat.codes.to_numpy(dtype=np.int64), -1)
@@ -102,7 +117,10 @@ def _steps_at(evidence: Evidence, at_us: Floats) -> Integers:
 
 
 def _same_text(evidence: Evidence, first: _Instance, second: _Instance) -> tuple[str, tuple[str, str]] | None:
-    """The text of the call that both instances come from, and the two lines; null where the lines share none."""
+    """Returns the text of the call that both instances come from.
+
+    And the two lines; null where the lines share none.
+    """
     texts = {} if evidence.recording is None else evidence.recording.source_texts
     pairs = [pair for pair in zip(first.lines, second.lines, strict=False) if pair[0] != pair[1]]
     one, other = (
@@ -129,13 +147,19 @@ def _same_text(evidence: Evidence, first: _Instance, second: _Instance) -> tuple
 
 
 def _is_later(lines: Sequence[str]) -> bool:
-    """True if the first of two lines stands behind the second: a step ends between the two calls."""
+    """True if the first of two lines stands behind the second.
+
+    A step ends between the two calls.
+    """
     one, other = (place_of(each) for each in lines)
     return one is not None and other is not None and one.line > other.line
 
 
 def _calls_in(text: str) -> Counter[str]:
-    """The calls in a line of the program that may be of its own functions and have arguments, with their number."""
+    """Returns the calls in a line that may be of the program's functions.
+
+    They have arguments, and come with their number.
+    """
     for ending in ("", " pass"):
         try:
             tree = ast.parse(text.strip() + ending)
@@ -172,7 +196,10 @@ def _us_of(instances: Sequence[_Instance]) -> float:
 
 
 def _repeated(evidence: Evidence, instances: Sequence[_Instance]) -> _RepeatedCall | None:
-    """The calls of one module beyond the first of each step that have its text, its ops and its sizes."""
+    """Returns the calls of one module beyond the first of each step.
+
+    They have its text, its ops and its sizes.
+    """
     spared: list[int] = []
     said: tuple[str, tuple[str, ...]] | None = None
     updated = has_backward = False
@@ -199,7 +226,10 @@ def _repeated(evidence: Evidence, instances: Sequence[_Instance]) -> _RepeatedCa
 
 
 class _Pair(Struct, frozen=True):
-    """The ops of the one of two calls that is spared, and whether weights are updated in between."""
+    """Ops of the one of two calls that is spared.
+
+    And whether weights are updated in between.
+    """
 
     rows: tuple[int, ...]
     updated: bool
@@ -207,10 +237,11 @@ class _Pair(Struct, frozen=True):
 
 
 def _spared(evidence: Evidence, first: _Instance, second: _Instance) -> _Pair | None:
-    """The one of two calls that may be spared; null where they differ, or where both may be needed.
+    """Returns the one of two calls that may be spared.
 
-    Of a step that trains, one without a backward pass. Two with a backward pass are spared if the graph of the first is
-    still there: there is no backward pass and no update in between, and no random number in them.
+    Null where they differ, or where both may be needed. Of a step that trains, one without a backward pass. Two with a
+    backward pass are spared if the graph of the first is still there: there is no backward pass and no update in
+    between, and no random number in them.
     """
     ops, top = evidence.linked.ops, top_rows(evidence)
     at_us = ops["ts_us"].to_numpy()[top]
@@ -239,10 +270,10 @@ def _spared(evidence: Evidence, first: _Instance, second: _Instance) -> _Pair | 
 
 
 def repeated_call(evidence: Evidence) -> Draft | None:
-    """A call with the same text at two lines runs the same module or function with the same sizes twice in a step.
+    """Finds a call with the same text at two lines of a step.
 
-    Gain: the time of its ops, and of its backward nodes, from half of it: only the text says that the arguments are
-    the same.
+    It runs the same module or function with the same sizes twice. Gain: the time of its ops, and of its backward nodes,
+    from half of it: only the text says that the arguments are the same.
     """
     found = _repeated_call(evidence)
     if found is None:

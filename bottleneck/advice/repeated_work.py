@@ -1,4 +1,7 @@
-"""Rules of work that a step does several times over with the same result: parametrized weights and calls of modules."""
+"""Rules of work that a step does several times with the same result.
+
+It is of parametrized weights and calls of modules.
+"""
 
 import re
 
@@ -90,7 +93,10 @@ def _repeated_weights(evidence: Evidence) -> _Weights | None:
 
 
 def _weight_of(module: object) -> str | None:
-    """The path of the parametrization around an op, or of its module; null without one."""
+    """Returns the path of the parametrization around an op, or its module.
+
+    Null without one.
+    """
     if not isinstance(module, str):
         return None
     found = _LIST.match(module)
@@ -145,9 +151,10 @@ _NAMED = 4
 
 
 def repeated_module(evidence: Evidence) -> Draft | None:
-    """Modules had the same inputs and gave the same in two steps that were looked at, while others had new inputs.
+    """Finds modules with the same inputs and results in two steps.
 
-    Gain: the time of their ops and of Python at their lines, from 90 % of it.
+    The steps were looked at, and other modules had new inputs. Gain: the time of their ops and of Python at their
+    lines, from 90 % of it.
     """
     known = () if evidence.recording is None else evidence.recording.repeated_modules
     by_module = {each: rows for each in known if (rows := _rows_of_module(evidence, each))}
@@ -188,9 +195,10 @@ _LEAST_OF_LINES = 0.1
 
 
 def repeated_result(evidence: Evidence) -> Draft | None:
-    """The ops at some lines gave the same in two steps that were looked at, while others had new inputs.
+    """Finds lines whose ops gave the same in two steps.
 
-    Gain: the time of these ops and of Python at their lines, from 90 % of it. What modules do is another rule's.
+    The steps were looked at, and others had new inputs. Gain: the time of these ops and of Python at their lines, from
+    90 % of it. What modules do is another rule's.
     """
     known = frozenset(() if evidence.recording is None else evidence.recording.repeated_lines)
     if not known or repeated_module(evidence) is not None:

@@ -1,4 +1,4 @@
-"""Names a loader that fetches samples one by one which cost so little each that fetching them is the cost."""
+"""Names a loader whose cost is fetching cheap samples one by one."""
 
 import math
 import re
@@ -29,9 +29,10 @@ _ALL_COLLATED = 0.6
 
 
 def row_fetching(evidence: Evidence) -> Draft | None:
-    """A loader without workers calls ``__getitem__`` for each sample, and puts batches together, of cheap samples.
+    """Finds a loader without workers that fetches cheap samples one by one.
 
-    Gain: 60 to 97 % of the wait for data, which is what is left out where a batch is indexed as a whole.
+    It calls ``__getitem__`` for each sample, and puts batches together. Gain: 60 to 97 % of the wait for data, which is
+    what is left out where a batch is indexed as a whole.
     """
     wait_us = evidence.account_us(INPUT)
     if evidence.share_of_step(wait_us) < MODERATE or loader_kinds(evidence) != {ONE_PROCESS}:
@@ -70,7 +71,10 @@ def row_fetching(evidence: Evidence) -> Draft | None:
 
 
 def _samples(evidence: Evidence) -> tuple[float, float]:
-    """Samples that are fetched per step, and the time of the loading for each of them; 0 where none is seen."""
+    """Returns samples that are fetched per step, and the time for each.
+
+    It is 0 where none is seen.
+    """
     loads = event_spans(evidence, rows_of_events(evidence, LOADER))
     gets = outermost_frames(evidence, _GETS_ITEM)
     inside = int(np.count_nonzero(loads.hold(gets.start))) if loads.start.size else 0
@@ -94,13 +98,19 @@ def _collated_share(evidence: Evidence) -> float:
 
 
 def _is_known_better(evidence: Evidence, wait_us: float) -> bool:
-    """True where lines that most of the loading is in have a known quicker way that is not a batch at once."""
+    """True where a quicker way is known that is not a batch at once.
+
+    It is for lines that most of the loading is in.
+    """
     calls = ((line, match_of(line)) for line in hot_lines(evidence, "input"))
     return math.fsum(line.us for line, call in calls if call is not None and not call.per_batch) >= _MOST * wait_us
 
 
 def _fetching_line(evidence: Evidence) -> HotLine | None:
-    """The slowest line, or function, of the program that gets a sample; null where none is known."""
+    """Returns the slowest line, or function, that gets a sample.
+
+    Null where none is known.
+    """
     getting = (line for line in hot_lines(evidence, "input") if any("__getitem__" in name for name in line.named))
     return next(getting, None)
 

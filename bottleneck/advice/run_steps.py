@@ -1,4 +1,7 @@
-"""Rules on the whole run of a script: what is between its steps, and steps that grow from one to the next."""
+"""Rules on the whole run of a script.
+
+They are on what is between its steps, and on steps that grow from one to the next.
+"""
 
 from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.quantities import model_call
@@ -43,7 +46,10 @@ def _advice(place: BetweenPlace) -> tuple[str, str | None]:
 
 
 def time_between_steps(evidence: Evidence) -> Draft | None:
-    """Rule 54: a large part of a script's run is in no usual step: evaluation, checkpoints, the start of workers."""
+    """Finds a large part of a script's run that is in no usual step.
+
+    Rule 54: evaluation, checkpoints, the start of workers.
+    """
     run = _run(evidence)
     if run is None or run.elsewhere_share < _LEAST or not run.places:
         return None
@@ -76,7 +82,10 @@ def time_between_steps(evidence: Evidence) -> Draft | None:
 
 
 def growing_steps(evidence: Evidence) -> Draft | None:
-    """Rule 55: each step takes longer than the one before: hooks, lists, sequences or tensors grow."""
+    """Finds steps of which each takes longer than the one before.
+
+    Rule 55: hooks, lists, sequences or tensors grow.
+    """
     run = _run(evidence)
     growth = None if run is None else run.growth
     joins = _growing_joins(evidence, run, growth)
@@ -119,7 +128,10 @@ def growing_steps(evidence: Evidence) -> Draft | None:
 
 
 def _without_growth(run: RunSteps, growth: StepGrowth) -> str:
-    """Says how long the run would take if its steps stayed as short as the first ones."""
+    """Says how long the run would take without growth.
+
+    Its steps then stay as short as the first ones.
+    """
     steps_us = run.total_us - run.elsewhere_us
     short_us = min(growth.first_us * run.steps, steps_us)
     return (
@@ -129,10 +141,10 @@ def _without_growth(run: RunSteps, growth: StepGrowth) -> str:
 
 
 def _growing_joins(evidence: Evidence, run: RunSteps | None, growth: StepGrowth | None) -> Draft | None:
-    """Rule 55 where a line joins all that was kept before with what the step adds.
+    """Finds a line that joins all that was kept before with a step's part.
 
-    Gain: of these joins in the recorded steps all but the copies of the new parts, from 80 % of it; later steps copy
-    more.
+    Rule 55. Gain: of these joins in the recorded steps all but the copies of the new parts, from 80 % of it; later
+    steps copy more.
     """
     join, work = growing_join(evidence), work_of(evidence)
     if join is None or work.share(join.rows) < _LEAST_JOINS:

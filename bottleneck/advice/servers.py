@@ -1,4 +1,7 @@
-"""Advice for inference servers: their steps are changed by settings of the server, not by lines of a training loop."""
+"""Advice for inference servers.
+
+Their steps are changed by settings of the server, not by lines of a training loop.
+"""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +19,10 @@ from bottleneck.units import format_share, format_us
 
 
 class Server(Struct, frozen=True):
-    """A server: ``frames`` finds the names of its frames, ops and marks; advice and code by kind of remedy."""
+    """Inference server.
+
+    ``frames`` finds the names of its frames, ops and marks; advice and code are by kind of remedy.
+    """
 
     name: str
     frames: "re.Pattern[str]"
@@ -103,7 +109,10 @@ _BY_SCHEDULER = frozenset({"larger-batch", "room-for-batch"})
 
 @remembered
 def find_server(evidence: Evidence) -> Server | None:
-    """The inference server whose step this is, by the names of its frames, ops and annotations; else null."""
+    """Finds the inference server whose step this is.
+
+    By the names of its frames, ops and annotations; else null.
+    """
     events = evidence.linked.trace.events
     is_host = text_matches(events["category"], ("python", "op", "annotation").__contains__)
     labels, codes = events["name"].cat.categories, events["name"].cat.codes.to_numpy()[is_host]
@@ -116,9 +125,10 @@ _BUSY, _REPLAYED = 0.9, 0.5
 
 
 def server_settings(evidence: Evidence) -> Draft | None:
-    """A server that decodes by replayed graphs on a busy device: more requests in a step share one read of the weights.
+    """Finds a server that decodes by replayed graphs on a busy device.
 
-    Gain: none predicted, because no trace of a replay says how far from its roof the device is.
+    More requests in a step share one read of the weights. Gain: none predicted, because no trace of a replay says how
+    far from its roof the device is.
     """
     server = find_server(evidence)
     if server is None or evidence.is_host_only:
@@ -146,9 +156,10 @@ def server_settings(evidence: Evidence) -> Draft | None:
 
 
 def server_idle(evidence: Evidence) -> Draft | None:
-    """A program that waits for requests: how busy it is, and how many calls of its model a second it could take.
+    """Finds a program that waits for requests.
 
-    Gain: none, because the requests come at the pace of those who send them.
+    How busy it is, and how many calls of its model a second it could take. Gain: none, because the requests come at the
+    pace of those who send them.
     """
     serving = serving_of(evidence)
     if serving is None:
@@ -169,9 +180,10 @@ def server_idle(evidence: Evidence) -> Draft | None:
 
 
 def fit_to_server(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
-    """The drafts, in an inference server with its settings as remedies: of those with one remedy the largest gain.
+    """Returns the drafts for an inference server, with its settings.
 
-    Those on the size of a batch are left out, which the server's scheduler decides on.
+    The settings are remedies: of drafts with one remedy the largest gain stays. Those on the size of a batch are left
+    out, which the server's scheduler decides on.
     """
     server = find_server(evidence)
     if server is None:

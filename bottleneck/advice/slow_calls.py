@@ -1,7 +1,8 @@
-"""Names calls and patterns in the slowest line of Python that have a quicker way, by a table of known ones.
+"""Names calls in the slowest line of Python that have a quicker way.
 
-A row is recognised by a function of a library that holds most of the line's time, by what the line's membership test
-looks through, or by the line's text; the text alone does not tell types, and the advice says so.
+A table of known calls and patterns tells them. A row is recognised by a function of a library that holds most of the
+line's time, by what the line's membership test looks through, or by the line's text; the text alone does not tell
+types, and the advice says so.
 """
 
 import ast
@@ -52,13 +53,14 @@ _LITTLE_IN_OPS = 0.1
 
 
 class SlowCall(Struct, frozen=True):
-    """A call, or a pattern in a line, that has a quicker way: how it is recognised, what to say, and the code.
+    """Call, or pattern in a line, that has a quicker way.
 
-    ``functions`` are those of libraries, 'numpy/lib/npyio.py: load', or built-in ones as frames name them. In ``title``
-    and ``advice`` {place} is the line with its text, {often} 'for each sample' or 'in each step', {searched} what a
-    membership test looks through, and {given} the function that the line gives to another. ``least`` is the part of
-    the line's time that goes at least. The text of a row ``without_ops`` counts only at lines in which torch runs
-    nothing to speak of: a sum() may be one of tensors. ``per_batch`` marks what is better done for a batch at once.
+    How it is recognised, what to say, and the code. ``functions`` are those of libraries, 'numpy/lib/npyio.py: load',
+    or built-in ones as frames name them. In ``title`` and ``advice`` {place} is the line with its text, {often} 'for
+    each sample' or 'in each step', {searched} what a membership test looks through, and {given} the function that the
+    line gives to another. ``least`` is the part of the line's time that goes at least. The text of a row
+    ``without_ops`` counts only at lines in which torch runs nothing to speak of: a sum() may be one of tensors.
+    ``per_batch`` marks what is better done for a batch at once.
     """
 
     title: str
@@ -97,7 +99,10 @@ _CONNECTION = re.compile(r"(?i)(?:^|[._])(?:db|con|conn|connection|database)$")
 
 
 def _commits(line: HotLine) -> bool:
-    """True for a change in SQL, and for a `with` of the connection that the next lines execute one on: it commits."""
+    """True for a change in SQL, and for a `with` that commits.
+
+    The `with` is of the connection that the next lines execute one on.
+    """
     if _WRITES.search(line.text):
         return True
     opened = _TRANSACTION.match(line.text)
@@ -110,7 +115,10 @@ def _commits(line: HotLine) -> bool:
 
 
 def _looks_up_by_mask(line: HotLine) -> bool:
-    """True for ``a[b == key]``, and for the places that np.where, nonzero and isin find of one comparison."""
+    """True for ``a[b == key]``.
+
+    And for the places that np.where, nonzero and isin find of one comparison.
+    """
     statement = parse_line(line.text)
     if statement is None:
         return False
@@ -145,7 +153,10 @@ _MAKES_TENSOR = called(r"torch\.(?:tensor|as_tensor|stack|\w*Tensor)|(?:np|numpy
 
 
 def _draws_only(names: str) -> Recognise:
-    """Recognises such a call in a line that does not make a tensor of what it draws, which takes longer."""
+    """Recognises such a call in a line that makes no tensor of it.
+
+    Making one of what it draws takes longer.
+    """
     draws = called(names)
     return lambda line: draws(line) and not _MAKES_TENSOR(line)
 
@@ -817,7 +828,10 @@ _ARRAYS = next(row for row in SLOW_CALLS if row.functions is not None and row.fu
 
 
 class _KnownLines(Struct, frozen=True):
-    """Lines that match one row of the table in one cause of idle time, the one to name first."""
+    """Lines that match one row of the table in one cause of idle time.
+
+    The one to name comes first.
+    """
 
     cause: str
     lines: tuple[HotLine, ...]
@@ -853,7 +867,10 @@ def _told_by_text(line: HotLine) -> SlowCall | None:
 
 @remembered
 def _matched(evidence: Evidence) -> _KnownLines | None:
-    """The slowest lines, or those nearly as slow, that one row of the table knows."""
+    """Returns the slowest lines that one row of the table knows.
+
+    Or those nearly as slow.
+    """
     lines = [(cause, line) for cause in _causes(evidence) for line in hot_lines(evidence, cause)]
     lines.sort(key=lambda each: -each[1].us)
     for cause, line in lines:
@@ -870,7 +887,10 @@ def _matched(evidence: Evidence) -> _KnownLines | None:
 
 
 def _giver_of(line: HotLine, lines: Sequence[HotLine]) -> HotLine | None:
-    """The line that has a library call the function which this line is in, for each row, group or element."""
+    """Returns the line that has a library call this line's function.
+
+    For each row, group or element.
+    """
     for one in lines:
         given = given_function(one)
         if one is not line and given != "the function" and _is_inside(line, f"{given} ("):
@@ -879,19 +899,26 @@ def _giver_of(line: HotLine, lines: Sequence[HotLine]) -> HotLine | None:
 
 
 def _is_inside(line: HotLine, function: str) -> bool:
-    """True for a line of the function that the known call is given: 'row_features() (train.py:26)' has its time."""
+    """True for a line of the function that the known call is given.
+
+    'row_features() (train.py:26)' has its time.
+    """
     return any(name.startswith(function) for name in line.named) or line.text.startswith(f"def {function[:-4]}(")
 
 
 def _causes(evidence: Evidence) -> tuple[str, ...]:
-    """Causes whose lines run in this process: those of a loader with workers only wait for them."""
+    """Returns causes whose lines run in this process.
+
+    Those of a loader with workers only wait for them.
+    """
     return ("python", "input") if loader_kinds(evidence) <= {ONE_PROCESS} else ("python",)
 
 
 def slow_call(evidence: Evidence) -> Draft | None:
-    """The slowest line of Python, in the step or in its loader, is a call or a pattern that has a quicker way.
+    """Finds a slowest line of Python that has a quicker way.
 
-    Gain: the time of that line, from a part of it that the row of the table tells.
+    It is in the step or in its loader, and a known call or pattern. Gain: the time of that line, from a part of it that
+    the row of the table tells.
     """
     found = _matched(evidence)
     if found is None:
@@ -935,7 +962,10 @@ _MOST_OF_IT = 0.5
 
 
 def without_general(drafts: Sequence[Draft]) -> list[Draft]:
-    """The drafts without those that say less of time of which another draft explains half or more."""
+    """Returns the drafts without those that another says better.
+
+    The other explains half or more of their time.
+    """
     most_us = {each.slug: each.gain_us.high for each in drafts if each.gain_us is not None}
     return [
         draft

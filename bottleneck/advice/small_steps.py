@@ -53,14 +53,15 @@ _LEAST_NEEDED_US = 1.0
 
 
 def larger_batch(evidence: Evidence) -> Draft | None:
-    """Rule 3: the step hardly grows with its batch, so twice the samples take little more time.
+    """Finds a step that hardly grows with its batch (rule 3).
 
-    The gain is that per sample: a step of 2B samples replaces two of B, so t(B) - t(2B) / 2. Where the batch test
-    measured t(2B) / t(B), from its interval, below 1 too (a product of twice as many rows can be the quicker one);
-    else from the ledger: between 1, if all that works has room left, and 1 + the part of the step that is no overhead
-    (nor input, which grows with the samples). Where overhead is no reason, kernels that leave a part of the device
-    empty are: twice the blocks run beside one another as far as there is room. Nothing is said without a batch test
-    where a part of the overhead is known to grow with the batch, or has nothing to do with it.
+    Twice the samples take little more time. The gain is that per sample: a step of 2B samples replaces two of B, so
+    t(B) - t(2B) / 2. Where the batch test measured t(2B) / t(B), from its interval, below 1 too (a product of twice as
+    many rows can be the quicker one); else from the ledger: between 1, if all that works has room left, and 1 + the
+    part of the step that is no overhead (nor input, which grows with the samples). Where overhead is no reason, kernels
+    that leave a part of the device empty are: twice the blocks run beside one another as far as there is room. Nothing
+    is said without a batch test where a part of the overhead is known to grow with the batch, or has nothing to do with
+    it.
     """
     proof = evidence.analysis.batch_test
     is_measured = proof is not None and proof.ratio is not None
@@ -104,7 +105,10 @@ def larger_batch(evidence: Evidence) -> Draft | None:
 
 
 def _few_rows(evidence: Evidence) -> str:
-    """A sentence on a line that calls a module for a few rows; empty where it gets a batch, or none is known."""
+    """Words a line that calls a module for a few rows.
+
+    Empty where it gets a batch, or none is known.
+    """
     line = model_call(evidence)
     rows = None if line is None else rows_of_call(evidence, line)
     if line is None or rows is None or rows > FEW_ROWS:
@@ -113,10 +117,11 @@ def _few_rows(evidence: Evidence) -> str:
 
 
 def _grows_with_batch(evidence: Evidence) -> bool:
-    """True where Python of the program, loops over tensors, logging or the loader take a part, or no model runs.
+    """True where a part of the step grows with the batch.
 
-    Loops over rows and lines of Python take twice as long for twice the samples: a loss of nested loops was promised
-    1.32 to 2.10 times as many samples per second, and gave 0.58.
+    That is Python of the program, loops over tensors, logging or the loader; also where no model runs. Loops over rows
+    and lines of Python take twice as long for twice the samples: a loss of nested loops was promised 1.32 to 2.10 times
+    as many samples per second, and gave 0.58.
     """
     found = (rule(evidence) for rule in (python_line, tensor_by_tensor, looped_op, logged_parameters))
     if any(draft is not None for draft in found):
@@ -133,7 +138,10 @@ def _confidence(evidence: Evidence, *, is_measured: bool) -> Confidence:
 
 
 def _growth_of_fixed_cost(evidence: Evidence) -> tuple[float, float, str] | None:
-    """t(2B) / t(B) at least and at most, and why, where overhead is most of the step; else null."""
+    """Returns t(2B) / t(B) at least and at most where overhead is most.
+
+    With the reason; else null.
+    """
     fixed_us = issue_us(evidence)
     if evidence.share_of_step(fixed_us) < _MOST_OVERHEAD:
         return None
@@ -144,7 +152,10 @@ def _growth_of_fixed_cost(evidence: Evidence) -> tuple[float, float, str] | None
 
 
 def _growth_of_few_rows(evidence: Evidence) -> tuple[float, float, str] | None:
-    """The same where a model without a backward pass gets few rows: it reads all its weights for each; else null."""
+    """Returns the same where a model without a backward pass gets few rows.
+
+    It reads all its weights for each; else null.
+    """
     line = model_call(evidence)
     rows = None if line is None else rows_of_call(evidence, line)
     if rows is None or rows > FEW_ROWS or has_backward_marks(evidence):
@@ -160,9 +171,10 @@ def _growth_of_few_rows(evidence: Evidence) -> tuple[float, float, str] | None:
 
 
 def _growth_of_small_grids(evidence: Evidence) -> tuple[float, float, str] | None:
-    """The same where most of the step are kernels with fewer blocks than the device runs at once; else null.
+    """Returns the same where most of the step are small kernels.
 
-    Twice the blocks take as long while they fit, and two rounds at most. All else takes twice as long.
+    They have fewer blocks than the device runs at once; else null. Twice the blocks take as long while they fit, and
+    two rounds at most. All else takes twice as long.
     """
     slots_per_sm, sm_count = _SLOTS.get(evidence.analysis.device.kind), evidence.analysis.device.sm_count
     charged, kernels = evidence.kernel_time, evidence.linked.kernels
@@ -194,10 +206,11 @@ def _median_fill(fill: Floats, us: Floats) -> float:
 
 
 def small_network(evidence: Evidence) -> Draft | None:
-    """Rule 5: the framework takes many times what the arithmetic and the bytes of the model need.
+    """Finds a model that needs far less than the framework takes (rule 5).
 
-    No gain is predicted: which remedy wins for a tiny network changes with its size (whole-program compilation, a
-    script without Python, one thread, a graph, another device), so they are measured against one another.
+    The framework takes many times what the arithmetic and the bytes of the model need. No gain is predicted: which
+    remedy wins for a tiny network changes with its size (whole-program compilation, a script without Python, one
+    thread, a graph, another device), so they are measured against one another.
     """
     needed_us = sum(max(row.compute_us or 0.0, row.memory_us or 0.0) for row in evidence.analysis.kernels)
     overhead_us = issue_us(evidence) + evidence.account_us("overhead.launch_floor")

@@ -1,4 +1,7 @@
-"""Rule of products with a sparse matrix that cost more than those with a dense one, or with another sparse layout."""
+"""Rule of products with a sparse matrix that cost too much.
+
+They cost more than those with a dense one, or with another sparse layout.
+"""
 
 import re
 
@@ -64,11 +67,12 @@ def _sparse_calls(evidence: Evidence) -> _SparseCall | None:
 
 
 def sparse_product(evidence: Evidence) -> Draft | None:
-    """Products with a sparse matrix take far longer than those with a dense one of its sizes, or with one in CSR.
+    """Finds products with a sparse matrix that take far longer than dense.
 
-    A cost formula counts a sparse operand as dense, so that its floor is that of the dense product. Gain: the time of
-    these ops with their backward nodes, less a dense product at 80 % of its floor's pace at best and 25 % at worst; of
-    coordinates (COO) on a CPU less what compressed rows leave, if that is less.
+    Or than those with one in CSR, of its sizes. A cost formula counts a sparse operand as dense, so that its floor is
+    that of the dense product. Gain: the time of these ops with their backward nodes, less a dense product at 80 % of
+    its floor's pace at best and 25 % at worst; of coordinates (COO) on a CPU less what compressed rows leave, if that
+    is less.
     """
     call = _sparse_calls(evidence)
     if call is None:

@@ -1,4 +1,7 @@
-"""Rule of layers that compute the same rows many times over, since their input was spread before them."""
+"""Rule of layers that compute the same rows many times over.
+
+Their input was spread before them.
+"""
 
 import math
 import re
@@ -48,9 +51,10 @@ _NEARLY_WHOLE = 0.99
 
 
 class _SpreadLayer(Struct, frozen=True):
-    """A layer whose input was spread: its rows in OPS, how it was made, and sizes.
+    """Layer whose input was spread.
 
-    ``part`` of its input's width is there ``times`` times; ``kind`` is 'joined', 'added' or 'repeated'.
+    Its rows in OPS, how it was made, and sizes. ``part`` of its input's width is there ``times`` times; ``kind`` is
+    'joined', 'added' or 'repeated'.
     """
 
     layer: int
@@ -70,14 +74,20 @@ def _calls(evidence: Evidence) -> list[tuple[int, str, int]]:
 
 
 def _copies(size: object, stride: object) -> float:
-    """The number of times that a tensor has each of its numbers, by strides of zero."""
+    """Counts how often a tensor has each of its numbers.
+
+    By strides of zero.
+    """
     if not is_size(size) or not is_size(stride) or len(size) != len(stride):
         return 1.0
     return float(math.prod(length for length, step in zip(size, stride, strict=True) if step == 0))
 
 
 def _input_of(work: KernelWork, name: str, signature: int) -> tuple[Size, Size, int] | None:
-    """Sizes of a layer's input and weight, and the dimension of its features; null for other calls."""
+    """Returns sizes of a layer's input and weight.
+
+    And the dimension of its features; null for other calls.
+    """
     sizes = work.tensors_of(signature)
     if name == "aten::addmm":
         sizes = sizes[1:]
@@ -90,7 +100,10 @@ def _input_of(work: KernelWork, name: str, signature: int) -> tuple[Size, Size, 
 
 
 def _times_of(work: KernelWork, before: Sequence[tuple[int, str, int]], size: Size, axis: int) -> float:
-    """The number of times that an operand has each row, by the latest op that may have spread it; 1 where none has."""
+    """Returns how often an operand has each row.
+
+    By the latest op that may have spread it; 1 where none has.
+    """
     for _, name, signature in reversed(before[-_MOST_BACK:]):
         source = next(iter(work.tensors_of(signature)), ()) if _SPREADS.search(name) else ()
         if len(source) < 2 or size[axis] not in (source[1], source[-1]) or not math.prod(source):
@@ -102,7 +115,10 @@ def _times_of(work: KernelWork, before: Sequence[tuple[int, str, int]], size: Si
 
 
 def _makes(work: KernelWork, name: str, signature: int, source: Size, size: Size) -> bool:
-    """True if an op may have made a tensor of this size: by what is known of its result, or of the rows it picks."""
+    """True if an op may have made a tensor of this size.
+
+    By what is known of its result, or of the rows it picks.
+    """
     if result := work.text_column("result", signature):
         return is_size(list(result)) and math.prod(result) == math.prod(size)  # type: ignore[arg-type]
     if "index" in name or "gather" in name:
@@ -111,7 +127,10 @@ def _makes(work: KernelWork, name: str, signature: int, source: Size, size: Size
 
 
 def _joined(evidence: Evidence, calls: Sequence[tuple[int, str, int]], at: int) -> tuple[float, float, Size] | None:
-    """Part of a joined tensor's features that was spread, how often, and the tensor's size; null where none was."""
+    """Returns the part of a joined tensor's features that was spread.
+
+    How often, and the tensor's size; null where none was.
+    """
     work, signature = work_of(evidence), calls[at][2]
     parts, strides = (next(iter(work.text_column(name, signature)), None) for name in ("dims", "strides"))
     if not isinstance(parts, list) or len(parts) < 2 or not all(is_size(each) and len(each) > 1 for each in parts):
@@ -148,7 +167,10 @@ def _added(work: KernelWork, signature: int) -> tuple[float, float, Size] | None
 
 
 def _repeated(work: KernelWork, name: str, signature: int) -> tuple[float, float, Size] | None:
-    """The same for a copy of an expanded tensor, and for repeat, tile and repeat_interleave."""
+    """Returns the same for a copy of an expanded tensor.
+
+    And for repeat, tile and repeat_interleave.
+    """
     size = next(iter(work.tensors_of(signature)), ())
     if len(size) < 2:
         return None
@@ -163,7 +185,10 @@ def _repeated(work: KernelWork, name: str, signature: int) -> tuple[float, float
 def _layer_after(
     evidence: Evidence, calls: Sequence[tuple[int, str, int]], at: int, size: Size
 ) -> tuple[int, float] | None:
-    """The layer that takes this tensor as it is, or its views, and the numbers of its result; null for none."""
+    """Returns the layer that takes this tensor as it is, or its views.
+
+    And the numbers of its result; null for none.
+    """
     work = work_of(evidence)
     for row, name, signature in calls[at + 1 : at + 2 + _MOST_BETWEEN]:
         if _VIEWS.search(name):
@@ -202,7 +227,10 @@ def _spread_layers(evidence: Evidence) -> list[_SpreadLayer]:
 
 
 def _that_follow(evidence: Evidence, calls: Sequence[tuple[int, str, int]], layer: int, size: Size) -> list[int]:
-    """The ops after a layer on repeated rows that work on each row by itself: they give the same for each copy too."""
+    """Returns the ops after a layer that work on each row by itself.
+
+    The layer's rows are repeated: these ops give the same for each copy too.
+    """
     work, rows = work_of(evidence), math.prod(size[:-1])
     at = next(place for place, call in enumerate(calls) if call[0] == layer)
     found = []
@@ -217,7 +245,10 @@ def _that_follow(evidence: Evidence, calls: Sequence[tuple[int, str, int]], laye
 def _spread_by(
     evidence: Evidence, calls: Sequence[tuple[int, str, int]], at: int
 ) -> tuple[str, tuple[float, float, Size] | None]:
-    """The kind of spreading that an op does, with part, number and size of its rows; '' for other ops."""
+    """Returns the kind of spreading that an op does.
+
+    With part, number and size of its rows; '' for other ops.
+    """
     _, name, signature = calls[at]
     if _JOINS.search(name):
         return "joined", _joined(evidence, calls, at)
@@ -255,10 +286,10 @@ _WORDS = {
 
 
 def spread_layer(evidence: Evidence) -> Draft | None:
-    """The input of a linear layer has each of its rows, or of their parts, four times and more: they were spread first.
+    """Finds a linear layer whose input has each row four times and more.
 
-    Gain: the time of what joins or adds them, and of the spread part of the layer, with their backward nodes, less
-    three passes over the result; from half of it.
+    Or each part of its rows: they were spread first. Gain: the time of what joins or adds them, and of the spread part
+    of the layer, with their backward nodes, less three passes over the result; from half of it.
     """
     found = _spread_layers(evidence)
     if not found:

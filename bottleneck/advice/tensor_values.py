@@ -1,4 +1,7 @@
-"""Rules on what tensors hold: subnormal numbers, NaN in parameters, gradients that nobody uses or resets."""
+"""Rules on what tensors hold.
+
+Subnormal numbers, NaN in parameters, gradients that nobody uses or resets.
+"""
 
 import json
 import math
@@ -35,10 +38,11 @@ _ORIGINS: tuple[ValuePlace, ...] = ("buffer", "parameter", "variable", "state", 
 
 
 def subnormal_numbers(evidence: Evidence) -> Draft | None:
-    """Tensors hold subnormal numbers, by a look at their values, and ops on tensors of such sizes are far too slow.
+    """Finds tensors with subnormal numbers, by a look at their values.
 
-    Gain: at least 70 % of what these ops take beyond five times their largest floor; at most what all arithmetic takes
-    beyond its floor at 60 %. Where nobody looked, ten times the floor for no known reason is a remark without a gain.
+    Ops on tensors of such sizes are far too slow. Gain: at least 70 % of what these ops take beyond five times their
+    largest floor; at most what all arithmetic takes beyond its floor at 60 %. Where nobody looked, ten times the floor
+    for no known reason is a remark without a gain.
     """
     if not evidence.is_host_only:
         return None
@@ -71,7 +75,10 @@ def subnormal_numbers(evidence: Evidence) -> Draft | None:
 
 
 def _arithmetic(evidence: Evidence) -> Iterator[tuple[int, KernelSummary]]:
-    """The rows of the analysis that compute with floating-point numbers for longer than their launch needs."""
+    """Returns the rows that compute with floating-point numbers for long.
+
+    They are of the analysis, and longer than their launch needs.
+    """
     for at, row in enumerate(evidence.analysis.kernels):
         is_long = row.us > 2 * (row.launch_us or 0.0)
         if row.dtype in {"fp32", "fp64", "bf16"} and row.flops and row.explained is not None and is_long:
@@ -79,7 +86,10 @@ def _arithmetic(evidence: Evidence) -> Iterator[tuple[int, KernelSummary]]:
 
 
 def _is_on(row: KernelSummary, odd: Sequence[OddTensor]) -> bool:
-    """True for an op with an operand whose sizes are those of such a tensor, perhaps transposed or in a batch."""
+    """True for an op with an operand of the sizes of such a tensor.
+
+    Perhaps transposed or in a batch.
+    """
     sizes = list(_sizes_in(_read(row.shapes)))
     wanted = {tuple(sorted(each.sizes[-2:])) for each in odd if len(each.sizes) > 1}
     counts = {math.prod(each.sizes) for each in odd}
@@ -104,7 +114,10 @@ def _sizes_in(value: object, depth: int = 0) -> Iterator[list[int]]:
 
 
 def _stand_apart(rows: dict[int, KernelSummary], slow: dict[int, KernelSummary], odd: Sequence[OddTensor]) -> bool:
-    """True unless ops on other tensors are as slow: then something else slows them all."""
+    """True unless ops on other tensors are as slow.
+
+    Then something else slows them all.
+    """
     others = [row for row in rows.values() if not _is_on(row, odd)]
     return not others or _reach(others) >= _APART * _reach(list(slow.values()))
 
@@ -116,7 +129,10 @@ def _reach(rows: Sequence[KernelSummary]) -> float:
 
 
 def _held(odd: Sequence[OddTensor]) -> tuple[str, ...]:
-    """Sentences on the tensors and their share of such numbers; one with several names goes by the first."""
+    """Words the tensors and their share of such numbers.
+
+    One with several names goes by the first.
+    """
     seen: set[tuple[float, tuple[int, ...]]] = set()
     lines = []
     for each in odd:
@@ -147,10 +163,10 @@ def _reached(evidence: Evidence, rows: dict[int, KernelSummary], slow: dict[int,
 
 
 def _maybe_subnormal(evidence: Evidence) -> Draft | None:
-    """Ops on a CPU that take ten times what they need for no known reason, as numbers near zero make them.
+    """Finds CPU ops that take ten times what they need for no known reason.
 
-    A trace does not hold values, so no gain is predicted: a trial with flushing switched on shows it. Silent where the
-    trace is broken: other programs that take the processors make ops as slow.
+    Numbers near zero make them so. A trace does not hold values, so no gain is predicted: a trial with flushing
+    switched on shows it. Silent where the trace is broken: other programs that take the processors make ops as slow.
     """
     slow = [row for row in evidence.analysis.kernels if row.reason_code == "unexplained" and row.explained is not None]
     rows = [row for row in slow if row.dtype in {"fp32", "fp64"} and row.flops and (row.explained or 0.0) < _FAR]
@@ -173,7 +189,10 @@ def _maybe_subnormal(evidence: Evidence) -> Draft | None:
 
 
 def nan_parameters(evidence: Evidence) -> Draft | None:
-    """A look at the values found NaN in parameters: all that the program computes from them is NaN too."""
+    """Finds NaN in parameters, by a look at the values.
+
+    All that the program computes from them is NaN too.
+    """
     look = None if evidence.recording is None else evidence.recording.values
     odd = [each for each in look.odd if each.place == "parameter" and each.nan_share > 0] if look is not None else []
     if not odd:
@@ -200,10 +219,11 @@ _LEAST_SUMS = 2
 
 
 def untrained_parameters(evidence: Evidence) -> Draft | None:
-    """Parameters get gradients in each step, and no optimizer has them, nor does anything else change them.
+    """Finds parameters that get gradients and that nothing changes.
 
-    Gain: the backward pass of the modules that hold no other parameters, from 90 % of it; 30 to 60 % of it where an
-    input of such a module needs its gradient, which has to be computed through it.
+    That is in each step: no optimizer has them. Gain: the backward pass of the modules that hold no other parameters,
+    from 90 % of it; 30 to 60 % of it where an input of such a module needs its gradient, which has to be computed
+    through it.
     """
     spare = None if evidence.recording is None or evidence.recording.values is None else evidence.recording.values.spare
     if spare is None:
@@ -237,7 +257,10 @@ def untrained_parameters(evidence: Evidence) -> Draft | None:
 
 
 def _backward_of(evidence: Evidence, spare: SpareGradients) -> Integers:
-    """Rows of the outermost ops of the backward pass in the modules that hold nothing but such parameters."""
+    """Returns rows of the outermost backward ops of such modules.
+
+    The modules hold nothing but such parameters.
+    """
     ops, paths = evidence.linked.ops, evidence.linked.trace.module_paths
 
     def is_spare(module: str) -> bool:
@@ -251,7 +274,10 @@ def _backward_of(evidence: Evidence, spare: SpareGradients) -> Integers:
 
 
 def _lies_in(path: str, modules: Sequence[str]) -> bool:
-    """True for a path at or below one of these, which begin with the class of their model, as it may."""
+    """True for a path at or below one of these.
+
+    They begin with the class of their model, as it may.
+    """
     for module in modules:
         for start in (module, module.partition(".")[2]):
             if start and (path == start or path.startswith(f"{start}.")):
@@ -265,9 +291,10 @@ _CHANGES = re.compile(r"^aten::(?:_foreach_)?(?:zero|fill|mul|div|copy)_+$")
 
 
 def gradients_add_up(evidence: Evidence) -> Draft | None:
-    """Each step adds its gradients to those of the steps before, and nothing sets them to zero or changes them.
+    """Finds gradients that add up from step to step.
 
-    Certain where every accumulation of every step adds to what is there: after `zero_grad` the first one does not.
+    Nothing sets them to zero or changes them. Certain where every accumulation of every step adds to what is there:
+    after `zero_grad` the first one does not.
     """
     ops, events = evidence.linked.ops, evidence.linked.trace.events
     if (

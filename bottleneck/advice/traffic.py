@@ -1,4 +1,7 @@
-"""Rules of bytes that need not move: strided reads, casts and copies, lookups, zeroed gradients, results kept apart."""
+"""Rules of bytes that need not move.
+
+Strided reads, casts and copies, lookups, zeroed gradients, results kept apart.
+"""
 
 import math
 import re
@@ -40,9 +43,10 @@ _REACHED = 0.8
 
 @requires_gain
 def strided_access(evidence: Evidence) -> Draft | None:
-    """Rule 18: kernels bound by memory that reach less than half of it on large tensors that do not lie in order.
+    """Finds kernels that read or write large tensors out of order (rule 18).
 
-    Gain: t - B/W at most, from half of it, of kernels whose name or recorded strides prove the access.
+    They are bound by memory and reach less than half of it. Gain: t - B/W at most, from half of it, of kernels whose
+    name or recorded strides prove the access.
     """
     work = work_of(evidence)
     slow = (work.roof("explained") < REGIMES["below_roof"].least) & (work.roof("bytes_low") >= _LARGE_BYTES)
@@ -70,7 +74,10 @@ def strided_access(evidence: Evidence) -> Draft | None:
 
 
 def _mixed(work: KernelWork, signature: int) -> bool:
-    """True if large operands of one call differ in memory order, or have gaps between their elements."""
+    """True if large operands of one call differ in memory order.
+
+    Or have gaps between their elements.
+    """
     orders = set()
     pairs = zip(work.sizes_of(signature), work.text_column("strides", signature), strict=False)
     for sizes, strides in pairs:
@@ -96,11 +103,12 @@ _TOO_MUCH_COPYING = 0.05
 
 @requires_gain
 def needless_copies(evidence: Evidence) -> Draft | None:
-    """Rule 19: casts and changes of layout that take more than 5 % of the time in which the device works.
+    """Finds casts and changes of layout that take much of the time (rule 19).
 
-    Gain: at most all of them that lie in the model, from half of it, and what the device waits for their launches: a
-    model in fp32 under autocast casts each small parameter anew. Copies over the link are another rule's affair, and so
-    are those that convolutions make of their images and products of their bias, of one-hot rows and a model's state.
+    More than 5 % of that in which the device works. Gain: at most all of them that lie in the model, from half of it,
+    and what the device waits for their launches: a model in fp32 under autocast casts each small parameter anew. Copies
+    over the link are another rule's affair, and so are those that convolutions make of their images and products of
+    their bias, of one-hot rows and a model's state.
     """
     work = work_of(evidence)
     rows = work.op_like(_COPY) & work.in_model & ~copies_on_purpose(evidence)
@@ -182,7 +190,10 @@ _OF_COLUMNS = (
 
 
 def _gathering_line(evidence: Evidence, rows: Flags) -> str | None:
-    """The line with most of these rows' time, where its text gathers along the last dimension: ``table[:, rows]``."""
+    """Returns the line with most of these rows' time, if it gathers.
+
+    Its text gathers along the last dimension: ``table[:, rows]``.
+    """
     us: dict[str, float] = {}
     work, texts = work_of(evidence), {} if evidence.recording is None else evidence.recording.source_texts
     sources = evidence.linked.kernels["source"].astype(object).to_numpy()[work.row[rows]]
@@ -246,11 +257,11 @@ _SAME_RESULTS = frozenset({"SGD", "Adagrad"})
 
 @requires_gain
 def dense_embedding_gradients(evidence: Evidence) -> Draft | None:
-    """Gradients as large as an embedding's table, filled, added and applied for the few rows that were looked up.
+    """Finds gradients as large as an embedding's table.
 
-    Gain: what all ops over the whole table take, less the part of its rows that is looked up, and on a CPU what giving
-    the gradient back to the system takes; from 95 % of it. A table whose shape a product also has may be its weight,
-    whose gradient is dense anyway.
+    They are filled, added and applied for the few rows that were looked up. Gain: what all ops over the whole table
+    take, less the part of its rows that is looked up, and on a CPU what giving the gradient back to the system takes;
+    from 95 % of it. A table whose shape a product also has may be its weight, whose gradient is dense anyway.
     """
     work = work_of(evidence)
     tables = _sparse_tables(work)
@@ -286,7 +297,10 @@ def dense_embedding_gradients(evidence: Evidence) -> Draft | None:
 
 
 def _freeing_us(evidence: Evidence) -> float:
-    """Time per step of a CPU in zero_grad() outside ops: the system takes back the pages of dropped gradients."""
+    """Returns time per step of a CPU in zero_grad() outside ops.
+
+    The system takes back the pages of dropped gradients.
+    """
     if not evidence.is_host_only:
         return 0.0
     marks = outermost_spans(evidence, _ZERO_GRAD)
@@ -297,7 +311,10 @@ def _freeing_us(evidence: Evidence) -> float:
 
 
 def _sparse_tables(work: KernelWork) -> dict[tuple[int, ...], float]:
-    """Sizes of tables with a dense gradient of which few rows are looked up -> part of the rows, by the mean lookup."""
+    """Returns sizes of tables with a dense gradient and few rows looked up.
+
+    Each with the part of its rows, by the mean lookup.
+    """
     evidence = work.evidence
     calls = as_integers(evidence.linked.ops["signature"])
     products = np.unique(work.signature[work.family("matmul")]).tolist()
@@ -316,7 +333,10 @@ def _sparse_tables(work: KernelWork) -> dict[tuple[int, ...], float]:
 
 
 def _part_of_tables(dims: tuple[object, ...], tables: Mapping[tuple[int, ...], float]) -> float:
-    """Part of a call's numbers, over all of its tensors, that belongs to rows of tables that no lookup read."""
+    """Returns the part of a call's numbers in rows that no lookup read.
+
+    Over all of its tensors; the rows are of tables.
+    """
     sizes = [tuple(size) for each in dims if isinstance(each, list) for size in _tensors_in(each)]
     counts = [math.prod(map(float, size)) for size in sizes]
     unread = math.fsum(count * (1 - tables[size]) for size, count in zip(sizes, counts, strict=True) if size in tables)
@@ -324,7 +344,10 @@ def _part_of_tables(dims: tuple[object, ...], tables: Mapping[tuple[int, ...], f
 
 
 def _tensors_in(argument: list[object]) -> list[list[int]]:
-    """The sizes of one tensor, or of a list of them; none for other arguments."""
+    """Returns the sizes of one tensor, or of a list of them.
+
+    None for other arguments.
+    """
     nested = argument if all(isinstance(each, list) for each in argument) else [argument]
     return [size for size in nested if size and is_size(size)]
 
@@ -337,11 +360,12 @@ _ADDS = re.compile(r"^aten::add_$")
 
 @requires_gain
 def zeroed_gradients(evidence: Evidence) -> Draft | None:
-    """Rule 25: gradients that are set to zero and added to, instead of dropped and replaced (``set_to_none``).
+    """Finds gradients that are set to zero and added to (rule 25).
 
-    Gain: the fills, and at most the additions of the backward pass that then find something to add to. On a CPU large
-    gradients that are dropped go back to the system, and their pages have to be had anew: measured slower than filling
-    them (50 MB of gradients: 44 ms with zeros, 59 ms without), so that nothing is predicted for these.
+    Instead of dropped and replaced (``set_to_none``). Gain: the fills, and at most the additions of the backward pass
+    that then find something to add to. On a CPU large gradients that are dropped go back to the system, and their pages
+    have to be had anew: measured slower than filling them (50 MB of gradients: 44 ms with zeros, 59 ms without), so
+    that nothing is predicted for these.
     """
     work = work_of(evidence)
     zeroes = work.op_like(_ZEROES) & work.inside(_ZERO_GRAD)
@@ -411,7 +435,10 @@ def results_apart(evidence: Evidence) -> Draft | None:
 
 
 def _given(work: KernelWork, signature: int) -> bool:
-    """True if a call got the tensor to write to (out=): recorded after its other arguments, two at most."""
+    """True if a call got the tensor to write to (out=).
+
+    It is recorded after its other arguments, two at most.
+    """
     sizes = work.sizes_of(signature)
     return len(sizes) > 2 and bool(sizes[-1])
 
@@ -448,10 +475,11 @@ _NO_STREAM = ("matmul", "convolution", "attention", "recurrent", "random", "inde
 
 @requires_gain
 def slow_for_its_bytes(evidence: Evidence) -> Draft | None:
-    """Ops that move bytes at less than a third of the rate that others usually reach on as many, in the same trace.
+    """Finds ops that move bytes at less than a third of the usual rate.
 
-    For devices whose bandwidth is not known: elsewhere the roofline tells it. Gain: t (1 - rate / usual rate) at most,
-    from a quarter of it, since the op may have to do more per byte.
+    It is the rate that others usually reach on as many, in the same trace. For devices whose bandwidth is not known:
+    elsewhere the roofline tells it. Gain: t (1 - rate / usual rate) at most, from a quarter of it, since the op may
+    have to do more per byte.
     """
     work = work_of(evidence)
     if evidence.analysis.device.bandwidth_bytes_per_s is not None:
@@ -488,7 +516,10 @@ def slow_for_its_bytes(evidence: Evidence) -> Draft | None:
 
 
 def _rates(work: KernelWork, rows: Flags) -> tuple[Floats, Floats]:
-    """Bytes per second of each call (median of its runs) and of other ops on like bytes (median too); NaN elsewhere."""
+    """Returns bytes per second of each call and of others on like bytes.
+
+    Both are medians; NaN elsewhere.
+    """
     kernels, ops = work.evidence.linked.kernels, work.evidence.linked.ops
     found = pd.DataFrame(
         {

@@ -1,6 +1,7 @@
-"""Rules of copies from host to device: pageable memory, exposed copies, many small ones, detours.
+"""Rules of copies from host to device.
 
-Only what the device waits for counts: a copy beside running kernels is worth nothing.
+Pageable memory, exposed copies, many small ones, detours. Only what the device waits for counts: a copy beside running
+kernels is worth nothing.
 """
 
 import math
@@ -36,12 +37,13 @@ _MOST_OF_STEP = 0.5
 
 
 class DeviceCopies(Struct, frozen=True):
-    """Copies to the device in the window, row for row: row in KERNELS, bytes (NaN unknown), duration, pageable or not.
+    """Copies to the device in the window, row for row.
 
-    ``exposed_us`` is the time per step in which the device did nothing else, ``steps`` what other sums are divided by.
-    ``waits_us`` is the idle time of the device, by account and per step, while the host was in the call of each copy.
-    ``made`` marks copies of tensors that the device could make itself. Each copy belongs to one rule: to that of
-    ``made`` copies, of small ones, or of large ones from pageable memory.
+    The row in KERNELS, bytes (NaN unknown), duration, pageable or not. ``exposed_us`` is the time per step in which the
+    device did nothing else, ``steps`` what other sums are divided by. ``waits_us`` is the idle time of the device, by
+    account and per step, while the host was in the call of each copy. ``made`` marks copies of tensors that the device
+    could make itself. Each copy belongs to one rule: to that of ``made`` copies, of small ones, or of large ones from
+    pageable memory.
     """
 
     rows: Integers
@@ -57,7 +59,10 @@ class DeviceCopies(Struct, frozen=True):
 
     @property
     def small(self) -> Flags:
-        """Mask of the copies that are round trips rather than streams, where a step has many of them."""
+        """Marks the copies that are round trips rather than streams.
+
+        Only where a step has many of them.
+        """
         small = (self.bytes < _SMALL_BYTES) & ~self.made
         return np.asarray(small & (small.sum() >= _MANY * self.steps))
 
@@ -67,7 +72,10 @@ class DeviceCopies(Struct, frozen=True):
         return np.asarray(self.pageable & (self.bytes >= _SMALL_BYTES) & ~self.made)
 
     def waited_us(self, chosen: Flags) -> dict[str, float]:
-        """Time by account in which the device waited in the calls of some of them, per step."""
+        """Returns time by account that the device waited in calls of copies.
+
+        Of some of them, per step.
+        """
         sums = {account: float(us[chosen].sum()) for account, us in self.waits_us.items()}
         return {account: us for account, us in sums.items() if us > 0}
 
@@ -103,9 +111,10 @@ def copies_to_device(evidence: Evidence) -> DeviceCopies:
 
 
 def _waits_us(evidence: Evidence, rows: Integers, kinds: Mapping[str, Flags]) -> dict[str, Floats]:
-    """Idle time per step by account for each copy: that of the calls of its kind, by when the device idled in its own.
+    """Returns idle time per step by account for each copy.
 
-    The amounts are those of the idle rows; the trace's own times only share them out, evenly where they show nothing.
+    That of the calls of its kind, by when the device idled in its own. The amounts are those of the idle rows; the
+    trace's own times only share them out, evenly where they show nothing.
     """
     kernels = evidence.linked.kernels
     begin, end = (kernels[name].to_numpy()[rows] for name in ("launch_ts_us", "launch_end_us"))
@@ -124,7 +133,10 @@ def _waits_us(evidence: Evidence, rows: Integers, kinds: Mapping[str, Flags]) ->
 
 @remembered
 def waits_in_copies(evidence: Evidence) -> tuple[dict[str, float], Integers]:
-    """Waits that the rules of copies count: time per step by account, and rows in EVENTS of the calls."""
+    """Returns the waits that the rules of copies count.
+
+    Time per step by account, and rows in EVENTS of the calls.
+    """
     copies = copies_to_device(evidence)
     counted = copies.made | copies.small | copies.large_pageable
     call = as_integers(evidence.linked.kernels["launch"])[copies.rows[counted]]
@@ -132,21 +144,28 @@ def waits_in_copies(evidence: Evidence) -> tuple[dict[str, float], Integers]:
 
 
 def _saving(evidence: Evidence, copies: DeviceCopies, chosen: Flags) -> dict[str, float]:
-    """Cost of these copies by account: their exposed time, and the waits in their calls."""
+    """Returns the cost of these copies by account.
+
+    Their exposed time, and the waits in their calls.
+    """
     _, _, exposed_us = copies.per_step(chosen)
     return {**claims_of(evidence, TRANSFER, most_us=exposed_us), **copies.waited_us(chosen)}
 
 
 def ops_of(evidence: Evidence, rows: Integers) -> Integers:
-    """Rows in OPS of the ops that issued some rows of KERNELS, as far as they are known."""
+    """Returns rows in OPS of the ops that issued some rows of KERNELS.
+
+    As far as they are known.
+    """
     op = evidence.linked.kernels["op"].to_numpy(dtype=np.int64, na_value=-1)[rows]
     return op[op >= 0]
 
 
 def _made_on_host(evidence: Evidence, rows: Integers, moved: Floats) -> tuple[Flags, Integers]:
-    """Mask of the copies that follow an op whose tensor the device could make itself, and the rows of those ops.
+    """Marks the copies of tensors that the device could make itself.
 
-    ``rows`` are the copies in KERNELS, ``moved`` their bytes.
+    They follow an op that makes one; the rows of those ops come too. ``rows`` are the copies in KERNELS, ``moved``
+    their bytes.
     """
     ops = evidence.linked.ops
     parent = np.append(ops["parent"].to_numpy(dtype=np.int64, na_value=-1), -1)
@@ -166,7 +185,10 @@ def _made_on_host(evidence: Evidence, rows: Integers, moved: Floats) -> tuple[Fl
 
 
 def _may_be(evidence: Evidence, maker: int, moved: float) -> bool:
-    """True if so many bytes may be the tensor that an op made; also where the trace does not record its size."""
+    """True if so many bytes may be the tensor that an op made.
+
+    Also where the trace does not record its size.
+    """
     signature = evidence.linked.ops["signature"].iloc[maker]
     concrete = None if pd.isna(signature) else evidence.linked.trace.signatures["concrete"].iloc[int(signature)]
     match = _SIZE.match(concrete) if isinstance(concrete, str) else None
@@ -177,7 +199,10 @@ def _may_be(evidence: Evidence, maker: int, moved: float) -> bool:
 
 
 def _sibling_before(op: Integers, parent: Integers, depth: Integers, thread: Integers) -> Integers:
-    """Row in OPS of the op that ended before each one, inside the same op; -1 for none."""
+    """Returns the row in OPS of the op that ended before each one.
+
+    Inside the same op; -1 for none.
+    """
     before = np.where(op > 0, op - 1, -1)
     for _ in range(_DEEPEST):
         before = np.where(depth[before] > depth[op], parent[before], before)
@@ -210,9 +235,10 @@ _PINNING = {
 
 
 def pageable_copies(evidence: Evidence) -> Draft | None:
-    """Rule 40: the driver has to copy pageable memory by way of a buffer of its own, while the host waits.
+    """Finds large copies of pageable memory (rule 40).
 
-    Results that are copied back count too, where the device does nothing else meanwhile.
+    The driver has to copy it by way of a buffer of its own, while the host waits. Results that are copied back count
+    too, where the device does nothing else meanwhile.
     """
     copies = copies_to_device(evidence)
     chosen = copies.large_pageable
@@ -254,7 +280,10 @@ def pageable_copies(evidence: Evidence) -> Draft | None:
 
 
 def _copies_back(evidence: Evidence) -> tuple[Floats, float, float]:
-    """Durations of the large copies to pageable host memory; and, per step, their bytes and exposed time."""
+    """Returns durations of the large copies to pageable host memory.
+
+    And, per step, their bytes and exposed time.
+    """
     kernels, charged = evidence.linked.kernels, evidence.kernel_time
     assert charged is not None, "kernels are timed before advice is given"
     moved = kernels["bytes"].to_numpy(dtype=np.float64, na_value=np.nan)
@@ -265,9 +294,9 @@ def _copies_back(evidence: Evidence) -> tuple[Floats, float, float]:
 
 
 def _pinned_bytes_per_s(evidence: Evidence, copies: DeviceCopies, pace: float | None) -> float | None:
-    """The quickest copy from pinned memory in this trace, else what such copies reach of the device's link.
+    """Returns the rate of the quickest copy from pinned memory.
 
-    Never less than the ``pace`` of those from pageable memory.
+    Else what such copies reach of the device's link. Never less than the ``pace`` of those from pageable memory.
     """
     seen = copies.pinned & (copies.bytes >= _SMALL_BYTES) & (copies.dur_us > 0)
     if seen.any():
@@ -277,9 +306,10 @@ def _pinned_bytes_per_s(evidence: Evidence, copies: DeviceCopies, pace: float | 
 
 
 def copies_not_overlapped(evidence: Evidence) -> Draft | None:
-    """Rule 41: kernels wait for a copy that could have run beside those of the step before.
+    """Finds kernels that wait for a copy which could have run before.
 
-    The link is busy as long as before: the step cannot become shorter than its copies.
+    Beside those of the step before (rule 41). The link is busy as long as before: the step cannot become shorter than
+    its copies.
     """
     copies = copies_to_device(evidence)
     chosen = ~(copies.bytes < _SMALL_BYTES)
@@ -314,9 +344,10 @@ def copies_not_overlapped(evidence: Evidence) -> Draft | None:
 
 
 def copied_bytes(evidence: Evidence) -> Draft | None:
-    """Copies over the link hold most of the step, and neither pinned memory nor work beside them would hide them.
+    """Finds copies over the link that hold most of the step.
 
-    Gain: none predicted, because the program knows which of the bytes it needs.
+    Neither pinned memory nor work beside them would hide them. Gain: none predicted, because the program knows which of
+    the bytes it needs.
     """
     exposed_us = evidence.account_us(TRANSFER)
     if evidence.is_host_only or evidence.share_of_step(exposed_us) < _MOST_OF_STEP:
@@ -378,7 +409,10 @@ def small_copies(evidence: Evidence) -> Draft | None:
 
 
 def made_on_host(evidence: Evidence) -> Draft | None:
-    """Rule 43: a tensor is filled on the CPU and copied, where the device could fill it itself."""
+    """Finds a tensor that is filled on the CPU and copied (rule 43).
+
+    The device could fill it itself.
+    """
     copies = copies_to_device(evidence)
     copying, making = copies.made, copies.makers
     saved = _saving(evidence, copies, copying)
@@ -412,9 +446,10 @@ _MOVING = re.compile(r"^aten::(copy_|_to_copy|to)$")
 
 
 def made_beside_device(evidence: Evidence) -> Draft | None:
-    """The CPU makes random numbers or constants, and a device of the machine shows nothing of its work.
+    """Finds random numbers or constants made by the CPU beside a device.
 
-    Gain: at most the time of making and of the copies behind it; on a device it takes hardly any.
+    The device is one of the machine and shows nothing of its work. Gain: at most the time of making and of the copies
+    behind it; on a device it takes hardly any.
     """
     devices = evidence.linked.trace.devices
     if not is_listed_alone(evidence) or not devices:
@@ -453,14 +488,20 @@ def is_listed_alone(evidence: Evidence) -> bool:
 
 
 def _idle_us(evidence: Evidence, ops: Integers) -> float:
-    """Time per step in which these rows of OPS run and the device does nothing; of unprofiled steps."""
+    """Returns time per step in which these ops run and the device idles.
+
+    Rows are of OPS; the time is of unprofiled steps.
+    """
     start = evidence.linked.ops["ts_us"].to_numpy()[ops]
     end = start + evidence.linked.ops["dur_us"].to_numpy()[ops]
     return float(_idle_within_us(evidence, start, end).sum()) / evidence.steps * evidence.host_scale
 
 
 def _idle_within_us(evidence: Evidence, start: Floats, end: Floats) -> Floats:
-    """The part of each span in which the device does nothing, in the trace's time."""
+    """Returns the part of each span in which the device does nothing.
+
+    It is in the trace's time.
+    """
     kernels = evidence.linked.kernels
     begin = kernels["ts_us"].to_numpy()
     return np.asarray(end - start - union(begin, begin + kernels["dur_us"].to_numpy()).covered_between(start, end))

@@ -1,4 +1,7 @@
-"""Rules of ops whose result is far larger than what the program takes from it: select first, then compute."""
+"""Rules of ops whose result is far larger than what is taken from it.
+
+Select first, then compute.
+"""
 
 import math
 import re
@@ -46,7 +49,10 @@ _WHOLE_NUMBER = re.compile(r"^-?\d{1,19}$")
 
 
 class _UsingCall(Struct, frozen=True):
-    """An outermost op of the forward pass, with its operands' sizes and its arguments as text."""
+    """Outermost op of the forward pass.
+
+    With its operands' sizes and its arguments as text.
+    """
 
     row: int
     name: str
@@ -57,14 +63,20 @@ class _UsingCall(Struct, frozen=True):
 
     @property
     def axis(self) -> int | None:
-        """The dimension that the op works along, counted from the front; null where it is not told."""
+        """Returns the dimension that the op works along.
+
+        Counted from the front; null where it is not told.
+        """
         rank = len(self.sizes[0]) if self.sizes else 0
         number = next((int(each) for each in self.concrete[1:2] if _WHOLE_NUMBER.match(each)), None)
         return None if number is None or not -rank <= number < rank else number % rank
 
 
 class Unused(Struct, frozen=True):
-    """A result of which a part is used: the ops that make it, those that take parts, the part, and its sizes."""
+    """Result of which a part is used.
+
+    The ops that make it, those that take parts, the part, and its sizes.
+    """
 
     rows: tuple[int, ...]
     takes: tuple[int, ...]
@@ -74,7 +86,10 @@ class Unused(Struct, frozen=True):
 
 
 class _Made(Struct):
-    """The newest result of some sizes: the ops that made it, how often it was read whole, and the parts taken."""
+    """Newest result of some sizes.
+
+    The ops that made it, how often it was read whole, and the parts taken.
+    """
 
     call: _UsingCall
     rows: list[int]
@@ -85,10 +100,10 @@ class _Made(Struct):
 
 @remembered
 def unused_results(evidence: Evidence) -> tuple[Unused, ...]:
-    """Results of the forward pass of which only parts are read, as far as sizes tell.
+    """Finds results of the forward pass of which only parts are read.
 
-    A trace has no names of tensors: a result is known by its sizes until the next op makes one of the same sizes. An op
-    that reads a whole tensor of these sizes leaves it out.
+    As far as sizes tell. A trace has no names of tensors: a result is known by its sizes until the next op makes one of
+    the same sizes. An op that reads a whole tensor of these sizes leaves it out.
     """
     ops, top = evidence.linked.ops, top_rows(evidence)
     top = top[~outermost_spans(evidence, OPTIMIZER_STEP).hold(ops["ts_us"].to_numpy()[top])]
@@ -148,7 +163,10 @@ def _finished(one: _Made | None, size: Size) -> list[Unused]:
 
 
 def _take(one: _Made | None, call: _UsingCall, part: float) -> None:
-    """Notes that a part of the newest result of these sizes is taken; all of it is the same tensor."""
+    """Notes that a part of the newest result of these sizes is taken.
+
+    All of it is the same tensor.
+    """
     if one is None or part >= 1.0:
         return
     one.takes.append(call.row)
@@ -158,7 +176,10 @@ def _take(one: _Made | None, call: _UsingCall, part: float) -> None:
 
 
 def _part_taken(call: _UsingCall, after: Sequence[_UsingCall]) -> float | None:
-    """The part of its operand that an op takes; null for an op that reads all, or whose record does not tell."""
+    """Returns the part of its operand that an op takes.
+
+    Null for an op that reads all, or whose record does not tell.
+    """
     if call.name not in _TAKES or not call.sizes or not math.prod(call.sizes[0]):
         return None
     size, axis = call.sizes[0], call.axis
@@ -185,7 +206,10 @@ def _part_along(call: _UsingCall, length: int) -> float | None:
 
 
 def _makes_on_line(before: _UsingCall, call: _UsingCall) -> bool:
-    """True if the op before, on the same line, can have made what this one takes a part of."""
+    """True if the op before can have made what this one takes a part of.
+
+    It is on the same line.
+    """
     if before.name not in _MADE_ON_LINE or before.source is None or before.source != call.source or not before.sizes:
         return False
     size, given = call.sizes[0], before.sizes
@@ -220,10 +244,10 @@ def _broadcast(sizes: Sequence[Size]) -> Size:
 
 
 def unused_result(evidence: Evidence) -> Draft | None:
-    """An op computes, or copies, far more than what is then taken from its result.
+    """Finds an op that computes far more than is taken from its result.
 
-    Gain: the time of the op, of those that it alone reads, and of their backward nodes, less the part that is used;
-    from 90 % of it. A sort of which few values are taken gains from 40 %.
+    Or copies more. Gain: the time of the op, of those that it alone reads, and of their backward nodes, less the part
+    that is used; from 90 % of it. A sort of which few values are taken gains from 40 %.
     """
     found, ops = unused_results(evidence), evidence.linked.ops
     if not found:
@@ -268,7 +292,7 @@ def _by(size: Sequence[int]) -> str:
 
 
 def _takes_diagonal(evidence: Evidence, one: Unused) -> bool:
-    """True for a product of matrices of which the diagonal is taken, or its sum."""
+    """True for a product of matrices whose diagonal is taken, or its sum."""
     names = evidence.linked.ops["name"].iloc[list(one.takes)]
     return one.name in _PRODUCTS and all(str(name) in _DIAGONALS for name in names)
 

@@ -1,4 +1,7 @@
-"""Rules on work near the roof that need not be done: repeated sequences and copies, and padding."""
+"""Rules on work near the roof that need not be done.
+
+Repeated sequences and copies, and padding.
+"""
 
 import math
 import re
@@ -31,7 +34,10 @@ _FIRST = 0.2  # of the step: what makes it the first thing to do
 
 
 class _Growth(Struct, frozen=True):
-    """Products whose rows grow by the same number from call to call: places in the work, rows at each, and the step."""
+    """Products whose rows grow by the same number from call to call.
+
+    Places in the work, rows at each, and the step.
+    """
 
     places: Integers
     rows: Floats
@@ -39,10 +45,11 @@ class _Growth(Struct, frozen=True):
 
 
 def no_kv_cache(evidence: Evidence) -> Draft | None:
-    """The whole sequence is computed for each new token: the rows of products grow by one token from call to call.
+    """Finds a whole sequence that is computed for each new token.
 
-    Gain: of all ops over the sequence all but one of T parts, less the reading of the weights, which stays: at most at
-    the full bandwidth, at least 80 % of it with the weights read at 40 %.
+    The rows of products grow by one token from call to call. Gain: of all ops over the sequence all but one of T parts,
+    less the reading of the weights, which stays: at most at the full bandwidth, at least 80 % of it with the weights
+    read at 40 %.
     """
     work = work_of(evidence)
     products = np.flatnonzero(work.family("matmul"))
@@ -91,7 +98,10 @@ def _mask(work: KernelWork, places: Integers) -> Flags:
 
 
 def _growths(work: KernelWork, products: Integers) -> list[_Growth | None]:
-    """The growth of each weight's products, in the order of time; null where the rows do not grow evenly."""
+    """Returns the growth of each weight's products, in the order of time.
+
+    Null where the rows do not grow evenly.
+    """
     at_us = work.evidence.linked.kernels["ts_us"].to_numpy()[work.row[products]]
     groups: dict[tuple[int, ...], list[tuple[float, int, int]]] = {}
     shapes = {each: _rows_and_weight(work, each) for each in np.unique(work.signature[products]).tolist()}
@@ -105,7 +115,10 @@ def _growths(work: KernelWork, products: Integers) -> list[_Growth | None]:
 
 
 def _rows_and_weight(work: KernelWork, signature: int) -> tuple[int, tuple[int, ...]] | None:
-    """Rows of the input of a product, and the sizes of its weight; null where that is no matrix."""
+    """Returns rows of the input of a product, and the sizes of its weight.
+
+    Null where that is no matrix.
+    """
     sizes = [size for size in work.sizes_of(signature) if len(size) >= 2]
     if len(sizes) < 2 or len(sizes[-1]) != 2 or 0 in sizes[0]:
         return None
@@ -128,7 +141,10 @@ def _growth(calls: list[tuple[float, int, int]]) -> _Growth | None:
 
 
 def _less_us(work: KernelWork, places: Integers, rows: Floats, per_call: float) -> Floats:
-    """Time that each kernel over the sequence takes beyond that of one token: those whose sizes hold its length."""
+    """Returns time of each kernel over the sequence beyond one token.
+
+    The kernels are those whose sizes hold its length.
+    """
     at_us = work.evidence.linked.kernels["ts_us"].to_numpy()[work.row]
     order = np.argsort(at_us[places], kind="stable")
     known, now = at_us[places][order], rows[order]
@@ -152,7 +168,10 @@ def _numbers(work: KernelWork, signature: int) -> set[int]:
 
 
 def _weights_us(work: KernelWork, places: Integers) -> float:
-    """Time per step to read the weights of these products at the full bandwidth, which a single token needs as well."""
+    """Returns time per step to read the weights of these products.
+
+    At the full bandwidth, which a single token needs as well.
+    """
     bandwidth = work.evidence.analysis.device.bandwidth_bytes_per_s
     if not bandwidth:
         return 0.0
@@ -169,10 +188,10 @@ _LEAST_STEPS = 3
 
 
 class GrowingJoin(Struct, frozen=True):
-    """Joins at one line of all that was kept before with what a step adds, such as ``kept = torch.cat([kept, new])``.
+    """Joins at one line of all that was kept before with a step's part.
 
-    ``rows`` masks them in the work, ``less_us`` is per row what is not the copy of the new part, ``new_share`` the part
-    of the joined numbers that is new. ``bytes`` is what a step moves.
+    Such as ``kept = torch.cat([kept, new])``. ``rows`` masks them in the work, ``less_us`` is per row what is not the
+    copy of the new part, ``new_share`` the part of the joined numbers that is new. ``bytes`` is what a step moves.
     """
 
     source: str
@@ -184,10 +203,10 @@ class GrowingJoin(Struct, frozen=True):
 
 @remembered
 def growing_join(evidence: Evidence) -> GrowingJoin | None:
-    """The joins of the line with most time in them that copy in each step what was copied in the step before.
+    """Finds joins that copy in each step what was copied before.
 
-    Each joins as many numbers more than in the step before, and the largest part is what that step has joined, or the
-    parts are more in number.
+    They are of the line with most time in them. Each joins as many numbers more than in the step before, and the
+    largest part is what that step has joined, or the parts are more in number.
     """
     work = work_of(evidence)
     joins = np.flatnonzero(work.op_like(_JOINS) & (work.signature >= 0))
@@ -202,7 +221,10 @@ def growing_join(evidence: Evidence) -> GrowingJoin | None:
 
 
 def _join_of(work: KernelWork, places: Integers, steps: Integers) -> GrowingJoin | None:
-    """Those of the joins at one line that grow from step to step; null where none do."""
+    """Returns those of the joins at one line that grow from step to step.
+
+    Null where none do.
+    """
     numbers, counts = np.unique(steps[steps >= 0], return_counts=True)
     if numbers.size < _LEAST_STEPS or np.ptp(counts) or np.any(np.diff(numbers) != 1):
         return None
@@ -225,7 +247,10 @@ def _join_of(work: KernelWork, places: Integers, steps: Integers) -> GrowingJoin
 
 
 def _grow(parts: list[list[int]], sums: Floats) -> bool:
-    """True if the same join of one step after the other takes in what it has joined before."""
+    """True if the same join takes in what it has joined before.
+
+    In one step after the other.
+    """
     more = np.diff(sums)
     if more[0] <= 0 or np.any(more != more[0]):
         return False
@@ -234,7 +259,10 @@ def _grow(parts: list[list[int]], sums: Floats) -> bool:
 
 
 def _parts_of(work: KernelWork, signature: int) -> list[int]:
-    """Numbers in each of the tensors that a call joins; none where their sizes are not recorded."""
+    """Counts the numbers in each of the tensors that a call joins.
+
+    None where their sizes are not recorded.
+    """
     dims = work.text_column("dims", signature)
     parts = dims[0] if dims and isinstance(dims[0], list) else []
     return [math.prod(part) for part in parts if is_size(part)]
@@ -249,9 +277,9 @@ _EMBEDDING = re.compile(r"^aten::embedding$")
 
 
 def padded_inputs(evidence: Evidence) -> Draft | None:
-    """Rows of ids end in padding, as the recorded program sampled it, and ops compute on it all the same.
+    """Finds rows of ids that end in padding, on which ops compute.
 
-    Gain: the padded share of compute and memory time, from 60 % to 110 % of it.
+    The recorded program sampled it. Gain: the padded share of compute and memory time, from 60 % to 110 % of it.
     """
     padding = None if evidence.recording is None else evidence.recording.padding
     if padding is None or padding.share < _LEAST_PADDING:
@@ -277,7 +305,10 @@ def padded_inputs(evidence: Evidence) -> Draft | None:
 
 
 def padding_not_known(evidence: Evidence) -> Draft | None:
-    """Most of the step is computed on rows of ids, whose padding a trace does not show."""
+    """Finds a step on rows of ids whose padding a trace does not show.
+
+    Most of the step is computed on them.
+    """
     if evidence.recording is not None and evidence.recording.padding is not None:
         return None
     if evidence.share_of_step(sum(evidence.group_us(group) for group in _COMPUTED)) < _MOSTLY:

@@ -1,4 +1,7 @@
-"""Rules of work on parameters alone: what is made of weights again and again, and copies of all parameters."""
+"""Rules of work on parameters alone.
+
+What is made of weights again and again, and copies of all parameters.
+"""
 
 import math
 import re
@@ -50,7 +53,10 @@ _OF_AVERAGES = (0.3, 0.9)
 
 @remembered
 def _program_calls(evidence: Evidence) -> pd.DataFrame:
-    """Outermost ops outside of the backward pass and of optimizers: row, name, source and signature."""
+    """Returns outermost ops outside of the backward pass and optimizers.
+
+    Row, name, source and signature.
+    """
     ops, top = evidence.linked.ops, top_rows(evidence)
     top = top[~outermost_spans(evidence, OPTIMIZER_STEP).hold(ops["ts_us"].to_numpy()[top])]
     columns = {name: ops[name].astype(object).to_numpy()[top] for name in ("name", "source", "module")}
@@ -80,7 +86,10 @@ def _parameters_by_size(evidence: Evidence) -> Mapping[Size, float]:
 
 
 class _WeightSizes(Struct, frozen=True):
-    """The sizes of weights with their number per step, and the sizes that data has."""
+    """Sizes of weights with their number per step.
+
+    And the sizes that data has.
+    """
 
     count: Mapping[Size, float]
     data: frozenset[Size]
@@ -88,7 +97,10 @@ class _WeightSizes(Struct, frozen=True):
 
 @remembered
 def _weights(evidence: Evidence) -> _WeightSizes:
-    """Of a training the parameters of two dimensions and more, else what linear layers and convolutions read."""
+    """Returns the weights.
+
+    Of a training the parameters of two dimensions and more, else what linear layers and convolutions read.
+    """
     work, calls = work_of(evidence), _program_calls(evidence)
     data, read = set[Size](), set[Size]()
     for name, signature in calls[["name", "signature"]].drop_duplicates().itertuples(index=False):
@@ -110,7 +122,10 @@ def _numbers(text: str) -> Iterator[Size]:
 
 
 def _weight_of(sizes: Sequence[Size], weights: _WeightSizes) -> Size | None:
-    """The weight that an op works on alone: all of its operands have its sizes, those of a part, or none."""
+    """Returns the weight that an op works on alone.
+
+    All of its operands have its sizes, those of a part, or none.
+    """
     largest = max(sizes, key=math.prod, default=())
     size = next((each for each in (largest, (*largest[:-2], *largest[:-3:-1])) if each in weights.count), None)
     if size is None:
@@ -127,7 +142,10 @@ def _is_part(size: Size, whole: Size) -> bool:
 
 @remembered
 def _remade(evidence: Evidence) -> tuple[tuple[int, float, str, float], ...]:
-    """Ops on weights alone that run more often than there are weights: row, spared part, line and runs per step."""
+    """Returns ops on weights alone that run more often than weights are.
+
+    Row, spared part, line and runs per step.
+    """
     work, weights, calls = work_of(evidence), _weights(evidence), _program_calls(evidence)
     if not weights.count:
         return ()
@@ -145,9 +163,10 @@ def _remade(evidence: Evidence) -> tuple[tuple[int, float, str, float], ...]:
 
 
 def remade_weights(evidence: Evidence) -> Draft | None:
-    """Something is computed of weights alone several times between two updates, or in each step of inference.
+    """Finds what is computed of weights alone several times.
 
-    Gain: the time of these ops and of their backward nodes, but for one run for each weight, from 70 % of it.
+    Between two updates, or in each step of inference. Gain: the time of these ops and of their backward nodes, but for
+    one run for each weight, from 70 % of it.
     """
     found = _remade(evidence)
     if not found:
@@ -186,7 +205,10 @@ def remade_weights(evidence: Evidence) -> Draft | None:
 
 @remembered
 def _averaged(evidence: Evidence) -> Integers:
-    """Rows that compute on parameters' sizes alone outside of modules, optimizers and autograd, line by line."""
+    """Returns rows that compute on parameters' sizes alone, line by line.
+
+    Outside of modules, optimizers and autograd.
+    """
     none = np.empty(0, dtype=np.int64)
     sizes = parameter_sizes(evidence)
     if not sizes or not has_backward_pass(evidence) or not optimizer_names(evidence):
@@ -215,9 +237,10 @@ def _are_parameters(work: KernelWork, call: int, sizes: frozenset[Size]) -> bool
 
 
 def parameter_averages(evidence: Evidence) -> Draft | None:
-    """All parameters are averaged or copied in each step, outside of the optimizer: a target network, an average.
+    """Finds all parameters averaged or copied in each step.
 
-    Gain: 30 to 90 % of the time of these ops: one pass in place takes less, and every few steps are enough.
+    Outside of the optimizer: a target network, an average. Gain: 30 to 90 % of the time of these ops: one pass in place
+    takes less, and every few steps are enough.
     """
     rows = _averaged(evidence).tolist()
     if not rows:

@@ -1,4 +1,7 @@
-"""Rule of writes to few rows of a large tensor that copy all of it: out of place, or into a clone."""
+"""Rule of writes to few rows of a large tensor that copy all of it.
+
+Out of place, or into a clone.
+"""
 
 import ast
 import math
@@ -33,7 +36,10 @@ _NEXT = 8
 
 
 class _WholeCopy(Struct, frozen=True):
-    """An outermost op that copies a tensor of this size to write the part ``written`` of it, and its in-place form."""
+    """Outermost op that copies a tensor to write a part of it.
+
+    The tensor is of this size, the part is ``written``; with the op's in-place form.
+    """
 
     row: int
     name: str
@@ -54,10 +60,10 @@ class _TopCall(Struct, frozen=True):
 
 
 def whole_tensor_copy(evidence: Evidence) -> Draft | None:
-    """A large tensor is copied as a whole to write few of its rows: index_copy, scatter, where, or a clone before.
+    """Finds a large tensor that is copied as a whole to write few rows.
 
-    Gain: the time of these ops, less the part that is written, from 80 % of it, with a mask from 40 %; at most with
-    Python at their lines, which hands the old tensor back.
+    By index_copy, scatter, where, or a clone before. Gain: the time of these ops, less the part that is written, from
+    80 % of it, with a mask from 40 %; at most with Python at their lines, which hands the old tensor back.
     """
     by_line: dict[str, list[_WholeCopy]] = {}
     for copy in _copies(evidence):
@@ -96,7 +102,10 @@ def whole_tensor_copy(evidence: Evidence) -> Draft | None:
 
 
 def whole_copy_rows(evidence: Evidence) -> frozenset[int]:
-    """The outermost ops that copy a whole tensor to write few of its rows: of no such row samples tell anything."""
+    """Returns the ops that copy a whole tensor to write few of its rows.
+
+    They are outermost; of no such row samples tell anything.
+    """
     return frozenset(copy.row for copy in _copies(evidence))
 
 
@@ -126,7 +135,10 @@ def _top_calls(evidence: Evidence, work: KernelWork) -> list[_TopCall]:
 
 
 def _written(call: _TopCall, size: Size) -> float | None:
-    """The part of a tensor of this size that a write changes, by the sizes of what it writes; null where not told."""
+    """Returns the part of a tensor of this size that a write changes.
+
+    By the sizes of what it writes; null where not told.
+    """
     others = [math.prod(each) for each in call.sizes[1:]]
     if not others or not math.prod(size):
         return None
@@ -165,7 +177,7 @@ def _by_mask(call: _TopCall) -> _WholeCopy | None:
 
 
 def _takes_its_target(text: str, name: str) -> bool:
-    """True for a line that gives the result of this call to one of what the call takes."""
+    """True for a line that gives this call's result to what the call takes."""
     statement = parse_line(text)
     if not isinstance(statement, ast.Assign):
         return False

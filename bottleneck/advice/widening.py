@@ -1,8 +1,9 @@
-"""Widens the predicted speedup of a finding by the errors of earlier predictions that had the same kind of evidence.
+"""Widens the predicted speedup of a finding by earlier errors.
 
-The figures come from the corpus of `python -m benchmarks.corpus.intervals`, which prints them: split-conformal
-prediction (Lei et al. 2018, J. Am. Stat. Assoc. 113; the score is that of Romano et al. 2019, arXiv:1905.03222) on
-logarithms of speedups. A test holds that they are those of the pairs that are kept.
+They are those of predictions that had the same kind of evidence. The figures come from the corpus of `python -m
+benchmarks.corpus.intervals`, which prints them: split-conformal prediction (Lei et al. 2018, J. Am. Stat. Assoc. 113;
+the score is that of Romano et al. 2019, arXiv:1905.03222) on logarithms of speedups. A test holds that they are those
+of the pairs that are kept.
 """
 
 import math
@@ -43,14 +44,20 @@ _WORDS: Mapping[Basis, str] = {"timed": "gains timed here", "replayed": "replaye
 
 
 def widen(interval: Interval, widening: Widening) -> Interval:
-    """The interval of a speedup around the same middle, as wide as earlier measurements ask for."""
+    """Returns the interval of a speedup around the same middle.
+
+    It is as wide as earlier measurements ask for.
+    """
     low, high = math.log(interval.low), math.log(interval.high)
     half_width = max((high - low) / 2 + math.log(widening.factor), widening.noise)
     return Interval(math.exp((low + high) / 2 - half_width), math.exp((low + high) / 2 + half_width))
 
 
 def describe(basis: Basis, widening: Widening) -> str:
-    """A line of evidence that says from which trials the width of an interval comes."""
+    """Words from which trials the width of an interval comes.
+
+    It is a line of evidence.
+    """
     return (
         f"interval from {counted(widening.pairs, 'trial')} of {_WORDS[basis]} on CPUs: 4 of 5 measurements lay within "
         f"those that were stated with each end moved out {widening.factor:.2f} times"

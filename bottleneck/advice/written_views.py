@@ -1,4 +1,7 @@
-"""Rule of ops in place on views: autograd copies the gradient of the whole tensor for each."""
+"""Rule of ops in place on views.
+
+Autograd copies the gradient of the whole tensor for each.
+"""
 
 import re
 
@@ -19,9 +22,10 @@ _LEAST = 0.01
 
 @requires_gain
 def written_views(evidence: Evidence) -> Draft | None:
-    """Activations in place on parts of a tensor: each node of the backward pass first copies the whole gradient.
+    """Finds activations in place on parts of a tensor.
 
-    Gain: these copies, from half: what takes the place of an op in place writes a tensor of its own.
+    Each node of the backward pass first copies the whole gradient. Gain: these copies, from half: what takes the place
+    of an op in place writes a tensor of its own.
     """
     ops, work = evidence.linked.ops, work_of(evidence)
     is_node = text_matches(ops["name"], _NODE.search)

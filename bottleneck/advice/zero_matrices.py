@@ -21,10 +21,10 @@ _PER_NUMBER = (3.0, 15.0)
 
 
 def zero_matrix_product(evidence: Evidence) -> Draft | None:
-    """A matrix that holds 95 % zeros and more, by a look at its values, is multiplied as a dense one.
+    """Finds a matrix of 95 % zeros and more multiplied as a dense one.
 
-    Gain: the time of the products with a matrix of its sizes, less that of the numbers that are not zero, each at three
-    times the time at best and at 15 times at worst.
+    By a look at its values. Gain: the time of the products with a matrix of its sizes, less that of the numbers that
+    are not zero, each at three times the time at best and at 15 times at worst.
     """
     look = None if evidence.recording is None else evidence.recording.values
     if look is None or not look.zeros:
@@ -66,7 +66,10 @@ def _plain(name: str) -> str:
 
 
 def _products_with(evidence: Evidence, sizes: Sequence[int]) -> list[int]:
-    """The outermost ops in which a product takes a matrix of these sizes, or its transpose; its backward pass too."""
+    """Returns the outermost ops in which a product takes such a matrix.
+
+    It is of these sizes, or its transpose; its backward pass too.
+    """
     ops, work = evidence.linked.ops, work_of(evidence)
     wanted: set[Size] = {tuple(sizes), tuple(sizes)[::-1]}
     inner = np.flatnonzero(text_matches(ops["name"], _PRODUCTS.__contains__) & ops_in_window(evidence))
