@@ -138,8 +138,8 @@ def _compiling_calls(evidence: Evidence) -> tuple[str, ...]:
     if calls.empty:
         return ()
     us = calls.groupby(calls["name"].astype(str))["dur_us"].agg(["sum", "count"]).sort_values("sum").iloc[-1]
-    each = f"{us.name}, {format_times(float(us['count']) / evidence.steps)} per step"
-    return (f"{each}: {format_us(float(us['sum']) / evidence.steps)} of the host",)
+    words = f"{us.name}, {format_times(float(us['count']) / evidence.steps)} per step"
+    return (f"{words}: {format_us(float(us['sum']) / evidence.steps)} of the host",)
 
 
 # Findings that one call of `torch.compile` answers on a CPU.

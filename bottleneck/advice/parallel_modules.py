@@ -35,7 +35,7 @@ def _calls_each(text: str) -> bool:
     for node in ast.walk(statement):
         if isinstance(node, ast.ListComp | ast.SetComp | ast.GeneratorExp | ast.DictComp):
             bound = {
-                each.id for part in node.generators for each in ast.walk(part.target) if isinstance(each, ast.Name)
+                name.id for part in node.generators for name in ast.walk(part.target) if isinstance(name, ast.Name)
             }
             result = node.value if isinstance(node, ast.DictComp) else node.elt
             if any(isinstance(one, ast.Call) and ast.unparse(one.func) in bound for one in ast.walk(result)):

@@ -67,21 +67,21 @@ def _penalties(evidence: Evidence) -> tuple[_Penalty, ...]:
     names = ops["name"].astype(object).to_numpy()[top].tolist()
     sources = ops["source"].astype(object).to_numpy()[top].tolist()
     calls = as_integers(ops["signature"])[top].tolist()
-    found, at = [], 0
+    penalties, at = [], 0
     while at < top.size:
         size = next(iter(work.tensors_of(calls[at])), ())
         length = _length(names[at : at + _MOST_BETWEEN + 1]) if size in parameters else 0
         mine = range(at, at + length)
-        alike = length > 0 and all(set(work.tensors_of(calls[each])) <= {size, (math.prod(size),), ()} for each in mine)
+        alike = length > 0 and all(set(work.tensors_of(calls[call])) <= {size, (math.prod(size),), ()} for call in mine)
         reduces = alike and _reduces_all(work.text_column("concrete", calls[at + length - 1]))
         if reduces and isinstance(sources[at], str):
             kinds, concrete = names[at : at + length], work.text_column("concrete", calls[at + length - 1])
             is_absolute = any(map(_ABSOLUTE.match, kinds)) or _is_one_norm(kinds[-1], concrete)
             parts = tuple(top[at : at + length].tolist())
-            found.append(_Penalty(parts, sources[at], size, is_absolute, "aten::sub" in kinds))
+            penalties.append(_Penalty(parts, sources[at], size, is_absolute, "aten::sub" in kinds))
         at += max(length if reduces else 0, 1)
-    records = autograd_records(evidence, np.array([each.rows[-1] for each in found], dtype=np.int64))
-    return tuple(each for each, is_recorded in zip(found, records.tolist(), strict=True) if is_recorded)
+    records = autograd_records(evidence, np.array([call.rows[-1] for call in penalties], dtype=np.int64))
+    return tuple(call for call, is_recorded in zip(penalties, records.tolist(), strict=True) if is_recorded)
 
 
 def _length(names: Sequence[str]) -> int:
@@ -99,7 +99,7 @@ def _length(names: Sequence[str]) -> int:
 
 def _reduces_all(concrete: Sequence[object]) -> bool:
     """True for a reduction that names no dimension, as far as its record tells."""
-    return not any(re.match(r"^\[-?\d", str(each)) for each in concrete[1:4])
+    return not any(re.match(r"^\[-?\d", str(argument)) for argument in concrete[1:4])
 
 
 def _is_one_norm(name: str, concrete: Sequence[object]) -> bool:
@@ -113,18 +113,18 @@ def parameter_penalty(evidence: Evidence) -> Draft | None:
     from 70 % of it: a decay passes over the gradients too.
     """
     by_line: dict[str, list[_Penalty]] = {}
-    for each in _penalties(evidence):
-        by_line.setdefault(each.source, []).append(each)
+    for penalty in _penalties(evidence):
+        by_line.setdefault(penalty.source, []).append(penalty)
     texts = {} if evidence.recording is None else evidence.recording.source_texts
     mine = [
-        each
+        penalty
         for source, group in by_line.items()
         if len(group) >= _LEAST_TENSORS * evidence.steps or _NAMES_PARAMETERS.search(texts.get(source, ""))
-        for each in group
+        for penalty in group
     ]
     if not mine:
         return None
-    forward = [row for each in mine for row in each.rows]
+    forward = [row for penalty in mine for row in penalty.rows]
     rows = [*forward, *backward_of(evidence, forward)]
     removal, work = removal_of(evidence, rows, certain=_CERTAIN), work_of(evidence)
     if evidence.share_of_step(removal.gain.high) < LEAST_SHARE:
@@ -151,14 +151,14 @@ def parameter_penalty(evidence: Evidence) -> Draft | None:
 
 def _remedy(mine: Sequence[_Penalty], optimizers: Sequence[str]) -> tuple[str, str]:
     """Advice in place of the penalty, with {at} for its line, and the code."""
-    if any(each.is_difference for each in mine):
+    if any(one.is_difference for one in mine):
         return (
             "Take the penalty {at} out of the loss: add its gradient, factor * (parameter - anchor), to the gradients "
             "after backward() with torch._foreach ops and under no_grad. That needs no graph and keeps nothing.",
             "with torch.no_grad():  # after loss.backward()\n"
             "    torch._foreach_add_(grads, torch._foreach_sub(params, anchors), alpha=2 * factor)",
         )
-    if all(each.is_absolute for each in mine):
+    if all(one.is_absolute for one in mine):
         return (
             "Take the penalty on the parameters {at} out of the loss: its gradient is factor * sign(parameter), which "
             "is added to the gradients after backward() under no_grad, or the parameters are shrunk by lr * factor "
@@ -166,7 +166,7 @@ def _remedy(mine: Sequence[_Penalty], optimizers: Sequence[str]) -> tuple[str, s
             "with torch.no_grad():  # after loss.backward()\n"
             "    torch._foreach_add_(grads, torch._foreach_sign(params), alpha=factor)",
         )
-    name = next((each for each in optimizers if each in {"SGD", "Adam", "AdamW", "RMSprop"}), "the optimizer")
+    name = next((one for one in optimizers if one in {"SGD", "Adam", "AdamW", "RMSprop"}), "the optimizer")
     note = "AdamW decays apart from the gradient, which is better as a rule" if name == "AdamW" else "the same update"
     return (
         f"Take the penalty on the parameters {{at}} out of the loss and give its factor to the optimizer: weight_decay "

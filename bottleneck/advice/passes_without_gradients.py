@@ -109,8 +109,8 @@ def _passes(evidence: Evidence) -> tuple[_Pass, ...]:
     rows, at_us = rows[order], at_us[order]
     trained = np.append(0, np.cumsum(autograd_records(evidence, rows)))
     module = ops["module"].astype(object).to_numpy()[rows]
-    in_module = np.append(0, np.cumsum([isinstance(each, str) for each in module]))
-    found, until_us = list[_Pass](), -math.inf
+    in_module = np.append(0, np.cumsum([isinstance(path, str) for path in module]))
+    passes, until_us = list[_Pass](), -math.inf
     for line in _lines(evidence):
         if line.start_us < until_us:
             continue
@@ -118,8 +118,8 @@ def _passes(evidence: Evidence) -> tuple[_Pass, ...]:
         if in_module[last] == in_module[first] or trained[last] > trained[first]:
             continue
         until_us = line.end_us
-        found.append(_pass_of(evidence, line, rows[first:last], module[first:last].tolist()))
-    return tuple(found)
+        passes.append(_pass_of(evidence, line, rows[first:last], module[first:last].tolist()))
+    return tuple(passes)
 
 
 def _pass_of(evidence: Evidence, line: _LineEvent, rows: Integers, modules: Sequence[object]) -> _Pass:
@@ -129,13 +129,13 @@ def _pass_of(evidence: Evidence, line: _LineEvent, rows: Integers, modules: Sequ
         steps.iloc[0] if len(steps) else None,
         line.source,
         line.text,
-        any(_EVALUATES.search(each) is not None for each in (line.text, line.function)),
-        frozenset(each.partition(".")[0] for each in modules if isinstance(each, str)),
+        any(_EVALUATES.search(word) is not None for word in (line.text, line.function)),
+        frozenset(word.partition(".")[0] for word in modules if isinstance(word, str)),
     )
 
 
 def _are_in_all_steps(evidence: Evidence, passes: Sequence[_Pass]) -> bool:
-    return len({each.step for each in passes}) >= max(_NEARLY_ALL * evidence.steps, 2)
+    return len({one.step for one in passes}) >= max(_NEARLY_ALL * evidence.steps, 2)
 
 
 def evaluation_in_step(evidence: Evidence) -> Draft | None:
@@ -144,14 +144,14 @@ def evaluation_in_step(evidence: Evidence) -> Draft | None:
     It is passes without gradients at lines that are named so. Gain: their ops and the Python around them, from 90 % of
     it, if they run every twentieth step or more seldom.
     """
-    mine = [each for each in _passes(evidence) if each.evaluates]
+    mine = [one for one in _passes(evidence) if one.evaluates]
     if not _are_in_all_steps(evidence, mine):
         return None
-    rows = [row for each in mine for row in each.rows]
+    rows = [row for one in mine for row in one.rows]
     removal, work = _seldom(with_python(evidence, removal_of(evidence, rows), rows)), work_of(evidence)
     if evidence.share_of_step(removal.us) < _LEAST_EVALUATED:
         return None
-    line = max(mine, key=lambda each: len(each.rows)).source
+    line = max(mine, key=lambda one: len(one.rows)).source
     return Draft(
         slug="evaluation-in-step",
         title="The model is evaluated in every step of its training",
@@ -183,20 +183,20 @@ def frozen_features(evidence: Evidence) -> Draft | None:
     passes = _passes(evidence)
     trained = _trained_roots(evidence)
     mine = [
-        each
-        for each in passes
-        if not each.evaluates
-        and not each.modules & trained
-        and not _FOLLOWS.search(each.text)
-        and not _changes(evidence, each)
+        one
+        for one in passes
+        if not one.evaluates
+        and not one.modules & trained
+        and not _FOLLOWS.search(one.text)
+        and not _changes(evidence, one)
     ]
     if not _are_in_all_steps(evidence, mine):
         return None
-    rows = [row for each in mine for row in each.rows]
+    rows = [row for one in mine for row in one.rows]
     removal, work = removal_of(evidence, rows), work_of(evidence)
     if evidence.share_of_step(removal.us) < _LEAST_FROZEN:
         return None
-    line = max(mine, key=lambda each: len(each.rows)).source
+    line = max(mine, key=lambda one: len(one.rows)).source
     return Draft(
         slug="frozen-features",
         title="A network that does not learn runs in every step",
@@ -221,7 +221,7 @@ def _trained_roots(evidence: Evidence) -> frozenset[str]:
     """The root modules in which autograd records ops."""
     top = top_rows(evidence)
     modules = evidence.linked.ops["module"].astype(object).to_numpy()[top][autograd_records(evidence, top)]
-    return frozenset(each.partition(".")[0] for each in modules if isinstance(each, str))
+    return frozenset(path.partition(".")[0] for path in modules if isinstance(path, str))
 
 
 def _changes(evidence: Evidence, one: _Pass) -> bool:

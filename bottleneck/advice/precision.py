@@ -93,7 +93,7 @@ def _narrower(evidence: Evidence) -> _Narrower | None:
     """
     work, device = work_of(evidence), evidence.analysis.device
     peaks = device.peaks_flops_per_s
-    dtype = next((each for each in ("bf16", "fp16") if peaks.get(f"{each}_tensor")), None)
+    dtype = next((kind for kind in ("bf16", "fp16") if peaks.get(f"{kind}_tensor")), None)
     if dtype is None or (dtype == "fp16" and evidence.is_host_only):
         return None
     narrow = peaks[f"{dtype}_tensor"]
@@ -131,26 +131,26 @@ def half_precision(evidence: Evidence) -> Draft | None:
     AVX512-BF16 or AMX it is a hundred times slower. There casts and calls cost more (``_host_cost_us``), and the rule
     is silent unless the middle of the gain is 5 %.
     """
-    found, work = _narrower(evidence), work_of(evidence)
-    if found is None:
+    narrow, work = _narrower(evidence), work_of(evidence)
+    if narrow is None:
         return None
-    products, is_scaled = found.products, found.dtype == "fp16"
-    most = found.faster_us + found.halved_us
+    products, is_scaled = narrow.products, narrow.dtype == "fp16"
+    most = narrow.faster_us + narrow.halved_us
     asks = False
     if evidence.is_host_only:
-        gain, costs = _host_gain(work, found)
+        gain, costs = _host_gain(work, narrow)
         asks = evidence.share_of_step(max(gain.low + gain.high, 0.0) / 2) < _HOST_PAYS
         if asks and not _only_measuring_tells(work, products):
             return None
         if asks:
-            gain = Interval(gain.low, gain.high + float(found.faster_us[_by_channel(work, products)].sum()))
+            gain = Interval(gain.low, gain.high + float(narrow.faster_us[_by_channel(work, products)].sum()))
     else:
         casts = np.where(products, work.memory_us() * _CAST_TRAFFIC, 0.0)
-        gain, costs = work.gain(np.clip(found.faster_us / 2 - casts, 0.0, None), most), ()
+        gain, costs = work.gain(np.clip(narrow.faster_us / 2 - casts, 0.0, None), most), ()
     return Draft(
         slug="half-precision",
-        title=f"The model works in fp32 where {found.dtype} would do",
-        evidence=(*_narrow_words(work, found), *costs, *work.describe(products), *work.critical_path_note(most)),
+        title=f"The model works in fp32 where {narrow.dtype} would do",
+        evidence=(*_narrow_words(work, narrow), *costs, *work.describe(products), *work.critical_path_note(most)),
         advice=(
             "Run forward pass and loss under bf16 autocast, and watch the loss."
             if not is_scaled
@@ -182,16 +182,16 @@ def half_precision_does_not_pay(evidence: Evidence) -> Draft | None:
 
     Products are much of the step there (rule 20).
     """
-    found, work = _narrower(evidence), work_of(evidence)
-    if found is None or not evidence.is_host_only or work.share(found.products) < _MUCH_OF_STEP:
+    narrow, work = _narrower(evidence), work_of(evidence)
+    if narrow is None or not evidence.is_host_only or work.share(narrow.products) < _MUCH_OF_STEP:
         return None
-    gain, costs = _host_gain(work, found)
-    if gain.low + gain.high >= 0 or _only_measuring_tells(work, found.products):
+    gain, costs = _host_gain(work, narrow)
+    if gain.low + gain.high >= 0 or _only_measuring_tells(work, narrow.products):
         return None
     return Draft(
         slug="half-precision-does-not-pay",
         title="bf16 autocast is expected to make the step slower",
-        evidence=(*_narrow_words(work, found), *costs, *work.describe(found.products)),
+        evidence=(*_narrow_words(work, narrow), *costs, *work.describe(narrow.products)),
         advice="Leave bf16 out until the products of a step are larger, with more samples per step for example.",
         gain_reason="casts and the longer calls of small products cost more here than bf16 saves",
         tries=("bf16-autocast",),
@@ -275,11 +275,11 @@ def _operands(work: KernelWork, rows: Flags) -> tuple[Floats, Floats]:
     The weight is the last matrix; 0 where unknown. The matrix of a product with a vector counts as the weight.
     """
     weight, image = np.zeros(len(work.evidence.costs) + 1), np.zeros(len(work.evidence.costs) + 1)
-    for each in np.unique(work.signature[rows]).tolist():
-        sizes = [size for size in work.sizes_of(each) if len(size) >= 2]
+    for code in np.unique(work.signature[rows]).tolist():
+        sizes = [size for size in work.sizes_of(code) if len(size) >= 2]
         if sizes:
-            weight[each] = math.prod(sizes[-1])
-            image[each] = math.prod(sizes[0]) if len(sizes) > 1 else 0.0
+            weight[code] = math.prod(sizes[-1])
+            image[code] = math.prod(sizes[0]) if len(sizes) > 1 else 0.0
     weight[-1] = image[-1] = 0.0
     return np.where(rows, weight[work.signature], 0.0), np.where(rows, image[work.signature], 0.0)
 
@@ -437,8 +437,10 @@ def _first_double(evidence: Evidence) -> tuple[str, str] | None:
     ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
     calls = as_integers(ops["signature"])[top]
     double = [call for call in np.unique(calls).tolist() if _has_double(work, call)]
-    found = ops.iloc[top[np.isin(calls, double)]].sort_values("ts_us")
-    firsts = found[found["source"].notna() & found["step"].notna()].groupby("step", observed=True)[["source", "name"]]
+    doubles = ops.iloc[top[np.isin(calls, double)]].sort_values("ts_us")
+    firsts = doubles[doubles["source"].notna() & doubles["step"].notna()].groupby("step", observed=True)[
+        ["source", "name"]
+    ]
     pairs = Counter((str(source), str(name)) for source, name in firsts.first().itertuples(index=False, name=None))
     return pairs.most_common(1)[0][0] if pairs else None
 

@@ -92,8 +92,8 @@ def waits_for_others(evidence: Evidence) -> tuple[IdleCause, ...]:
 
 def waits_beside_pools(evidence: Evidence) -> tuple[IdleCause, ...]:
     """Returns the waits for others that are not for a process sent its data."""
-    found = _pool_wait(evidence)
-    return tuple(row for row in waits_for_others(evidence) if found is None or row.source != found.source)
+    pool = _pool_wait(evidence)
+    return tuple(row for row in waits_for_others(evidence) if pool is None or row.source != pool.source)
 
 
 @remembered
@@ -107,7 +107,7 @@ def _pool_wait(evidence: Evidence) -> _PoolWait | None:
     for row in rows:
         if row.source is not None:
             us[row.source] = us.get(row.source, 0.0) + row.us
-    source = max(us, key=lambda each: us[each], default=None)
+    source = max(us, key=lambda name: us[name], default=None)
     if source is None or evidence.share_of_step(us[source]) < _LEAST or _has_worker_threads(evidence):
         return None
     line = line_at_source(evidence, source)
@@ -128,24 +128,24 @@ def pool_waits(evidence: Evidence) -> Draft | None:
     It gets some back: a pool, a queue, a manager. Gain: that time, from half of it; what of it is the work of the
     others is in no trace.
     """
-    found = _pool_wait(evidence)
-    if found is None:
+    pool = _pool_wait(evidence)
+    if pool is None:
         return None
-    spent_us, line = math.fsum(row.us for row in found.rows), line_at_source(evidence, found.source)
+    spent_us, line = math.fsum(row.us for row in pool.rows), line_at_source(evidence, pool.source)
     return Draft(
         slug="pool-waits",
-        title=found.exchange.title,
+        title=pool.exchange.title,
         evidence=(
             f"{line.source} waits {format_per_step(evidence, spent_us)}{line.quoted()}",
-            *(f"{format_us(row.us)} in {row.detail}" for row in found.rows[:2] if row.detail),
+            *(f"{format_us(row.us)} in {row.detail}" for row in pool.rows[:2] if row.detail),
             *_threads_beside(evidence),
         ),
-        advice=found.exchange.advice.format(place=line.place()),
-        code=found.exchange.code,
+        advice=pool.exchange.advice.format(place=line.place()),
+        code=pool.exchange.code,
         gain_us=up_to(spent_us),
         claims=claims_of(evidence, WAIT, most_us=spent_us),
         transformation=Transformation(("remove host:wait",)),
-        lines=(found.source,) if any(fold.name == found.source for fold in evidence.analysis.lines) else (),
+        lines=(pool.source,) if any(fold.name == pool.source for fold in evidence.analysis.lines) else (),
     )
 
 

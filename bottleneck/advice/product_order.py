@@ -90,7 +90,7 @@ def product_chains(evidence: Evidence) -> tuple[ProductChain, ...]:
     rows = np.flatnonzero((is_product | does_work) & ops_in_window(evidence))
     sources, signatures = ops["source"].astype(object).to_numpy(), as_integers(ops["signature"])
     threads = ops["thread"].cat.codes.to_numpy()
-    found: list[ProductChain] = []
+    chains: list[ProductChain] = []
     run: list[_Matrices] = []
     products = set(np.flatnonzero(is_product).tolist())
     parent = as_integers(ops["parent"])
@@ -109,14 +109,14 @@ def product_chains(evidence: Evidence) -> tuple[ProductChain, ...]:
                 continue
         elif run and _keeps(str(names[row]), work.tensors_of(int(signatures[row]))):
             continue
-        found += _chain_of(run)
+        chains += _chain_of(run)
         run = [] if one is None else [one]
-    return (*found, *_chain_of(run))
+    return (*chains, *_chain_of(run))
 
 
 def _keeps(name: str, sizes: Sequence[Size]) -> bool:
     """True for a copy, and for a factor that is one number."""
-    is_scalar = len(sizes) < 2 or all(each in ((), (1,)) for each in sizes[1:2])
+    is_scalar = len(sizes) < 2 or all(size in ((), (1,)) for size in sizes[1:2])
     return bool(_COPIES.search(name)) or (bool(_SCALES.search(name)) and is_scalar)
 
 
@@ -127,12 +127,12 @@ def _follows(run: Sequence[_Matrices], one: _Matrices, texts: Mapping[str, str])
     """
     last = run[-1]
     made = (last.left[0], last.right[1])
-    if one.batch != last.batch or not any(made in (each, each[::-1]) for each in (one.left, one.right)):
+    if one.batch != last.batch or not any(made in (sizes, sizes[::-1]) for sizes in (one.left, one.right)):
         return False
     if not one.source or not last.source:
         return False
     is_same = one.source == last.source
-    before, after = (parse_line(texts.get(each.source, "")) for each in (last, one))
+    before, after = (parse_line(texts.get(sizes.source, "")) for sizes in (last, one))
     if is_same and after is not None:
         return _nests(after)
     if is_same:  # a part of a statement, or a trace without texts: no other tensor may have these sizes
@@ -171,12 +171,12 @@ def _uses(after: ast.AST, before: ast.stmt) -> bool:
     """True if a product of one statement has a name that the other assigns."""
     if not isinstance(before, ast.Assign):
         return False
-    names = {each.id for target in before.targets for each in ast.walk(target) if isinstance(each, ast.Name)}
+    names = {node.id for target in before.targets for node in ast.walk(target) if isinstance(node, ast.Name)}
     return any(
-        isinstance(each, ast.Name) and each.id in names
+        isinstance(node, ast.Name) and node.id in names
         for _, operands in _products_in(after)
         for operand in operands
-        for each in ast.walk(operand)
+        for node in ast.walk(operand)
     )
 
 
@@ -284,7 +284,7 @@ def _diagonal_products(evidence: Evidence) -> dict[int, int]:
     sources = ops["source"].astype(object).to_numpy()[top].tolist()
     signatures = as_integers(ops["signature"])[top].tolist()
     texts = {} if evidence.recording is None else evidence.recording.source_texts
-    found: dict[int, int] = {}
+    maker: dict[int, int] = {}
     for at, name in enumerate(names):
         sizes = work.tensors_of(signatures[at])[:1] if _DIAGONAL.search(str(name)) else []
         if not sizes or not sizes[0] or (len(sizes[0]) > 1 and name != "aten::diag_embed"):
@@ -293,10 +293,10 @@ def _diagonal_products(evidence: Evidence) -> dict[int, int]:
         for later in range(at + 1, min(at + 1 + _MULTIPLIED_WITHIN, len(names))):
             is_product = _WHOLE_PRODUCT.search(str(names[later])) is not None
             if is_product and made in work.tensors_of(signatures[later])[:2]:
-                lines = (texts.get(str(sources[each]), "") for each in (at, later))
+                lines = (texts.get(str(sources[row]), "") for row in (at, later))
                 if _multiplies_diagonal(*lines, is_same=sources[at] == sources[later]):
-                    found[int(top[later])] = int(top[at])
-    return found
+                    maker[int(top[later])] = int(top[at])
+    return maker
 
 
 def _multiplies_diagonal(before: str, after: str, *, is_same: bool) -> bool:
@@ -323,20 +323,20 @@ def diagonal_product(evidence: Evidence) -> Draft | None:
     Each row or column has only to be scaled. Gain: the time of the products, of the ops that make the matrices, and of
     their backward nodes; from 60 % of it, since a pass over the other matrix stays.
     """
-    found = _diagonal_products(evidence)
-    if not found:
+    pairs = _diagonal_products(evidence)
+    if not pairs:
         return None
-    forward = [*found, *dict.fromkeys(found.values())]
+    forward = [*pairs, *dict.fromkeys(pairs.values())]
     rows = [*forward, *backward_of(evidence, forward)]
     removal, work = removal_of(evidence, rows), work_of(evidence)
     if evidence.share_of_step(removal.us) < 2 * LEAST_SHARE:
         return None
-    line = main_source(evidence, list(found))
+    line = main_source(evidence, list(pairs))
     return Draft(
         slug="diagonal-product",
         title="A diagonal matrix is multiplied as a full one",
         evidence=(
-            f"{counted(format_count(len(found) / evidence.steps), 'product')} per step with a matrix of torch.diag or "
+            f"{counted(format_count(len(pairs) / evidence.steps), 'product')} per step with a matrix of torch.diag or "
             f"diag_embed, most time {at_source(line)}",
             f"that takes {format_per_step(evidence, removal.us)}"
             + (", with the backward pass" if len(rows) > len(forward) else ""),

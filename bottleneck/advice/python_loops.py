@@ -117,7 +117,9 @@ def tensor_loop(evidence: Evidence) -> OpLoop | None:
     work, ops = work_of(evidence), program_ops(evidence)
     ops = ops[ops["module"].isna()]
     mine = ops[text_matches(ops["name"], _IN_PLACE.search)]
-    whole = {each: bool(next(iter(work.sizes_of(each)), ())) for each in mine["signature"].unique().tolist()}
+    whole = {
+        signature: bool(next(iter(work.sizes_of(signature)), ())) for signature in mine["signature"].unique().tolist()
+    }
     mine = mine[mine["signature"].map(whole).to_numpy(dtype=bool)]
     counts = mine.groupby(["source", "name", "step"], observed=True, dropna=False).size()
     often = _per_source(counts, evidence.steps)
@@ -198,8 +200,8 @@ def loop_of(evidence: Evidence, often: Mapping[str, tuple[float, float]], source
     idle_us += part * math.fsum(row.us for row in backward)
     overhead_us = idle_us + math.fsum(fold.us * fold.shares.get("overhead", 0.0) for fold in folds)
     # A line says more than the function that it is in.
-    known = [source for source in often if _is_line(source)]
-    named = max(known or list(often), key=lambda source: often[source][1])
+    in_lines = [source for source in often if _is_line(source)]
+    named = max(in_lines or list(often), key=lambda source: often[source][1])
     lines = (*(fold.name for fold in folds), *(row.source for row in backward if row.source is not None))
     whole_us = idle_us + busy_us
     return OpLoop(named, tuple(dict.fromkeys(lines)), often[named][0], whole_us, overhead_us / max(whole_us, 1e-9))
@@ -358,8 +360,8 @@ def _remedy_of_loop(evidence: Evidence, loop: OpLoop) -> _LoopRemedy:
 def _iterates(evidence: Evidence, source: str) -> bool:
     """True where most ops of a line that repeat run in spectral normalisation."""
     ops = program_ops(evidence)
-    modules = [str(each) for each in ops["module"][(ops["source"] == source).to_numpy()].tolist()]
-    return 2 * sum(_SPECTRAL.search(each) is not None for each in modules) > len(modules)
+    modules = [str(path) for path in ops["module"][(ops["source"] == source).to_numpy()].tolist()]
+    return 2 * sum(_SPECTRAL.search(path) is not None for path in modules) > len(modules)
 
 
 def _backward_calls(evidence: Evidence) -> float:
@@ -371,7 +373,7 @@ def _cell_of(evidence: Evidence, source: str) -> str | None:
     """Returns RNN, GRU or LSTM where the ops of this line run in its cell."""
     ops = program_ops(evidence)
     modules = ops["module"][(ops["source"] == source).to_numpy() & ops["module"].notna().to_numpy()].unique()
-    return next((found["kind"] for each in modules.tolist() if (found := _CELL.search(str(each)))), None)
+    return next((match["kind"] for path in modules.tolist() if (match := _CELL.search(str(path)))), None)
 
 
 def rows_of_call(evidence: Evidence, source: str) -> int | None:
@@ -384,7 +386,7 @@ def rows_of_call(evidence: Evidence, source: str) -> int | None:
     mine = ops["signature"][(ops["source"] == source).to_numpy() & in_modules]
     if mine.empty and source in (calls := model_calls(evidence)) and len(calls) == 1:
         mine = ops["signature"][in_modules]  # at lines of the module's own file
-    sizes = next((each[0] for signature in mine.tolist() if (each := work_of(evidence).sizes_of(signature))), ())
+    sizes = next((shapes[0] for signature in mine.tolist() if (shapes := work_of(evidence).sizes_of(signature))), ())
     return None if not sizes else 1 if len(sizes) == 1 else int(sizes[0])
 
 
@@ -446,7 +448,8 @@ def reading_loop(evidence: Evidence) -> OpLoop | None:
     if not sizes or ops.empty:
         return None
     on_parameter = {
-        each: bool(shapes := work.sizes_of(each)) and shapes[0] in sizes for each in ops["signature"].unique().tolist()
+        signature: bool(shapes := work.sizes_of(signature)) and shapes[0] in sizes
+        for signature in ops["signature"].unique().tolist()
     }
     ops = ops.assign(
         function=ops["source"].map(_functions_of(evidence)).astype(object),
@@ -456,14 +459,14 @@ def reading_loop(evidence: Evidence) -> OpLoop | None:
     )
     if ops["changes"].any():
         return None  # a clipping needs what it reads
-    found = []
+    loops = []
     for function, mine in ops.groupby("function", observed=True, sort=False):
         often = min(int(mine["reads"].sum()), int(mine["works"].sum())) / evidence.steps
         if often >= LOOP_OF:
             lines = _lines_of_reading(evidence, mine)
             if lines:
-                found.append(loop_of(evidence, lines, (*lines, *_beside(evidence, str(function), tuple(lines)))))
-    return max(found, key=lambda loop: loop.us, default=None)
+                loops.append(loop_of(evidence, lines, (*lines, *_beside(evidence, str(function), tuple(lines)))))
+    return max(loops, key=lambda loop: loop.us, default=None)
 
 
 @remembered
@@ -474,12 +477,12 @@ def parameter_sizes(evidence: Evidence) -> frozenset[tuple[int, ...]]:
     """
     ops, work = evidence.linked.ops, work_of(evidence)
     inside = outermost_spans(evidence, OPTIMIZER_STEP).hold(ops["ts_us"].to_numpy()) & ops["signature"].notna()
-    found = set()
+    shapes = set()
     for signature in ops["signature"][inside].unique().tolist():
         for dims in work.text_column("dims", int(signature))[:1]:
             parts = dims if isinstance(dims, list) and dims and isinstance(dims[0], list) else [dims]
-            found |= {tuple(part) for part in parts if is_size(part) and part}
-    return frozenset(found)
+            shapes |= {tuple(part) for part in parts if is_size(part) and part}
+    return frozenset(shapes)
 
 
 @remembered
@@ -490,8 +493,8 @@ def _functions_of(evidence: Evidence) -> dict[str, str]:
     """
     events = evidence.linked.trace.events
     names = events["name"][(events["category"] == "line").to_numpy()].unique().tolist()
-    of_lines = {f"{found['file']}:{found['line']}": found for name in names if (found := _LINE_NAME.search(str(name)))}
-    functions = {line: f"{found['file']}: {found['function']}" for line, found in of_lines.items()}
+    of_lines = {f"{match['file']}:{match['line']}": match for name in names if (match := _LINE_NAME.search(str(name)))}
+    functions = {line: f"{match['file']}: {match['function']}" for line, match in of_lines.items()}
     for fold in evidence.analysis.lines:
         place = place_of(fold.name)
         if place is not None and place.is_function and not is_backward(fold.name):
@@ -522,9 +525,9 @@ def _beside(evidence: Evidence, function: str, lines: tuple[str, ...]) -> tuple[
     inside = ((events["ts_us"] >= low) & (events["ts_us"] < high)).to_numpy()
     counts = events["name"][inside & (events["category"] == "line").to_numpy()].value_counts()
     often = {
-        f"{found['file']}:{found['line']}"
+        f"{match['file']}:{match['line']}"
         for name, count in counts.items()
-        if count >= LOOP_OF * evidence.steps and (found := _LINE_NAME.search(str(name)))
+        if count >= LOOP_OF * evidence.steps and (match := _LINE_NAME.search(str(name)))
     }
     whole = [fold.name for fold in folds if not _is_line(fold.name)]
     own = _own_lines(evidence, whole, with_ops=True)
@@ -542,7 +545,7 @@ def logged_parameters(evidence: Evidence) -> Draft | None:
     if loop is None or evidence.share_of_step(loop.us) < _LEAST_SHARE:
         return None
     inside = _own_lines(evidence, loop.lines, with_ops=True).values()
-    spans = union(*(np.concatenate([getattr(each, end) for each in inside]) for end in ("start", "end")))
+    spans = union(*(np.concatenate([getattr(part, end) for part in inside]) for end in ("start", "end")))
     low = _SURE_OF_READING * loop.us
     high = max(loop.us, spans.total() / evidence.steps * evidence.host_scale)
     calling = {fold.name for fold in evidence.analysis.lines if fold.calls > 0}
@@ -589,7 +592,7 @@ def printed_tensor(evidence: Evidence) -> Draft | None:
     for start, end in zip(spans.start.tolist(), spans.end.tolist(), strict=True):
         line = line_at(evidence, start)
         us_at[line] = us_at.get(line, 0.0) + end - start
-    line = max(us_at, key=lambda each: us_at[each])
+    line = max(us_at, key=lambda place: us_at[place])
     texts = {} if evidence.recording is None else evidence.recording.source_texts
     is_logged = _LOGS_MADE_TEXT.search(texts.get(line or "", "")) is not None
     return Draft(
@@ -652,9 +655,9 @@ def slow_line(evidence: Evidence) -> SlowLine | None:
     for source, open_ in spans.items():
         if not _is_line(source):
             continue
-        inner = [each for each, held in spans.items() if each != source and _lies_in(held, open_, each)]
-        found = SlowLine(source, (source, *inner), us[source] + math.fsum(us[each] for each in inner))
-        best = found if best is None or found.us > best.us else best
+        inner = [other for other, held in spans.items() if other != source and _lies_in(held, open_, other)]
+        candidate = SlowLine(source, (source, *inner), us[source] + math.fsum(us[other] for other in inner))
+        best = candidate if best is None or candidate.us > best.us else best
     return best
 
 
@@ -678,14 +681,14 @@ def _own_lines(evidence: Evidence, sources: Sequence[str], *, with_ops: bool = F
     foreign = _STEP_FRAME if with_ops else _FOREIGN_FRAME
     marks |= is_frame & text_matches(events["name"], foreign.search)
     at_us = np.sort(start[marks])
-    found = {}
+    by_source = {}
     for source in sources:
         rows = _rows_of_source(events, source, is_line, is_frame)
         spans = union(start[rows], np.minimum(end[rows], high))
         begun = np.searchsorted(at_us, spans.start), np.searchsorted(at_us, spans.end)
         if spans.start.size and not np.any(begun[1] > begun[0]):
-            found[source] = spans
-    return found
+            by_source[source] = spans
+    return by_source
 
 
 def _rows_of_source(events: pd.DataFrame, source: str, is_line: Flags, is_frame: Flags) -> Flags:
@@ -737,19 +740,19 @@ def class_by_class(evidence: Evidence) -> Draft | None:
     that run ops of these sizes as often, less four passes.
     """
     ops, work = program_ops(evidence), work_of(evidence)
-    pairs = {each: work.sizes_of(each) for each in ops["signature"].unique().tolist()}
+    pairs = {code: work.sizes_of(code) for code in ops["signature"].unique().tolist()}
     compared = ops[text_matches(ops["name"], _EQUALS.__contains__)]
-    compared = compared[compared["signature"].map(lambda each: _with_a_number(pairs[each])).to_numpy(dtype=bool)]
+    compared = compared[compared["signature"].map(lambda code: _with_a_number(pairs[code])).to_numpy(dtype=bool)]
     counts = Counter(
         (str(source), pairs[signature][0], step)
         for source, signature, step in compared[["source", "signature", "step"]].itertuples(index=False)
     )
-    (source, size, _), count = max(counts.items(), key=lambda each: each[1], default=(("", (), 0), 0))
+    (source, size, _), count = max(counts.items(), key=lambda code: code[1], default=(("", (), 0), 0))
     if count < LOOP_OF:
         return None
-    mine = ops[ops["signature"].map(lambda each: next(iter(pairs[each]), ()) == size).to_numpy(dtype=bool)]
+    mine = ops[ops["signature"].map(lambda code: next(iter(pairs[code]), ()) == size).to_numpy(dtype=bool)]
     runs = mine.groupby(["source", "name", "step"], observed=True, dropna=False).size()
-    lines = sorted({str(each[0]) for each in runs[runs >= LOOP_OF].index})
+    lines = sorted({str(code[0]) for code in runs[runs >= LOOP_OF].index})
     folds = [fold for fold in evidence.analysis.lines if fold.name in lines]
     us = math.fsum(fold.us + fold.idle_us for fold in folds)
     if evidence.share_of_step(us) < _LEAST_SHARE or any(_has_backward(evidence, line) for line in lines):
@@ -780,7 +783,7 @@ def _with_a_number(sizes: Sequence[Sequence[int]]) -> bool:
 
     Of a number a trace has no sizes, or none that say more than one.
     """
-    return bool(sizes) and math.prod(sizes[0]) > 1 and all(math.prod(each) == 1 for each in sizes[1:])
+    return bool(sizes) and math.prod(sizes[0]) > 1 and all(math.prod(size) == 1 for size in sizes[1:])
 
 
 def _comparing_line(evidence: Evidence, source: str, us: float) -> str:
@@ -824,10 +827,10 @@ def _looped_picks(evidence: Evidence) -> Draft | None:
     work and its result), and no more than the overhead at that line. Where the trace has no lines it is the overhead of
     all rounds but one, and at least that of one op in each. Loops of data loaders are another rule's.
     """
-    found = _most_picked(evidence) or _most_unbound(evidence)
-    if found is None:
+    picked = _most_picked(evidence) or _most_unbound(evidence)
+    if picked is None:
         return None
-    source, name, count = found
+    source, name, count = picked
     lost_us = sum(
         issue_part_us(row) for row in idle_rows(evidence, "dispatch", "python", "launch") if row.source == source
     )
@@ -899,9 +902,9 @@ def _most_unbound(evidence: Evidence) -> tuple[str | None, str, float] | None:
         return None
     ops = _outermost_ops(evidence, np.flatnonzero(ops_in_window(evidence)), with_lines=with_lines)
     ops = ops.dropna(subset=["signature"])
-    taken = {each: work.sizes_of(each) for each in ops["signature"].unique().tolist()}
+    taken = {code: work.sizes_of(code) for code in ops["signature"].unique().tolist()}
     for row, (count, from_us) in loops.items():
-        on_row = ops["signature"].isin([each for each, sizes in taken.items() if row in sizes])
+        on_row = ops["signature"].isin([code for code, sizes in taken.items() if row in sizes])
         body = ops[on_row & (ops["ts_us"] > from_us)]
         same = ["source", "name", "module", "thread", "step"]
         for _, group in body.groupby(same, observed=True, dropna=False, sort=False):
@@ -929,7 +932,7 @@ def _most_picked(evidence: Evidence) -> tuple[str, str, float] | None:
     picks = picks.dropna(subset=["index"])
     groups = picks.groupby(same, observed=True, dropna=False, sort=False)
     number, indices = groups.ngroup(), groups["index"].nunique().to_numpy()
-    for loop in sorted(np.flatnonzero(indices >= LOOP_OF).tolist(), key=lambda each: -int(indices[each])):
+    for loop in sorted(np.flatnonzero(indices >= LOOP_OF).tolist(), key=lambda position: -int(indices[position])):
         group = picks[number == loop]
         if _runs_in_one_call(evidence, group):
             first = group.iloc[0]

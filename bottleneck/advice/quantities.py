@@ -239,12 +239,12 @@ def op_sum(evidence: Evidence, names: Iterable[str]) -> OpSum:
 
     Host times are scaled to the unprofiled step. The full time counts twice what is nested: ``outermost_us`` does not.
     """
-    known = [evidence.op_sums[name] for name in names if name in evidence.op_sums]
+    sums = [evidence.op_sums[name] for name in names if name in evidence.op_sums]
     scale = evidence.host_scale
     return OpSum(
-        calls=math.fsum(each.calls for each in known),
-        us=math.fsum(each.us for each in known) * scale,
-        self_us=math.fsum(each.self_us for each in known) * scale,
+        calls=math.fsum(one.calls for one in sums),
+        us=math.fsum(one.us for one in sums) * scale,
+        self_us=math.fsum(one.self_us for one in sums) * scale,
     )
 
 
@@ -366,11 +366,11 @@ def model_calls(evidence: Evidence) -> dict[str, tuple[float, float]]:
     until = ends[np.searchsorted(ends, begins)] - 1
     us = (places["end_us"].to_numpy()[until] - places["ts_us"].to_numpy()[begins]) / evidence.steps
     calls: dict[str, tuple[float, float]] = {}
-    for source, each in zip(places["source"].iloc[begins].astype(object), us.tolist(), strict=True):
+    for source, spent_us in zip(places["source"].iloc[begins].astype(object), us.tolist(), strict=True):
         place = place_of(source) if isinstance(source, str) else None
         if place is not None and not place.is_function:
             before = calls.get(source, (0.0, 0.0))
-            calls[source] = (before[0] + each, before[1] + 1 / evidence.steps)
+            calls[source] = (before[0] + spent_us, before[1] + 1 / evidence.steps)
     return calls
 
 
@@ -392,8 +392,8 @@ def line_at(evidence: Evidence, at_us: float) -> str | None:
     if places is None or places.empty:
         return None
     open_ = (places["ts_us"].to_numpy() <= at_us) & (places["end_us"].to_numpy() > at_us)
-    found = places["source"][open_ & places["source"].notna().to_numpy()]
-    return None if found.empty else str(found.iloc[0])
+    sources = places["source"][open_ & places["source"].notna().to_numpy()]
+    return None if sources.empty else str(sources.iloc[0])
 
 
 def has_backward_marks(evidence: Evidence) -> bool:
@@ -406,8 +406,8 @@ def optimizer_names(evidence: Evidence) -> tuple[str, ...]:
 
     As far as the trace marks them.
     """
-    found = (_OPTIMIZER.match(name) for name in evidence.mark_sums)
-    return tuple(dict.fromkeys(match["name"] for match in found if match))
+    matches = (_OPTIMIZER.match(name) for name in evidence.mark_sums)
+    return tuple(dict.fromkeys(match["name"] for match in matches if match))
 
 
 def is_compiled(evidence: Evidence) -> bool:

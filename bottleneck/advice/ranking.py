@@ -160,13 +160,13 @@ def rank(
     accounts = {_WHOLE: step_us * (1 - _LEAST_LEFT), **_accounts(analysis)}
     claimed = [_by_name(draft.claims, analysis) for draft in drafts]
     limits = [_most_us(draft, analysis) for draft in drafts]
-    stated = [_bounded(*each, accounts) for each in zip(drafts, claimed, limits, strict=True)]
+    stated = [_bounded(*row, accounts) for row in zip(drafts, claimed, limits, strict=True)]
     widened = [
         _widened(draft, gain_us, step_us, most_us, (widenings or {}).get(draft.basis))
         for draft, gain_us, most_us in zip(drafts, stated, limits, strict=True)
     ]
     keys = _keys(drafts, [gain_us for gain_us, _ in widened], step_us)
-    first = {draft.slug: key for key, draft in sorted(zip(keys, drafts, strict=True), key=lambda each: each[0])[::-1]}
+    first = {draft.slug: key for key, draft in sorted(zip(keys, drafts, strict=True), key=lambda row: row[0])[::-1]}
     order = sorted(range(len(drafts)), key=lambda at: _behind_remedies(keys[at], drafts[at], first))
     left_us, left_of_step_us = dict(accounts), accounts[_WHOLE]
     findings = []
@@ -309,14 +309,14 @@ def _keys(drafts: Sequence[Draft], gains_us: Sequence[Interval | None], step_us:
     By the middle of a gain that is certain, by the lower end of any other. One that is not certain, but better at both
     ends than one that is, stands before that one.
     """
-    parts, known = [_counted_part(draft) for draft in drafts], list(zip(drafts, gains_us, strict=True))
+    parts, pairs = [_counted_part(draft) for draft in drafts], list(zip(drafts, gains_us, strict=True))
     sure = [
         (gain_us, part * (gain_us.low + gain_us.high) / 2)
-        for (_, gain_us), part in zip(known, parts, strict=True)
+        for (_, gain_us), part in zip(pairs, parts, strict=True)
         if gain_us is not None and is_certain(speedup_of(gain_us, step_us))
     ]
     keys: list[_Key] = []
-    for (draft, gain_us), part in zip(known, parts, strict=True):
+    for (draft, gain_us), part in zip(pairs, parts, strict=True):
         is_first = draft.corrects_results or draft.comes_first
         if is_first or gain_us is None:
             keys.append((_CORRECTS if is_first else _REMARK, 0.0, False))

@@ -110,8 +110,8 @@ def main_source(evidence: Evidence, rows: Sequence[int]) -> str | None:
     us = ops.groupby("source", observed=True)["dur_us"].sum()
     if us.empty:
         return None
-    lines = [str(each) for each in us.index if (place := place_of(str(each))) is not None and not place.is_function]
-    return max(lines or list(map(str, us.index)), key=lambda each: float(us[each]))
+    lines = [str(label) for label in us.index if (place := place_of(str(label))) is not None and not place.is_function]
+    return max(lines or list(map(str, us.index)), key=lambda label: float(us[label]))
 
 
 def top_rows(evidence: Evidence) -> Integers:

@@ -83,14 +83,14 @@ def _instances(evidence: Evidence) -> Mapping[str, list[_Instance]]:
     often = {name for name in set(names) if (count := counts[name, 0]) and 2 <= count <= _MOST_TIMES}
     often = {name for name in often if all(counts[name, at] == counts[name, 0] for at in range(evidence.steps))}
     line_start, line_end = _spans(evidence, line_rows)
-    found: dict[str, list[_Instance]] = {}
+    by_name: dict[str, list[_Instance]] = {}
     for row, name, low, high, at in zip(
         rows.tolist(), names, start.tolist(), end.tolist(), steps.tolist(), strict=True
     ):
         if name in often and 0 <= at < evidence.steps:
             around = line_rows[(line_start <= low) & (line_end >= high)]
-            found.setdefault(name, []).append(_Instance(row, low, high, at, tuple(around.tolist())))
-    return found
+            by_name.setdefault(name, []).append(_Instance(row, low, high, at, tuple(around.tolist())))
+    return by_name
 
 
 def _is_function(name: str, files: AbstractSet[str]) -> bool:
@@ -111,9 +111,9 @@ def _steps_at(evidence: Evidence, at_us: Floats) -> Integers:
     It is -1 for none.
     """
     ops = evidence.linked.ops.iloc[top_rows(evidence)].sort_values("ts_us", kind="stable")
-    known = ops[ops["step"].notna()]
-    number = np.append(known["step"].astype("category").cat.codes.to_numpy(dtype=np.int64), -1)
-    return np.asarray(number[np.searchsorted(known["ts_us"].to_numpy(), at_us)])
+    in_step = ops[ops["step"].notna()]
+    number = np.append(in_step["step"].astype("category").cat.codes.to_numpy(dtype=np.int64), -1)
+    return np.asarray(number[np.searchsorted(in_step["ts_us"].to_numpy(), at_us)])
 
 
 def _same_text(evidence: Evidence, first: _Instance, second: _Instance) -> tuple[str, tuple[str, str]] | None:
@@ -129,7 +129,7 @@ def _same_text(evidence: Evidence, first: _Instance, second: _Instance) -> tuple
     if one < 0:
         return None
     names = [str(evidence.linked.trace.events["name"].iloc[row]) for row in (one, other)]
-    sources = [line_source(match["path"], match["line"]) for each in names if (match := PYTHON_FRAME.match(each))]
+    sources = [line_source(match["path"], match["line"]) for frame in names if (match := PYTHON_FRAME.match(frame))]
     if len(sources) < 2 or names[0].partition("(")[0] != names[1].partition("(")[0]:
         return None
     if sources[0] == sources[1] and one != other:
@@ -151,7 +151,7 @@ def _is_later(lines: Sequence[str]) -> bool:
 
     A step ends between the two calls.
     """
-    one, other = (place_of(each) for each in lines)
+    one, other = (place_of(line) for line in lines)
     return one is not None and other is not None and one.line > other.line
 
 
@@ -182,17 +182,17 @@ def _own_calls(tree: ast.AST) -> Iterator[ast.Call]:
 @remembered
 def _repeated_call(evidence: Evidence) -> _RepeatedCall | None:
     """The repeated call with the most time in ops."""
-    found = [
+    several = [
         repeated
         for instances in sorted(_instances(evidence).values(), key=_us_of, reverse=True)[:_MOST_TIMES]
         if (repeated := _repeated(evidence, instances)) is not None
     ]
     us = evidence.linked.ops["dur_us"].to_numpy()
-    return max(found, key=lambda one: float(us[list(one.rows)].sum()), default=None)
+    return max(several, key=lambda one: float(us[list(one.rows)].sum()), default=None)
 
 
 def _us_of(instances: Sequence[_Instance]) -> float:
-    return sum(each.end_us - each.start_us for each in instances)
+    return sum(one.end_us - one.start_us for one in instances)
 
 
 def _repeated(evidence: Evidence, instances: Sequence[_Instance]) -> _RepeatedCall | None:
@@ -205,7 +205,7 @@ def _repeated(evidence: Evidence, instances: Sequence[_Instance]) -> _RepeatedCa
     updated = has_backward = False
     times = 0
     for at in range(evidence.steps):
-        mine = sorted((each for each in instances if each.step == at), key=lambda each: each.start_us)
+        mine = sorted((one for one in instances if one.step == at), key=lambda one: one.start_us)
         for first, second in itertools.pairwise(mine):
             pair = _spared(evidence, first, second)
             text = None if pair is None else _same_text(evidence, first, second)
@@ -245,7 +245,7 @@ def _spared(evidence: Evidence, first: _Instance, second: _Instance) -> _Pair | 
     """
     ops, top = evidence.linked.ops, top_rows(evidence)
     at_us = ops["ts_us"].to_numpy()[top]
-    one, other = (top[(at_us >= each.start_us) & (at_us < each.end_us)] for each in (first, second))
+    one, other = (top[(at_us >= call.start_us) & (at_us < call.end_us)] for call in (first, second))
     same = [
         list(zip(ops["name"].astype(object).iloc[rows], as_integers(ops["signature"])[rows], strict=True))
         for rows in (one, other)
@@ -275,35 +275,34 @@ def repeated_call(evidence: Evidence) -> Draft | None:
     It runs the same module or function with the same sizes twice. Gain: the time of its ops, and of its backward nodes,
     from half of it: only the text says that the arguments are the same.
     """
-    found = _repeated_call(evidence)
-    if found is None:
+    call = _repeated_call(evidence)
+    if call is None:
         return None
-    rows = [*found.rows, *(backward_of(evidence, found.rows) if found.has_backward else ())]
+    rows = [*call.rows, *(backward_of(evidence, call.rows) if call.has_backward else ())]
     removal, work = removal_of(evidence, rows), work_of(evidence)
     if evidence.share_of_step(removal.gain.high) < max(LEAST_SHARE, _LEAST_SHARE):
         return None
-    where = " and ".join(found.lines)
+    where = " and ".join(call.lines)
     use = (
         "take the results of the first call, which are those of the weights before the update"
-        if found.updated
+        if call.updated
         else "keep the result of the first call"
     )
     return Draft(
         slug="repeated-call",
         title="The same call is made several times in a step",
         evidence=(
-            f"{found.text} at {where} runs the same ops on the same sizes "
-            f"{format_count(found.times + 1)} times per step",
-            f"{counted(format_count(found.times), 'call')} of it per step, beyond the first, "
-            f"{'takes' if found.times == 1 else 'take'} {format_per_step(evidence, removal.us)}",
+            f"{call.text} at {where} runs the same ops on the same sizes {format_count(call.times + 1)} times per step",
+            f"{counted(format_count(call.times), 'call')} of it per step, beyond the first, "
+            f"{'takes' if call.times == 1 else 'take'} {format_per_step(evidence, removal.us)}",
             *work.describe(issued_by(evidence, work, rows)),
         ),
-        advice=f"If the arguments of {found.text} at {where} are the same, {use}: nothing has to be computed twice.",
+        advice=f"If the arguments of {call.text} at {where} are the same, {use}: nothing has to be computed twice.",
         code="out = model(x)\nloss = criterion(out, y)\nhits = (out.argmax(1) == y).sum()  # not model(x) again",
         gain_us=Interval(_CERTAIN * removal.gain.low, removal.gain.high),
         claims=removal.claims,
         removes=True,
-        changes_results=found.updated,
+        changes_results=call.updated,
     )
 
 

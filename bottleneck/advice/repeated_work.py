@@ -99,8 +99,8 @@ def _weight_of(module: object) -> str | None:
     """
     if not isinstance(module, str):
         return None
-    found = _LIST.match(module)
-    return found[1] if found else module
+    match = _LIST.match(module)
+    return match[1] if match else module
 
 
 def _updates(evidence: Evidence, at_us: Floats) -> Integers:
@@ -115,18 +115,18 @@ def repeated_parametrization(evidence: Evidence) -> Draft | None:
     Gain: the time of all but the first computation of each, with their backward nodes, from 70 % of it: the gradients
     of all uses of the one that is kept have to be added up.
     """
-    found = _repeated_weights(evidence)
-    if found is None:
+    repeated = _repeated_weights(evidence)
+    if repeated is None:
         return None
-    rows = [*found.rows, *backward_of(evidence, found.rows)]
+    rows = [*repeated.rows, *backward_of(evidence, repeated.rows)]
     removal, work = (
-        with_python(evidence, removal_of(evidence, rows, certain=_CERTAIN), found.rows, certain=_CERTAIN),
+        with_python(evidence, removal_of(evidence, rows, certain=_CERTAIN), repeated.rows, certain=_CERTAIN),
         work_of(evidence),
     )
-    if evidence.share_of_step(found.spared * removal.us) < LEAST_SHARE:
+    if evidence.share_of_step(repeated.spared * removal.us) < LEAST_SHARE:
         return None
-    line, runs = main_source(evidence, found.rows), format_count(round(found.runs, 1))
-    of_module = "" if found.module is None else f" of {found.module.partition('.ParametrizationList')[0]}"
+    line, runs = main_source(evidence, repeated.rows), format_count(round(repeated.runs, 1))
+    of_module = "" if repeated.module is None else f" of {repeated.module.partition('.ParametrizationList')[0]}"
     return Draft(
         slug="repeated-parametrization",
         title="A parametrized weight is computed anew at each access",
@@ -138,8 +138,8 @@ def repeated_parametrization(evidence: Evidence) -> Draft | None:
         advice="Compute the parametrized weight once per forward pass: call the model inside parametrize.cached(), or "
         f"take the weight before the loop, in place of each access {at_source(line)}.",
         code="with torch.nn.utils.parametrize.cached():\n    out = model(x)  # until the weights are updated",
-        gain_us=Interval(found.spared * removal.gain.low, found.spared * removal.gain.high),
-        claims={name: found.spared * us for name, us in removal.claims.items()},
+        gain_us=Interval(repeated.spared * removal.gain.low, repeated.spared * removal.gain.high),
+        claims={name: repeated.spared * us for name, us in removal.claims.items()},
         removes=True,
         confidence="high",
     )
@@ -156,8 +156,8 @@ def repeated_module(evidence: Evidence) -> Draft | None:
     The steps were looked at, and other modules had new inputs. Gain: the time of their ops and of Python at their
     lines, from 90 % of it.
     """
-    known = () if evidence.recording is None else evidence.recording.repeated_modules
-    by_module = {each: rows for each in known if (rows := _rows_of_module(evidence, each))}
+    noted = () if evidence.recording is None else evidence.recording.repeated_modules
+    by_module = {module: rows for module in noted if (rows := _rows_of_module(evidence, module))}
     rows = sorted({row for mine in by_module.values() for row in mine})
     if not rows:
         return None
@@ -166,7 +166,7 @@ def repeated_module(evidence: Evidence) -> Draft | None:
     if evidence.share_of_step(removal.us) < _LEAST_OF_MODULES:
         return None
     us = evidence.linked.ops["dur_us"].to_numpy()
-    order = sorted(by_module, key=lambda each: -float(us[by_module[each]].sum()))
+    order = sorted(by_module, key=lambda module: -float(us[by_module[module]].sum()))
     first = order[0]
     name, place = first.label.rpartition("_")[0], _line_with_text(evidence, first.source)
     return Draft(
@@ -174,7 +174,7 @@ def repeated_module(evidence: Evidence) -> Draft | None:
         title=f"{name} computes the same result again in each step",
         evidence=(
             "in two steps in a row, the inputs and the results of "
-            f"{', '.join(each.label for each in order[:_NAMED])} were the same, as far as samples of them show, while "
+            f"{', '.join(one.label for one in order[:_NAMED])} were the same, as far as samples of them show, while "
             "other modules had new inputs",
             f"that takes {format_per_step(evidence, removal.us)}: {_line_with_text(evidence, first.source)}",
             *work.describe(issued_by(evidence, work, whole)),
@@ -200,20 +200,20 @@ def repeated_result(evidence: Evidence) -> Draft | None:
     The steps were looked at, and others had new inputs. Gain: the time of these ops and of Python at their lines, from
     90 % of it. What modules do is another rule's.
     """
-    known = frozenset(() if evidence.recording is None else evidence.recording.repeated_lines)
-    if not known or repeated_module(evidence) is not None:
+    noted = frozenset(() if evidence.recording is None else evidence.recording.repeated_lines)
+    if not noted or repeated_module(evidence) is not None:
         return None
     top = top_rows(evidence)
     source = evidence.linked.ops["source"]
     copies = whole_copy_rows(evidence)
-    rows = [int(row) for row in top[text_matches(source, known.__contains__)[top]] if int(row) not in copies]
+    rows = [int(row) for row in top[text_matches(source, noted.__contains__)[top]] if int(row) not in copies]
     if not rows:
         return None
     removal, work = with_python(evidence, removal_of(evidence, rows), rows), work_of(evidence)
     if evidence.share_of_step(removal.us) < _LEAST_OF_LINES:
         return None
     us = evidence.linked.ops.iloc[rows].groupby("source", observed=True)["dur_us"].sum().sort_values(ascending=False)
-    lines = [str(each) for each in us.index][:_NAMED]
+    lines = [str(line) for line in us.index][:_NAMED]
     return Draft(
         slug="repeated-result",
         title="Two steps in a row compute the same result",

@@ -47,12 +47,12 @@ def row_fetching(evidence: Evidence) -> Draft | None:
     lines = hot_lines(evidence, "input")
     at = f" {lines[0].where()}" if lines else ""
     now = f"each sample is fetched by itself{at}" if fetching is None else f"{fetching.place()} runs for each sample"
-    each = f", {format_us(each_us)} for each of {counted(format_count(samples), 'sample')}" if samples else ""
+    cost = f", {format_us(each_us)} for each of {counted(format_count(samples), 'sample')}" if samples else ""
     return Draft(
         slug="row-fetching",
         title="Samples in memory are fetched and put together one by one",
         evidence=(
-            f"a batch takes {format_us(samples * each_us or wait_us)} to load{each}: so little per sample is calls "
+            f"a batch takes {format_us(samples * each_us or wait_us)} to load{cost}: so little per sample is calls "
             "of Python and of small ops",
             *((f"default_collate, which stacks samples, takes {format_share(collated)} of it",) if collated else ()),
             *(f"{one.source}: {format_us(one.us)} per step{one.quoted()}" for one in lines[:2]),

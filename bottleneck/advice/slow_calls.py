@@ -128,7 +128,7 @@ def _looks_up_by_mask(line: HotLine) -> bool:
         finds = isinstance(node, ast.Call) and re.search(
             r"(?:^|\.)(?:where|nonzero|flatnonzero|argwhere|masked_select|compress)$", dotted(node.func)
         )
-        if finds and isinstance(node, ast.Call) and any(_compares(each) for each in (*node.args, node.func)):
+        if finds and isinstance(node, ast.Call) and any(_compares(part) for part in (*node.args, node.func)):
             return True
     return False
 
@@ -184,7 +184,7 @@ def _works_on_text(line: HotLine) -> bool:
     return any(
         _OF_TEXT.search(f".{dotted(call.func)}") is not None
         and (
-            all(isinstance(each, ast.Constant) and isinstance(each.value, str) for each in call.args)
+            all(isinstance(argument, ast.Constant) and isinstance(argument.value, str) for argument in call.args)
             or (isinstance(call.func, ast.Attribute) and isinstance(call.func.value, ast.Constant))
         )
         for call in calls
@@ -841,18 +841,25 @@ class _KnownLines(Struct, frozen=True):
 def match_of(line: HotLine) -> SlowCall | None:
     """The row of the table that a line matches; null where none does."""
     if _searches_sequence(line):
-        return next(each for each in SLOW_CALLS if each.by_text is _searches_sequence)
+        return next(candidate for candidate in SLOW_CALLS if candidate.by_text is _searches_sequence)
     called_rows = (_called_row(callee) for callee in line.callees)
-    shown = next((each for each in called_rows if each is not None), None)
-    told = _told_by_text(line)
+    shown = next((candidate for candidate in called_rows if candidate is not None), None)
+    by_text = _told_by_text(line)
     # What NumPy is called for says more than that it is NumPy.
-    if shown is None or (shown is _ARRAYS and told is not None and _before(told, shown)):
-        return told
+    if shown is None or (shown is _ARRAYS and by_text is not None and _before(by_text, shown)):
+        return by_text
     return shown
 
 
 def _called_row(callee: str) -> SlowCall | None:
-    return next((each for each in SLOW_CALLS if each.functions is not None and each.functions.search(callee)), None)
+    return next(
+        (
+            candidate
+            for candidate in SLOW_CALLS
+            if candidate.functions is not None and candidate.functions.search(callee)
+        ),
+        None,
+    )
 
 
 def _before(row: SlowCall, other: SlowCall) -> bool:
@@ -861,8 +868,12 @@ def _before(row: SlowCall, other: SlowCall) -> bool:
 
 def _told_by_text(line: HotLine) -> SlowCall | None:
     runs_ops = line.ops_us > _LITTLE_IN_OPS * line.us
-    texts = (each for each in SLOW_CALLS if each.by_text is not None and not (each.without_ops and runs_ops))
-    return next((each for each in texts if each.by_text is not None and each.by_text(line)), None)
+    texts = (
+        candidate
+        for candidate in SLOW_CALLS
+        if candidate.by_text is not None and not (candidate.without_ops and runs_ops)
+    )
+    return next((candidate for candidate in texts if candidate.by_text is not None and candidate.by_text(line)), None)
 
 
 @remembered
@@ -872,7 +883,7 @@ def _matched(evidence: Evidence) -> _KnownLines | None:
     Or those nearly as slow.
     """
     lines = [(cause, line) for cause in _causes(evidence) for line in hot_lines(evidence, cause)]
-    lines.sort(key=lambda each: -each[1].us)
+    lines.sort(key=lambda pair: -pair[1].us)
     for cause, line in lines:
         if line.us < max(_NEAR * lines[0][1].us, _LEAST * evidence.step_us):
             return None
@@ -920,24 +931,27 @@ def slow_call(evidence: Evidence) -> Draft | None:
     It is in the step or in its loader, and a known call or pattern. Gain: the time of that line, from a part of it that
     the row of the table tells.
     """
-    found = _matched(evidence)
-    if found is None:
+    slow = _matched(evidence)
+    if slow is None:
         return None
-    line, call = found.lines[0], found.call
+    line, call = slow.lines[0], slow.call
     words = {
         "at": line.where(),
         "place": line.place(),
-        "often": "for each sample" if found.cause == "input" else "in each step",
+        "often": "for each sample" if slow.cause == "input" else "in each step",
         "searched": "" if line.searched is None else line.searched.words(),
         "given": given_function(line),
     }
-    us, sampled = math.fsum(each.us for each in found.lines), line.sampled()
+    us, sampled = math.fsum(match.us for match in slow.lines), line.sampled()
     folds = {fold.name for fold in evidence.analysis.lines}
     return Draft(
         slug="slow-call",
         title=call.title.format(**words),
         evidence=(
-            *(f"{each.source} takes {format_per_step(evidence, each.us)}{each.quoted()}" for each in found.lines[:3]),
+            *(
+                f"{match.source} takes {format_per_step(evidence, match.us)}{match.quoted()}"
+                for match in slow.lines[:3]
+            ),
             *(() if sampled is None else (sampled,)),
             *(() if line.searched is None else (f"{line.searched.words()}, seen once while the program ran",)),
             *((f"most of it is in {line.callees[0]}",) if line.callees else ()),
@@ -945,9 +959,9 @@ def slow_call(evidence: Evidence) -> Draft | None:
         advice=call.advice.format(**words),
         code=call.code,
         gain_us=Interval(call.least * us, us),
-        claims=claims_of(evidence, f"overhead.{found.cause}", most_us=us),
+        claims=claims_of(evidence, f"overhead.{slow.cause}", most_us=us),
         removes=True,
-        lines=tuple(dict.fromkeys(name for each in found.lines for name in each.named if name in folds)),
+        lines=tuple(dict.fromkeys(name for match in slow.lines for name in match.named if name in folds)),
         comes_first=evidence.share_of_step(us) >= _FIRST,
     )
 
@@ -966,7 +980,7 @@ def without_general(drafts: Sequence[Draft]) -> list[Draft]:
 
     The other explains half or more of their time.
     """
-    most_us = {each.slug: each.gain_us.high for each in drafts if each.gain_us is not None}
+    most_us = {one.slug: one.gain_us.high for one in drafts if one.gain_us is not None}
     return [
         draft
         for draft in drafts

@@ -123,8 +123,8 @@ def _grows_with_batch(evidence: Evidence) -> bool:
     and lines of Python take twice as long for twice the samples: a loss of nested loops was promised 1.32 to 2.10 times
     as many samples per second, and gave 0.58.
     """
-    found = (rule(evidence) for rule in (python_line, tensor_by_tensor, looped_op, logged_parameters))
-    if any(draft is not None for draft in found):
+    drafts = (rule(evidence) for rule in (python_line, tensor_by_tensor, looped_op, logged_parameters))
+    if any(draft is not None for draft in drafts):
         return True
     phases = {phase.name: phase.share for phase in evidence.analysis.phases}
     waits = evidence.share_of_step(evidence.account_us("overhead.input"))

@@ -84,8 +84,8 @@ def sparse_product(evidence: Evidence) -> Draft | None:
     is_mine = issued_by(evidence, work, rows) & work.family("matmul")
     dense_us = float(np.nansum(np.fmax(work.roof("compute_us"), work.roof("memory_us"))[is_mine]))
     dense_us *= work.scale / evidence.steps
-    known = bool(is_mine.any()) and dense_us > 0
-    dense = (dense_us / _DENSE_AT_BEST, dense_us / _DENSE_REACHES) if known else (np.inf, np.inf)
+    has_dense = bool(is_mine.any()) and dense_us > 0
+    dense = (dense_us / _DENSE_AT_BEST, dense_us / _DENSE_REACHES) if has_dense else (np.inf, np.inf)
     # Gradients of a sparse matrix take more than its product, in any layout.
     records = bool(autograd_records(evidence, np.array(call.rows, dtype=np.int64)).any())
     has_csr = evidence.is_host_only and not call.is_compressed and not records
@@ -104,7 +104,11 @@ def sparse_product(evidence: Evidence) -> Draft | None:
             f"({'compressed: CSR, CSC or BSR' if call.is_compressed else 'coordinates: COO'}), "
             f"most time {at_source(line)}: " + " by ".join("x".join(map(str, size)) for size in call.sizes[:2]),
             f"that takes {format_per_step(evidence, removal.us)}"
-            + (f"; dense products of these sizes need {format_us(dense[0])} to {format_us(dense[1])}" if known else ""),
+            + (
+                f"; dense products of these sizes need {format_us(dense[0])} to {format_us(dense[1])}"
+                if has_dense
+                else ""
+            ),
             *work.describe(issued_by(evidence, work, rows)),
         ),
         advice=_advice(at_source(line), call, is_dense=pays_dense, has_csr=has_csr),

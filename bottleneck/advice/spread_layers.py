@@ -94,7 +94,7 @@ def _input_of(work: KernelWork, name: str, signature: int) -> tuple[Size, Size, 
     if len(sizes) < 2 or len(sizes[0]) < 2:
         return None
     if "conv" in name:
-        is_pointwise = all(each == 1 for each in sizes[1][2:])
+        is_pointwise = all(length == 1 for length in sizes[1][2:])
         return (sizes[0], sizes[1], 1) if is_pointwise and len(sizes[1]) > 2 else None
     return (sizes[0], sizes[1], len(sizes[0]) - 1) if len(sizes[1]) == 2 else None
 
@@ -122,7 +122,7 @@ def _makes(work: KernelWork, name: str, signature: int, source: Size, size: Size
     if result := work.text_column("result", signature):
         return is_size(list(result)) and math.prod(result) == math.prod(size)  # type: ignore[arg-type]
     if "index" in name or "gather" in name:
-        return any(math.prod(each) * source[-1] == math.prod(size) for each in work.tensors_of(signature)[1:])
+        return any(math.prod(size_) * source[-1] == math.prod(size) for size_ in work.tensors_of(signature)[1:])
     return math.prod(size) % math.prod(source) == 0
 
 
@@ -133,28 +133,28 @@ def _joined(evidence: Evidence, calls: Sequence[tuple[int, str, int]], at: int) 
     """
     work, signature = work_of(evidence), calls[at][2]
     parts, strides = (next(iter(work.text_column(name, signature)), None) for name in ("dims", "strides"))
-    if not isinstance(parts, list) or len(parts) < 2 or not all(is_size(each) and len(each) > 1 for each in parts):
+    if not isinstance(parts, list) or len(parts) < 2 or not all(is_size(part) and len(part) > 1 for part in parts):
         return None
     rank = len(parts[0])
-    differs = [axis for axis in range(rank) if len({tuple(each)[axis : axis + 1] for each in parts}) > 1]
-    text = "".join(str(each) for each in work.text_column("concrete", signature)[1:2])
+    differs = [axis for axis in range(rank) if len({tuple(part)[axis : axis + 1] for part in parts}) > 1]
+    text = "".join(str(part) for part in work.text_column("concrete", signature)[1:2])
     axis = (int(text) if re.fullmatch(r"-?\d{1,2}", text) else rank - 1) % rank
     if differs not in ([], [axis]):
         return None
-    width = sum(each[axis] for each in parts)
-    known = strides if isinstance(strides, list) and len(strides) == len(parts) else [None] * len(parts)
+    width = sum(part[axis] for part in parts)
+    given = strides if isinstance(strides, list) and len(strides) == len(parts) else [None] * len(parts)
     spread, times = 0, 0.0
-    for each, stride in zip(parts, known, strict=True):
-        mine = max(_copies(each, stride), _times_of(work, calls[:at], tuple(each), axis))
+    for part, stride in zip(parts, given, strict=True):
+        mine = max(_copies(part, stride), _times_of(work, calls[:at], tuple(part), axis))
         if mine >= _TIMES:
-            spread, times = spread + each[axis], max(times, mine) if not times else min(times, mine)
+            spread, times = spread + part[axis], max(times, mine) if not times else min(times, mine)
     size = (*parts[0][:axis], width, *parts[0][axis + 1 :])
     return (spread / width, times, size) if spread else None
 
 
 def _added(work: KernelWork, signature: int) -> tuple[float, float, Size] | None:
     """The same for the sum of two tensors that were broadcast against each other."""
-    sizes = [each for each in work.tensors_of(signature)[:2] if len(each) > 1]
+    sizes = [shape for shape in work.tensors_of(signature)[:2] if len(shape) > 1]
     strides = work.text_column("strides", signature)[:2]
     if len(sizes) < 2:
         return None
@@ -175,9 +175,9 @@ def _repeated(work: KernelWork, name: str, signature: int) -> tuple[float, float
     if len(size) < 2:
         return None
     if _COPIES.search(name):
-        times = max((_copies(list(size), each) for each in work.text_column("strides", signature)[:1]), default=1.0)
+        times = max((_copies(list(size), text_) for text_ in work.text_column("strides", signature)[:1]), default=1.0)
         return (1.0, times, size) if times >= _TIMES else None
-    counts = re.findall(r"\d{1,6}", " ".join(str(each) for each in work.text_column("concrete", signature)[1:2]))
+    counts = re.findall(r"\d{1,6}", " ".join(str(text_) for text_ in work.text_column("concrete", signature)[1:2]))
     by = math.prod(map(int, counts))
     return (1.0, float(by), (by * math.prod(size[:-1]), size[-1])) if by >= _TIMES else None
 
@@ -193,9 +193,9 @@ def _layer_after(
     for row, name, signature in calls[at + 1 : at + 2 + _MOST_BETWEEN]:
         if _VIEWS.search(name):
             continue
-        if not _LAYER.search(name) or (found := _input_of(work, name, signature)) is None:
+        if not _LAYER.search(name) or (layer := _input_of(work, name, signature)) is None:
             return None
-        taken, weight, axis = found
+        taken, weight, axis = layer
         if math.prod(taken) != math.prod(size) or taken[axis] not in size:
             return None
         out = weight[1] if name in ("aten::matmul", "aten::mm", "aten::addmm") else weight[0]
@@ -205,13 +205,13 @@ def _layer_after(
 
 def _spread_layers(evidence: Evidence) -> list[_SpreadLayer]:
     calls, work = _calls(evidence), work_of(evidence)
-    found = []
+    layers = []
     for at, (row, name, signature) in enumerate(calls):
         kind, made = _spread_by(evidence, calls, at)
         if made is not None and math.prod(made[2]) >= _LEAST_NUMBERS:
             after = _layer_after(evidence, calls, at, made[2])
             if after is not None:
-                found.append(_SpreadLayer(after[0], row, kind, made[0], made[1], made[2], after[1]))
+                layers.append(_SpreadLayer(after[0], row, kind, made[0], made[1], made[2], after[1]))
         if kind:
             continue
         layer = _input_of(work, name, signature) if _LAYER.search(name) else None
@@ -219,11 +219,11 @@ def _spread_layers(evidence: Evidence) -> list[_SpreadLayer]:
             continue
         at_input = 1 if name == "aten::addmm" else 0
         stride = work.text_column("strides", signature)[at_input : at_input + 1]
-        times = max((_copies(list(layer[0]), each) for each in stride), default=1.0)
+        times = max((_copies(list(layer[0]), steps) for steps in stride), default=1.0)
         if times >= _TIMES:
             numbers = math.prod(layer[0]) / layer[0][layer[2]] * layer[1][0]
-            found.append(_SpreadLayer(row, None, "repeated", 1.0, times, layer[0], numbers))
-    return found
+            layers.append(_SpreadLayer(row, None, "repeated", 1.0, times, layer[0], numbers))
+    return layers
 
 
 def _that_follow(evidence: Evidence, calls: Sequence[tuple[int, str, int]], layer: int, size: Size) -> list[int]:
@@ -233,13 +233,13 @@ def _that_follow(evidence: Evidence, calls: Sequence[tuple[int, str, int]], laye
     """
     work, rows = work_of(evidence), math.prod(size[:-1])
     at = next(place for place, call in enumerate(calls) if call[0] == layer)
-    found = []
+    following = []
     for row, name, signature in calls[at + 1 :]:
         taken = next(iter(work.tensors_of(signature)), ())
         if not _BY_ROW.search(name) or len(taken) < 2 or math.prod(taken) != rows * taken[-1]:
             break
-        found.append(row)
-    return found
+        following.append(row)
+    return following
 
 
 def _spread_by(
@@ -291,11 +291,11 @@ def spread_layer(evidence: Evidence) -> Draft | None:
     Or each part of its rows: they were spread first. Gain: the time of what joins or adds them, and of the spread part
     of the layer, with their backward nodes, less three passes over the result; from half of it.
     """
-    found = _spread_layers(evidence)
-    if not found:
+    candidates = _spread_layers(evidence)
+    if not candidates:
         return None
-    first = max(found, key=lambda one: math.prod(one.size) * one.result_numbers)
-    mine = [one for one in found if one.kind == first.kind]
+    first = max(candidates, key=lambda one: math.prod(one.size) * one.result_numbers)
+    mine = [one for one in candidates if one.kind == first.kind]
     calls = _calls(evidence)
     layers = [one.layer for one in mine]
     if first.kind == "repeated":

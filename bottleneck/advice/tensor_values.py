@@ -49,7 +49,7 @@ def subnormal_numbers(evidence: Evidence) -> Draft | None:
     look = None if evidence.recording is None else evidence.recording.values
     if look is None:
         return _maybe_subnormal(evidence)
-    odd = [each for each in look.odd if each.subnormal_share >= _LEAST_SHARE]
+    odd = [one for one in look.odd if one.subnormal_share >= _LEAST_SHARE]
     if look.flushes or not odd:
         return None
     rows = dict(_arithmetic(evidence))
@@ -59,7 +59,7 @@ def subnormal_numbers(evidence: Evidence) -> Draft | None:
         return None
     beyond = {at: row.us * (1 - (row.explained or 0.0) / _USUAL) for at, row in rows.items()}
     claims = {f"kernel:{at}": us for at, us in beyond.items() if us > 0}
-    tensor = min(odd, key=lambda each: (each.source is None, _ORIGINS.index(each.place), -each.subnormal_share))
+    tensor = min(odd, key=lambda one: (one.source is None, _ORIGINS.index(one.place), -one.subnormal_share))
     return Draft(
         slug="subnormal-numbers",
         title="Subnormal numbers make the processor compute in its slow way",
@@ -91,8 +91,8 @@ def _is_on(row: KernelSummary, odd: Sequence[OddTensor]) -> bool:
     Perhaps transposed or in a batch.
     """
     sizes = list(_sizes_in(_read(row.shapes)))
-    wanted = {tuple(sorted(each.sizes[-2:])) for each in odd if len(each.sizes) > 1}
-    counts = {math.prod(each.sizes) for each in odd}
+    wanted = {tuple(sorted(one.sizes[-2:])) for one in odd if len(one.sizes) > 1}
+    counts = {math.prod(one.sizes) for one in odd}
     return any(math.prod(size) in counts or (len(size) > 1 and tuple(sorted(size[-2:])) in wanted) for size in sizes)
 
 
@@ -107,10 +107,10 @@ def _sizes_in(value: object, depth: int = 0) -> Iterator[list[int]]:
     """The sizes of the tensors of a call, also of those in lists."""
     if not isinstance(value, list) or depth > 3:
         return
-    if value and all(isinstance(each, int) for each in value):
+    if value and all(isinstance(entry, int) for entry in value):
         yield value
-    for each in value:
-        yield from _sizes_in(each, depth + 1)
+    for entry in value:
+        yield from _sizes_in(entry, depth + 1)
 
 
 def _stand_apart(rows: dict[int, KernelSummary], slow: dict[int, KernelSummary], odd: Sequence[OddTensor]) -> bool:
@@ -135,12 +135,12 @@ def _held(odd: Sequence[OddTensor]) -> tuple[str, ...]:
     """
     seen: set[tuple[float, tuple[int, ...]]] = set()
     lines = []
-    for each in odd:
-        if (each.subnormal_share, each.sizes) not in seen:
-            seen.add((each.subnormal_share, each.sizes))
-            sizes = "x".join(map(str, each.sizes))
+    for one in odd:
+        if (one.subnormal_share, one.sizes) not in seen:
+            seen.add((one.subnormal_share, one.sizes))
+            sizes = "x".join(map(str, one.sizes))
             lines.append(
-                f"{each.place} {each.name}{_where(each.source)}: {format_share(each.subnormal_share)} of its numbers "
+                f"{one.place} {one.name}{_where(one.source)}: {format_share(one.subnormal_share)} of its numbers "
                 f"({sizes}) are subnormal, nearer to zero than any normal number"
             )
     return tuple(lines[:_NAMED])
@@ -194,14 +194,14 @@ def nan_parameters(evidence: Evidence) -> Draft | None:
     All that the program computes from them is NaN too.
     """
     look = None if evidence.recording is None else evidence.recording.values
-    odd = [each for each in look.odd if each.place == "parameter" and each.nan_share > 0] if look is not None else []
+    odd = [one for one in look.odd if one.place == "parameter" and one.nan_share > 0] if look is not None else []
     if not odd:
         return None
     return Draft(
         slug="nan-parameters",
         title="Parameters hold NaN: the program computes nothing of use",
         evidence=tuple(
-            f"parameter {each.name}: {format_share(each.nan_share)} of its numbers are NaN" for each in odd[:_NAMED]
+            f"parameter {one.name}: {format_share(one.nan_share)} of its numbers are NaN" for one in odd[:_NAMED]
         ),
         advice="Find the step in which the loss becomes NaN before making anything faster.",
         code="with torch.autograd.set_detect_anomaly(True):  # for that search only\n    loss.backward()",
@@ -265,8 +265,8 @@ def _backward_of(evidence: Evidence, spare: SpareGradients) -> Integers:
 
     def is_spare(module: str) -> bool:
         parts = module.split(".")
-        known = [path for part in parts if (path := paths.get(part)) is not None]
-        return any(_lies_in(path, spare.modules) for path in known) or bool(set(parts) & set(spare.calls))
+        module_paths = [path for part in parts if (path := paths.get(part)) is not None]
+        return any(_lies_in(path, spare.modules) for path in module_paths) or bool(set(parts) & set(spare.calls))
 
     is_backward = ops["is_autograd"].to_numpy()
     mask = is_backward & (ops["depth"] == 0).to_numpy() & ops_in_window(evidence)

@@ -52,7 +52,7 @@ def strided_access(evidence: Evidence) -> Draft | None:
     slow = (work.roof("explained") < REGIMES["below_roof"].least) & (work.roof("bytes_low") >= _LARGE_BYTES)
     slow &= work.bound("memory") & ~work.family(*_SCATTERED) & ~work.op_like(_COMPILED)
     rows = slow & work.has_reason("strided")
-    rows |= work.calls_that(slow, lambda each: _mixed(work, each))
+    rows |= work.calls_that(slow, lambda signature: _mixed(work, signature))
     if work.share(rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, work.us - work.memory_us() / _REACHED, 0.0).clip(0.0)
@@ -83,14 +83,14 @@ def _mixed(work: KernelWork, signature: int) -> bool:
     for sizes, strides in pairs:
         if not isinstance(strides, list) or len(strides) != len(sizes) or math.prod(map(float, sizes or [0])) < 2**16:
             continue
-        kept = [(step, at) for at, (size, step) in enumerate(zip(sizes, strides, strict=True)) if size > 1]
-        if any(type(step) is not int for step, _ in kept):
+        ordered = [(step, at) for at, (size, step) in enumerate(zip(sizes, strides, strict=True)) if size > 1]
+        if any(type(step) is not int for step, _ in ordered):
             return False
-        if min(kept)[0] == 0:  # expanded: few numbers, read many times
+        if min(ordered)[0] == 0:  # expanded: few numbers, read many times
             continue
-        if min(kept)[0] > 1:
+        if min(ordered)[0] > 1:
             return True
-        orders.add(tuple(at for _, at in sorted(kept)))
+        orders.add(tuple(at for _, at in sorted(ordered)))
     return len(orders) > 1
 
 
@@ -113,7 +113,7 @@ def needless_copies(evidence: Evidence) -> Draft | None:
     work = work_of(evidence)
     rows = work.op_like(_COPY) & work.in_model & ~copies_on_purpose(evidence)
     rows &= ~work.op_like(_ADDS_TO_BIAS, above=True)
-    casts = work.calls_that(rows, lambda each: _casts(work, each))
+    casts = work.calls_that(rows, lambda signature: _casts(work, signature))
     # Few bytes that take long were waited for, not moved.
     rows &= ~(work.roof("bytes_low") < _FEW_BYTES)
     if is_listed_alone(evidence) and not casts.any():
@@ -159,8 +159,8 @@ def needless_copies(evidence: Evidence) -> Draft | None:
 
 
 def _casts(work: KernelWork, signature: int) -> bool:
-    types = [each for each in work.text_column("types", signature) if isinstance(each, str)]
-    tensors = [each for each in types if each not in {"", "Scalar", "ScalarList", "TensorList"}]
+    types = [kind for kind in work.text_column("types", signature) if isinstance(kind, str)]
+    tensors = [kind for kind in types if kind not in {"", "Scalar", "ScalarList", "TensorList"}]
     return len(set(tensors[:2])) > 1
 
 
@@ -274,14 +274,14 @@ def dense_embedding_gradients(evidence: Evidence) -> Draft | None:
     less = np.where(others, work.us * saved[work.signature], 0.0)
     if float(less.sum()) < _LEAST_SHARE * evidence.step_us:
         return None
-    (rows, width), kept = min(tables.items(), key=lambda item: item[1])
+    (rows, width), read_part = min(tables.items(), key=lambda item: item[1])
     names = optimizer_names(evidence)
     gain, freed_us = work.gain(_LEAST_REMOVED * less, less), _freeing_us(evidence)
     return Draft(
         slug="dense-embedding-gradients",
         title="An embedding's gradient is as large as its table",
         evidence=(
-            f"{counted(len(tables), 'size')} of tables; of {rows}x{width} a lookup reads {format_share(kept)} of "
+            f"{counted(len(tables), 'size')} of tables; of {rows}x{width} a lookup reads {format_share(read_part)} of "
             "the rows",
             *work.describe(less > 0),
             *work.critical_path_note(less),
@@ -318,17 +318,17 @@ def _sparse_tables(work: KernelWork) -> dict[tuple[int, ...], float]:
     evidence = work.evidence
     calls = as_integers(evidence.linked.ops["signature"])
     products = np.unique(work.signature[work.family("matmul")]).tolist()
-    weights = {tuple(sorted(size)) for each in products for size in work.sizes_of(each)}
+    weights = {tuple(sorted(size)) for product in products for size in work.sizes_of(product)}
     parts: dict[tuple[int, ...], list[float]] = {}
     for lookup, backward in _DENSE_BACKWARD.items():
         rows = rows_of_ops(evidence, [lookup] if backward in evidence.op_sums else [])
         for signature, count in zip(
-            *(each.tolist() for each in np.unique(calls[rows], return_counts=True)), strict=True
+            *(product.tolist() for product in np.unique(calls[rows], return_counts=True)), strict=True
         ):
             table, indices, *_ = (*work.sizes_of(signature), (), ())
             if len(table) == 2 and tuple(sorted(table)) not in weights:
                 parts.setdefault(table, []).extend([math.prod(map(float, indices)) / max(table[0], 1)] * count)
-    means = {table: float(np.mean(each)) for table, each in parts.items()}
+    means = {table: float(np.mean(product)) for table, product in parts.items()}
     return {table: mean for table, mean in means.items() if mean <= _FEW_ROWS}
 
 
@@ -337,7 +337,7 @@ def _part_of_tables(dims: tuple[object, ...], tables: Mapping[tuple[int, ...], f
 
     Over all of its tensors; the rows are of tables.
     """
-    sizes = [tuple(size) for each in dims if isinstance(each, list) for size in _tensors_in(each)]
+    sizes = [tuple(size) for argument in dims if isinstance(argument, list) for size in _tensors_in(argument)]
     counts = [math.prod(map(float, size)) for size in sizes]
     unread = math.fsum(count * (1 - tables[size]) for size, count in zip(sizes, counts, strict=True) if size in tables)
     return unread / math.fsum(counts) if unread else 0.0
@@ -348,7 +348,7 @@ def _tensors_in(argument: list[object]) -> list[list[int]]:
 
     None for other arguments.
     """
-    nested = argument if all(isinstance(each, list) for each in argument) else [argument]
+    nested = argument if all(isinstance(entry, list) for entry in argument) else [argument]
     return [size for size in nested if size and is_size(size)]
 
 
@@ -414,7 +414,7 @@ def results_apart(evidence: Evidence) -> Draft | None:
     """
     work = work_of(evidence)
     rows = work.op_like(_MAY_OVERWRITE) & work.family("pointwise")
-    rows &= ~work.calls_that(rows, lambda each: _given(work, each))
+    rows &= ~work.calls_that(rows, lambda signature: _given(work, signature))
     written = work.elements(rows) * 4.0
     if evidence.is_host_only:
         return _fresh_results(work, rows & (written >= FRESH_FROM_BYTES), np.nan_to_num(written))
@@ -521,7 +521,7 @@ def _rates(work: KernelWork, rows: Flags) -> tuple[Floats, Floats]:
     Both are medians; NaN elsewhere.
     """
     kernels, ops = work.evidence.linked.kernels, work.evidence.linked.ops
-    found = pd.DataFrame(
+    runs_table = pd.DataFrame(
         {
             "name": ops["name"].cat.codes.to_numpy()[work.op[rows]],
             "call": work.signature[rows],
@@ -530,8 +530,8 @@ def _rates(work: KernelWork, rows: Flags) -> tuple[Floats, Floats]:
             "in_place": work.op_like(IN_PLACE)[rows],
         }
     )
-    each = found.groupby(["name", "call"])
-    calls = each.agg({"us": "median", "bytes": "first", "in_place": "first"}).reset_index()
+    by_call = runs_table.groupby(["name", "call"])
+    calls = by_call.agg({"us": "median", "bytes": "first", "in_place": "first"}).reset_index()
     name, moved, in_place = (calls[column].to_numpy() for column in ("name", "bytes", "in_place"))
     rate = moved / np.maximum(calls["us"].to_numpy(), 1e-3) * 1e6
     usual = np.full(rate.size, np.nan)
@@ -541,7 +541,7 @@ def _rates(work: KernelWork, rows: Flags) -> tuple[Floats, Floats]:
         if others.any():
             usual[one] = np.median(rate[others])
     rates, usuals = np.full((2, work.row.size), np.nan)
-    call = each.ngroup().to_numpy()
+    call = by_call.ngroup().to_numpy()
     rates[rows], usuals[rows] = rate[call], usual[call]
     return rates, usuals
 

@@ -94,7 +94,7 @@ def copies_to_device(evidence: Evidence) -> DeviceCopies:
     rows = np.flatnonzero(is_copy & (kernels["copy_way"] == "to_device").to_numpy())
     moved = kernels["bytes"].to_numpy(dtype=np.float64, na_value=np.nan)[rows]
     moved = np.where(moved > 0, moved, np.nan)
-    pageable, pinned = ((kernels["host_memory"] == each).to_numpy()[rows] for each in ("pageable", "pinned"))
+    pageable, pinned = ((kernels["host_memory"] == kind).to_numpy()[rows] for kind in ("pageable", "pinned"))
     made, makers = _made_on_host(evidence, rows, moved)
     return DeviceCopies(
         rows=rows,
@@ -179,8 +179,10 @@ def _made_on_host(evidence: Evidence, rows: Integers, moved: Floats) -> tuple[Fl
         top, parent, np.append(ops["depth"].to_numpy(), -1), ops["thread"].cat.codes.to_numpy().astype(np.int64)
     )
     follows = copying[top] & making[before]
-    found = np.flatnonzero(follows)
-    follows[found] = [_may_be(evidence, *pair) for pair in zip(before[found].tolist(), moved[found], strict=True)]
+    following = np.flatnonzero(follows)
+    follows[following] = [
+        _may_be(evidence, *pair) for pair in zip(before[following].tolist(), moved[following], strict=True)
+    ]
     return follows, before[follows]
 
 

@@ -68,7 +68,7 @@ class _UsingCall(Struct, frozen=True):
         Counted from the front; null where it is not told.
         """
         rank = len(self.sizes[0]) if self.sizes else 0
-        number = next((int(each) for each in self.concrete[1:2] if _WHOLE_NUMBER.match(each)), None)
+        number = next((int(text) for text in self.concrete[1:2] if _WHOLE_NUMBER.match(text)), None)
         return None if number is None or not -rank <= number < rank else number % rank
 
 
@@ -108,10 +108,10 @@ def unused_results(evidence: Evidence) -> tuple[Unused, ...]:
     ops, top = evidence.linked.ops, top_rows(evidence)
     top = top[~outermost_spans(evidence, OPTIMIZER_STEP).hold(ops["ts_us"].to_numpy()[top])]
     table = ops.iloc[top][["thread", "step"]].assign(row=top)
-    found: list[Unused] = []
+    unused: list[Unused] = []
     for _, group in table.groupby(["thread", "step"], observed=True, sort=False):
-        found += _unused_in(_calls_of(evidence, group["row"].tolist()))
-    return tuple(found)
+        unused += _unused_in(_calls_of(evidence, group["row"].tolist()))
+    return tuple(unused)
 
 
 def _calls_of(evidence: Evidence, rows: Sequence[int]) -> list[_UsingCall]:
@@ -120,7 +120,7 @@ def _calls_of(evidence: Evidence, rows: Sequence[int]) -> list[_UsingCall]:
     families = evidence.costs["family"].astype(object).tolist()
     calls = []
     for row, name, source, number in zip(rows, *columns, as_integers(ops["signature"]).tolist(), strict=True):
-        concrete = [str(each) for each in work.text_column("concrete", number)]
+        concrete = [str(text) for text in work.text_column("concrete", number)]
         is_pointwise = number >= 0 and families[number] == "pointwise"
         calls.append(_UsingCall(row, str(name), source, work.tensors_of(number), concrete, is_pointwise))
     return calls
@@ -128,11 +128,11 @@ def _calls_of(evidence: Evidence, rows: Sequence[int]) -> list[_UsingCall]:
 
 def _unused_in(calls: Sequence[_UsingCall]) -> list[Unused]:
     """The results of one step of one thread of which parts are read."""
-    found: list[Unused] = []
+    unused: list[Unused] = []
     made: dict[Size, _Made] = {}
 
     def keep(size: Size, one: _Made) -> None:
-        found.extend(_finished(made.pop(size, None), size))
+        unused.extend(_finished(made.pop(size, None), size))
         made[size] = one
 
     for at, call in enumerate(calls):
@@ -152,8 +152,8 @@ def _unused_in(calls: Sequence[_UsingCall]) -> list[Unused]:
             chain = [*source.rows, call.row] if source is not None and goes_on else [call.row]
             keep(result, _Made(call, chain, []))
     for size, one in made.items():
-        found += _finished(one, size)
-    return found
+        unused += _finished(one, size)
+    return unused
 
 
 def _finished(one: _Made | None, size: Size) -> list[Unused]:
@@ -186,9 +186,9 @@ def _part_taken(call: _UsingCall, after: Sequence[_UsingCall]) -> float | None:
     if call.name in _DIAGONALS:
         return min(size[-2:]) / math.prod(size[-2:]) if len(size) >= 2 else None
     if call.name == "aten::index":
-        shorter = (each for later in after for each in later.sizes if len(each) >= 2 and each[1:] == size[1:])
-        kept = next(shorter, None)
-        return None if kept is None or kept[0] >= size[0] else kept[0] / size[0]
+        shorter = (shape for later in after for shape in later.sizes if len(shape) >= 2 and shape[1:] == size[1:])
+        taken = next(shorter, None)
+        return None if taken is None or taken[0] >= size[0] else taken[0] / size[0]
     return None if axis is None or not size[axis] else _part_along(call, size[axis])
 
 
@@ -198,7 +198,7 @@ def _part_along(call: _UsingCall, length: int) -> float | None:
         return 1 / length
     if call.name == "aten::index_select":
         return math.prod(call.sizes[1]) / length if len(call.sizes) > 1 else None
-    numbers = [int(each) if _WHOLE_NUMBER.match(each) else None for each in call.concrete[2:5]]
+    numbers = [int(text) if _WHOLE_NUMBER.match(text) else None for text in call.concrete[2:5]]
     start, end, step = (*numbers, None, None, None)[:3]
     if call.name == "aten::narrow":
         return None if end is None else end / length
@@ -216,7 +216,7 @@ def _makes_on_line(before: _UsingCall, call: _UsingCall) -> bool:
     if before.name in _named("index", "index_select"):
         return len(size) >= 1 and size[1:] == given[0][1:]
     if before.name in _named("cat", "stack"):
-        return math.prod(size) == sum(math.prod(each) for each in given)
+        return math.prod(size) == sum(math.prod(shape) for shape in given)
     return math.prod(size) >= math.prod(given[0])
 
 
@@ -249,12 +249,12 @@ def unused_result(evidence: Evidence) -> Draft | None:
     Or copies more. Gain: the time of the op, of those that it alone reads, and of their backward nodes, less the part
     that is used; from 90 % of it. A sort of which few values are taken gains from 40 %.
     """
-    found, ops = unused_results(evidence), evidence.linked.ops
-    if not found:
+    unused, ops = unused_results(evidence), evidence.linked.ops
+    if not unused:
         return None
     source = ops["source"].astype(object)
     by_line: dict[object, list[Unused]] = {}
-    for one in found:
+    for one in unused:
         by_line.setdefault(source.iloc[one.takes[0]], []).append(one)
     us = ops["dur_us"].to_numpy()
     line, mine = max(by_line.items(), key=lambda item: sum(us[list(one.rows)].sum() for one in item[1]))
@@ -263,8 +263,8 @@ def unused_result(evidence: Evidence) -> Draft | None:
     rows = [*forward, *backward_of(evidence, [*forward, *(row for one in mine for row in one.takes)])]
     removal, work = removal_of(evidence, rows), work_of(evidence)
     is_sort = largest.name in _SORTS
-    kept = max(largest.used, _SELECTS) if is_sort else largest.used
-    gain = Interval((_OF_SORT if is_sort else 1 - kept) * removal.gain.low, (1 - kept) * removal.gain.high)
+    used = max(largest.used, _SELECTS) if is_sort else largest.used
+    gain = Interval((_OF_SORT if is_sort else 1 - used) * removal.gain.low, (1 - used) * removal.gain.high)
     if evidence.share_of_step(gain.high) < LEAST_SHARE or not isinstance(line, str):
         return None
     made_at = main_source(evidence, largest.rows)
@@ -281,7 +281,7 @@ def unused_result(evidence: Evidence) -> Draft | None:
         advice=_advice(largest, line, is_diagonal=_takes_diagonal(evidence, largest)),
         code=_code(largest),
         gain_us=gain,
-        claims={name: (1 - kept) * us for name, us in removal.claims.items()},
+        claims={name: (1 - used) * us for name, us in removal.claims.items()},
         removes=True,
         confidence="high" if made_at == line else "medium",
     )

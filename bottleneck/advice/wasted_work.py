@@ -55,15 +55,15 @@ def no_kv_cache(evidence: Evidence) -> Draft | None:
     products = np.flatnonzero(work.family("matmul"))
     if has_backward_pass(evidence) or not products.size:
         return None
-    found = [growth for growth in _growths(work, products) if growth is not None]
-    if not found:
+    growing = [growth for growth in _growths(work, products) if growth is not None]
+    if not growing:
         return None
-    places = np.concatenate([growth.places for growth in found])
+    places = np.concatenate([growth.places for growth in growing])
     if work.us[places].sum() < _LEAST_SHARE * work.us[products].sum():
         return None
     # Most layers grow by the same number of rows: the batch.
-    per_call = float(np.median([growth.per_call for growth in found]))
-    rows = np.concatenate([growth.rows for growth in found])
+    per_call = float(np.median([growth.per_call for growth in growing]))
+    rows = np.concatenate([growth.rows for growth in growing])
     tokens = rows / per_call
     less_us = _less_us(work, places, rows, per_call)
     whole_us, weights_us = float(less_us.sum()), _weights_us(work, places)
@@ -104,7 +104,7 @@ def _growths(work: KernelWork, products: Integers) -> list[_Growth | None]:
     """
     at_us = work.evidence.linked.kernels["ts_us"].to_numpy()[work.row[products]]
     groups: dict[tuple[int, ...], list[tuple[float, int, int]]] = {}
-    shapes = {each: _rows_and_weight(work, each) for each in np.unique(work.signature[products]).tolist()}
+    shapes = {code: _rows_and_weight(work, code) for code in np.unique(work.signature[products]).tolist()}
     for place, start, signature in zip(
         products.tolist(), at_us.tolist(), work.signature[products].tolist(), strict=True
     ):
@@ -147,15 +147,22 @@ def _less_us(work: KernelWork, places: Integers, rows: Floats, per_call: float) 
     """
     at_us = work.evidence.linked.kernels["ts_us"].to_numpy()[work.row]
     order = np.argsort(at_us[places], kind="stable")
-    known, now = at_us[places][order], rows[order]
-    current = now[np.clip(np.searchsorted(known, at_us, side="right") - 1, 0, None)]
-    later = now[np.clip(np.searchsorted(known, at_us, side="left"), None, now.size - 1)]
-    sizes = {each: _numbers(work, each) for each in np.unique(work.signature).tolist()}
+    instants, now = at_us[places][order], rows[order]
+    current = now[np.clip(np.searchsorted(instants, at_us, side="right") - 1, 0, None)]
+    later = now[np.clip(np.searchsorted(instants, at_us, side="left"), None, now.size - 1)]
+    sizes = {candidate: _numbers(work, candidate) for candidate in np.unique(work.signature).tolist()}
     less = np.zeros(work.us.size)
     for place, (signature, before, after) in enumerate(
         zip(work.signature.tolist(), current.tolist(), later.tolist(), strict=True)
     ):
-        length = next((each for each in (before, after) if sizes[signature] & {int(each), int(each / per_call)}), None)
+        length = next(
+            (
+                candidate
+                for candidate in (before, after)
+                if sizes[signature] & {int(candidate), int(candidate / per_call)}
+            ),
+            None,
+        )
         if length is not None:
             less[place] = work.us[place] * (1 - per_call / length)
     return less
@@ -212,12 +219,12 @@ def growing_join(evidence: Evidence) -> GrowingJoin | None:
     joins = np.flatnonzero(work.op_like(_JOINS) & (work.signature >= 0))
     kernels = evidence.linked.kernels.iloc[work.row[joins]]
     source, step = kernels["source"].cat.codes.to_numpy(), kernels["step"].to_numpy(dtype=np.int64, na_value=-1)
-    found = [
+    several = [
         join
-        for each in np.unique(source[source >= 0]).tolist()
-        if (join := _join_of(work, joins[source == each], step[source == each])) is not None
+        for code in np.unique(source[source >= 0]).tolist()
+        if (join := _join_of(work, joins[source == code], step[source == code])) is not None
     ]
-    return max(found, key=lambda join: work.us_of(join.rows), default=None)
+    return max(several, key=lambda join: work.us_of(join.rows), default=None)
 
 
 def _join_of(work: KernelWork, places: Integers, steps: Integers) -> GrowingJoin | None:
@@ -232,7 +239,7 @@ def _join_of(work: KernelWork, places: Integers, steps: Integers) -> GrowingJoin
     less_us, total, added = np.zeros(work.us.size), 0.0, 0.0
     for calls in by_step.T:
         parts = [_parts_of(work, int(work.signature[place])) for place in calls.tolist()]
-        sums = np.array([math.fsum(each) for each in parts])
+        sums = np.array([math.fsum(row) for row in parts])
         if not _grow(parts, sums):
             continue
         new = float(sums[1] - sums[0])
@@ -319,13 +326,13 @@ def padding_not_known(evidence: Evidence) -> Draft | None:
         for signature in np.unique(_embedded(evidence)).tolist()
         if len(sizes := work.sizes_of(signature)) > 1 and len(sizes[1]) == 2
     ]
-    found = [size for size in rows if size[0] >= _ROWS and size[1] >= _COLUMNS]
-    if not found:
+    large = [size for size in rows if size[0] >= _ROWS and size[1] >= _COLUMNS]
+    if not large:
         return None
     return Draft(
         slug="padding-not-known",
         title="A part of the ids may be padding",
-        evidence=(f"embeddings of {found[0][0]} x {found[0][1]} ids; a trace has no values",),
+        evidence=(f"embeddings of {large[0][0]} x {large[0][1]} ids; a trace has no values",),
         advice="See how much of the ids is padding: bottleneck run --inspect-padding.",
         gain_reason="the values of the ids are not recorded",
     )

@@ -66,9 +66,9 @@ def _program_calls(evidence: Evidence) -> pd.DataFrame:
 
 def _sizes_in(dims: object) -> Iterator[Size]:
     """The sizes of an argument: of a tensor, or of those in a list."""
-    for each in dims if isinstance(dims, list) and dims and isinstance(dims[0], list) else [dims]:
-        if is_size(each) and each:
-            yield tuple(each)
+    for entry in dims if isinstance(dims, list) and dims and isinstance(dims[0], list) else [dims]:
+        if is_size(entry) and entry:
+            yield tuple(entry)
 
 
 @remembered
@@ -118,7 +118,7 @@ def _weights(evidence: Evidence) -> _WeightSizes:
 
 def _numbers(text: str) -> Iterator[Size]:
     if text.startswith("["):
-        yield tuple(int(each) for each in re.findall(r"\d{1,12}", text))
+        yield tuple(int(digits) for digits in re.findall(r"\d{1,12}", text))
 
 
 def _weight_of(sizes: Sequence[Size], weights: _WeightSizes) -> Size | None:
@@ -127,10 +127,10 @@ def _weight_of(sizes: Sequence[Size], weights: _WeightSizes) -> Size | None:
     All of its operands have its sizes, those of a part, or none.
     """
     largest = max(sizes, key=math.prod, default=())
-    size = next((each for each in (largest, (*largest[:-2], *largest[:-3:-1])) if each in weights.count), None)
+    size = next((shape for shape in (largest, (*largest[:-2], *largest[:-3:-1])) if shape in weights.count), None)
     if size is None:
         return None
-    fits = all(not each or each in {size, largest} or _is_part(each, largest) for each in sizes)
+    fits = all(not shape or shape in {size, largest} or _is_part(shape, largest) for shape in sizes)
     return size if fits else None
 
 
@@ -149,7 +149,7 @@ def _remade(evidence: Evidence) -> tuple[tuple[int, float, str, float], ...]:
     work, weights, calls = work_of(evidence), _weights(evidence), _program_calls(evidence)
     if not weights.count:
         return ()
-    found = []
+    remade = []
     for _, group in calls.groupby(["name", "source", "signature"], sort=False):
         name, source, signature = (group[column].iloc[0] for column in ("name", "source", "signature"))
         sizes = work.tensors_of(int(signature))
@@ -158,8 +158,8 @@ def _remade(evidence: Evidence) -> tuple[tuple[int, float, str, float], ...]:
             continue
         runs, needed = len(group) / evidence.steps, weights.count[size]
         if runs >= _LEAST_TIMES * needed and (needed or runs >= 1):
-            found += [(row, 1 - needed / runs, str(source), runs) for row in group["row"].tolist()]
-    return tuple(found)
+            remade += [(row, 1 - needed / runs, str(source), runs) for row in group["row"].tolist()]
+    return tuple(remade)
 
 
 def remade_weights(evidence: Evidence) -> Draft | None:
@@ -168,17 +168,17 @@ def remade_weights(evidence: Evidence) -> Draft | None:
     Between two updates, or in each step of inference. Gain: the time of these ops and of their backward nodes, but for
     one run for each weight, from 70 % of it.
     """
-    found = _remade(evidence)
-    if not found:
+    remade = _remade(evidence)
+    if not remade:
         return None
-    forward = [row for row, *_ in found]
+    forward = [row for row, *_ in remade]
     rows = [*forward, *backward_of(evidence, forward)]
     removal, work = removal_of(evidence, rows, certain=_CERTAIN), work_of(evidence)
-    spared = min(part for _, part, *_ in found)
+    spared = min(part for _, part, *_ in remade)
     if evidence.share_of_step(spared * removal.us) < 2 * LEAST_SHARE:
         return None
     line, trains = main_source(evidence, forward), has_backward_pass(evidence)
-    runs = max(times for *_, source, times in found if source == line or line is None)
+    runs = max(times for *_, source, times in remade if source == line or line is None)
     place, count = at_source(line), counted(format_count(runs), "time")
     return Draft(
         slug="remade-weights",
@@ -219,7 +219,7 @@ def _averaged(evidence: Evidence) -> Integers:
     calls = calls[calls["module"].isna() & calls["name"].map(_ARITHMETIC.match).notna()]
     calls = calls[calls["signature"].map(lambda call: _are_parameters(work, call, sizes)).astype(bool)]
     texts = {} if evidence.recording is None else evidence.recording.source_texts
-    calls = calls[~calls["source"].map(lambda each: _NEEDED.search(texts.get(each, "")) is not None).astype(bool)]
+    calls = calls[~calls["source"].map(lambda line: _NEEDED.search(texts.get(line, "")) is not None).astype(bool)]
     loop = tensor_loop(evidence)
     calls = calls[~calls["source"].isin(() if loop is None else loop.lines)]
     if calls.empty:
@@ -248,7 +248,7 @@ def parameter_averages(evidence: Evidence) -> Draft | None:
     removal, work, line = removal_of(evidence, rows), work_of(evidence), main_source(evidence, rows)
     if evidence.share_of_step(removal.us) < _LEAST_AVERAGED:
         return None
-    low, high = (part * each for part, each in zip(_OF_AVERAGES, (removal.gain.low, removal.gain.high), strict=True))
+    low, high = (part * end for part, end in zip(_OF_AVERAGES, (removal.gain.low, removal.gain.high), strict=True))
     return Draft(
         slug="parameter-averages",
         title="All parameters are averaged or copied in every step",

@@ -73,7 +73,7 @@ def whole_tensor_copy(evidence: Evidence) -> Draft | None:
     if not by_line:
         return None
     us = evidence.linked.ops["dur_us"].to_numpy()
-    line, mine = max(by_line.items(), key=lambda each: float(us[[copy.row for copy in each[1]]].sum()))
+    line, mine = max(by_line.items(), key=lambda item: float(us[[copy.row for copy in item[1]]].sum()))
     rows, work = [copy.row for copy in mine], work_of(evidence)
     of_ops = removal_of(evidence, rows, certain=1.0)
     removal = with_python(evidence, of_ops, rows, certain=0.0)
@@ -112,12 +112,12 @@ def whole_copy_rows(evidence: Evidence) -> frozenset[int]:
 @remembered
 def _copies(evidence: Evidence) -> tuple[_WholeCopy, ...]:
     calls = _top_calls(evidence, work_of(evidence))
-    found = []
+    copies = []
     for at, call in enumerate(calls):
         copy = _out_of_place(call) or _by_mask(call) or _into_clone(call, calls[at + 1 : at + 1 + _NEXT])
         if copy is not None:
-            found.append(copy)
-    return tuple(found)
+            copies.append(copy)
+    return tuple(copies)
 
 
 def _top_calls(evidence: Evidence, work: KernelWork) -> list[_TopCall]:
@@ -129,7 +129,7 @@ def _top_calls(evidence: Evidence, work: KernelWork) -> list[_TopCall]:
     for row, name, source, number in zip(
         top.tolist(), names, sources, as_integers(ops["signature"]).tolist(), strict=True
     ):
-        concrete = [str(each) for each in work.text_column("concrete", number)]
+        concrete = [str(text) for text in work.text_column("concrete", number)]
         calls.append(_TopCall(row, str(name), work.tensors_of(number), concrete, texts.get(str(source), "")))
     return calls
 
@@ -139,12 +139,12 @@ def _written(call: _TopCall, size: Size) -> float | None:
 
     By the sizes of what it writes; null where not told.
     """
-    others = [math.prod(each) for each in call.sizes[1:]]
+    others = [math.prod(shape) for shape in call.sizes[1:]]
     if not others or not math.prod(size):
         return None
     most = max(others)
     if "index_fill" in call.name:
-        dim = next((int(each) for each in call.concrete[1:2] if _WHOLE_NUMBER.match(each)), None)
+        dim = next((int(shape) for shape in call.concrete[1:2] if _WHOLE_NUMBER.match(shape)), None)
         if dim is None or not -len(size) <= dim < len(size):
             return None
         most *= math.prod(size) // size[dim]
@@ -152,10 +152,10 @@ def _written(call: _TopCall, size: Size) -> float | None:
 
 
 def _out_of_place(call: _TopCall) -> _WholeCopy | None:
-    found = _WRITES.match(call.name)
-    if found is None or found["place"] or not call.sizes:
+    match = _WRITES.match(call.name)
+    if match is None or match["place"] or not call.sizes:
         return None
-    size, name = call.sizes[0], found["name"]
+    size, name = call.sizes[0], match["name"]
     written = _written(call, size)
     if written is None or written > _MOST_WRITTEN:
         return None
@@ -165,15 +165,15 @@ def _out_of_place(call: _TopCall) -> _WholeCopy | None:
 
 def _by_mask(call: _TopCall) -> _WholeCopy | None:
     """``bank = torch.where(mask[:, None], new, bank)`` and ``bank = bank.masked_fill(mask, 0)``, by rows."""
-    found = _CHOOSES.match(call.name)
-    if found is None or not call.sizes or not _takes_its_target(call.text, found["name"]):
+    match = _CHOOSES.match(call.name)
+    if match is None or not call.sizes or not _takes_its_target(call.text, match["name"]):
         return None
     size = max(call.sizes, key=math.prod)
-    mask = call.sizes[0] if found["name"] == "where" else (call.sizes[1] if len(call.sizes) > 1 else size)
+    mask = call.sizes[0] if match["name"] == "where" else (call.sizes[1] if len(call.sizes) > 1 else size)
     part = math.prod(mask) / max(math.prod(size), 1)
     if part > _MOST_IN_MASK:
         return None
-    return _WholeCopy(call.row, found["name"], size, part, "x[mask] = new[mask] (or masked_fill_)", _SURE_OF_MASK)
+    return _WholeCopy(call.row, match["name"], size, part, "x[mask] = new[mask] (or masked_fill_)", _SURE_OF_MASK)
 
 
 def _takes_its_target(text: str, name: str) -> bool:
@@ -184,7 +184,9 @@ def _takes_its_target(text: str, name: str) -> bool:
     target = ast.unparse(statement.targets[0])
     for call in (node for node in ast.walk(statement.value) if isinstance(node, ast.Call)):
         owner = [call.func.value] if isinstance(call.func, ast.Attribute) else []
-        if dotted(call.func).endswith(f".{name}") and any(ast.unparse(each) == target for each in (*owner, *call.args)):
+        if dotted(call.func).endswith(f".{name}") and any(
+            ast.unparse(operand) == target for operand in (*owner, *call.args)
+        ):
             return True
     return False
 
@@ -195,12 +197,12 @@ def _into_clone(call: _TopCall, after: Sequence[_TopCall]) -> _WholeCopy | None:
         return None
     size = call.sizes[0]
     for later in after:
-        found = _WRITES.match(later.name)
-        if found is not None and found["place"] and later.sizes[:1] == [size]:
+        match = _WRITES.match(later.name)
+        if match is not None and match["place"] and later.sizes[:1] == [size]:
             written = _written(later, size)
             if written is None or written > _MOST_WRITTEN:
                 return None
-            return _WholeCopy(call.row, "clone", size, written, f"{found['name']}_ on the tensor itself")
+            return _WholeCopy(call.row, "clone", size, written, f"{match['name']}_ on the tensor itself")
     return None
 
 

@@ -29,10 +29,10 @@ def zero_matrix_product(evidence: Evidence) -> Draft | None:
     look = None if evidence.recording is None else evidence.recording.values
     if look is None or not look.zeros:
         return None
-    found = [(each, rows) for each in look.zeros if (rows := _products_with(evidence, each.sizes))]
-    if not found:
+    pairs = [(one, rows) for one in look.zeros if (rows := _products_with(evidence, one.sizes))]
+    if not pairs:
         return None
-    matrix, rows = max(found, key=lambda each: removal_of(evidence, each[1], certain=1.0).us)
+    matrix, rows = max(pairs, key=lambda one: removal_of(evidence, one[1], certain=1.0).us)
     removal, work, filled = removal_of(evidence, rows, certain=1.0), work_of(evidence), 1 - matrix.zero_share
     if evidence.share_of_step(removal.us) < 2 * LEAST_SHARE:
         return None
@@ -74,8 +74,10 @@ def _products_with(evidence: Evidence, sizes: Sequence[int]) -> list[int]:
     wanted: set[Size] = {tuple(sizes), tuple(sizes)[::-1]}
     inner = np.flatnonzero(text_matches(ops["name"], _PRODUCTS.__contains__) & ops_in_window(evidence))
     signatures = as_integers(ops["signature"])[inner].tolist()
-    takes = {each: any(size[-2:] in wanted for size in work.tensors_of(each)[-2:]) for each in set(signatures)}
-    mine = [row for row, each in zip(inner.tolist(), signatures, strict=True) if takes[each]]
+    takes = {
+        signature: any(size[-2:] in wanted for size in work.tensors_of(signature)[-2:]) for signature in set(signatures)
+    }
+    mine = [row for row, signature in zip(inner.tolist(), signatures, strict=True) if takes[signature]]
     return [int(row) for row in np.unique(roots_of(evidence)[mine])] if math.prod(sizes) else []
 
 
