@@ -1,4 +1,7 @@
-"""Predicts a step on each device: its time in eager mode and with other backends, its memory and its batch sizes."""
+"""Predicts a step on each device.
+
+Its time in eager mode and with other backends, its memory and its batch sizes.
+"""
 
 import math
 from collections import defaultdict
@@ -45,7 +48,10 @@ _COMPILED_BACKENDS: tuple[Backend, ...] = ("compile", "eager", "reduce-overhead"
 
 
 def usual_backends(calls: StepCalls) -> tuple[Backend, ...]:
-    """The ways to run a step where none are asked for, its own first: a program that compiles itself is compiled."""
+    """Returns the ways to run a step where none are asked for.
+
+    Its own comes first: a program that compiles itself is compiled.
+    """
     return _COMPILED_BACKENDS if calls.origin == "fake step" and calls.settings.compiled else _USUAL_BACKENDS
 
 
@@ -55,9 +61,9 @@ def answer(
     backends: Sequence[Backend],
     prices: Mapping[str, float],
 ) -> Prediction:
-    """The prediction for the first step; the others are the same step at other batch sizes.
+    """Returns the prediction for the first step.
 
-    ``prices`` are per hour, by the name of the device.
+    The others are the same step at other batch sizes. ``prices`` are per hour, by the name of the device.
     """
     asked = steps[0]
     works = _group_works(asked, backends[0])
@@ -81,9 +87,10 @@ def answer(
 
 @dataclass(frozen=True)
 class _GroupWork:
-    """The kind of the first kernel of a group, FLOPs of its calls, and the bytes that it moves at least; null: unknown.
+    """Work of a group of kernels.
 
-    The first kernel is what a call is for: a convolution, before the copies and the bias that go with it.
+    The kind of its first kernel, FLOPs of its calls, and the bytes that it moves at least; null: unknown. The first
+    kernel is what a call is for: a convolution, before the copies and the bias that go with it.
     """
 
     kind: str
@@ -96,21 +103,21 @@ def _group_works(calls: StepCalls, backend: Backend) -> list[_GroupWork]:
 
     A fused kernel does the arithmetic of its calls, and moves what is left of their bytes.
     """
-    found = []
+    works = []
     for group in plan(calls, backend)[0]:
         members = [calls.calls[position] for position in group.calls]
         costs = [cost_of(call) for call in members]
-        known = [(cost, call.calls) for cost, call in zip(costs, members, strict=True) if isinstance(cost, Cost)]
-        is_known = len(known) == len(members)
-        moved = sum(cost.bytes_low * count for cost, count in known)
+        priced = [(cost, call.calls) for cost, call in zip(costs, members, strict=True) if isinstance(cost, Cost)]
+        is_known = len(priced) == len(members)
+        moved = sum(cost.bytes_low * count for cost, count in priced)
         if not members or all(kernel.kind.startswith(_FUSED) for kernel in group.kernels):
             moved, is_moved = sum(kernel.bytes * kernel.count for kernel in group.kernels), True
         else:
             is_moved = is_known
-        flops = sum((cost.matrix_flops + cost.vector_flops) * count for cost, count in known)
+        flops = sum((cost.matrix_flops + cost.vector_flops) * count for cost, count in priced)
         kind = group.kernels[0].kind
-        found.append(_GroupWork(kind, flops if is_known else None, moved if is_moved else None))
-    return found
+        works.append(_GroupWork(kind, flops if is_known else None, moved if is_moved else None))
+    return works
 
 
 def _on_device(
@@ -155,10 +162,10 @@ def _on_device(
 def _with_floor(
     step: PredictedStep, calls: StepCalls, device: Device
 ) -> tuple[PredictedStep, Literal["compute", "memory"] | None]:
-    """A step without a predicted time with the least time that it can take there, and what sets most of that time.
+    """Returns a step without a predicted time with its least time there.
 
-    Peaks and bandwidth bound every implementation: the arithmetic and the bytes of each call, and the bytes that no
-    fusion spares. Null where the calls or the ceilings are not known.
+    And what sets most of that time. Peaks and bandwidth bound every implementation: the arithmetic and the bytes of
+    each call, and the bytes that no fusion spares. Null where the calls or the ceilings are not known.
     """
     peaks = device.peaks_flops_per_s
     if not calls.calls or not device.bandwidth_bytes_per_s or not peaks:
@@ -183,7 +190,10 @@ def _with_floor(
 
 
 def _copy_us(calls: StepCalls, device: Device) -> float | None:
-    """Time of the copies from the host at the bandwidth of the link; null where bytes or link are not known."""
+    """Returns the time of the copies from the host at the link's bandwidth.
+
+    Null where bytes or link are not known.
+    """
     if not calls.copied_bytes or not device.link_bytes_per_s:
         return None
     return calls.copied_bytes / device.link_bytes_per_s * US_PER_S
@@ -201,12 +211,12 @@ def _work(step: PredictedStep, works: Sequence[_GroupWork]) -> tuple[PredictedWo
         PredictedWork(
             kind,
             bound,
-            max((each for each, _ in kernels if each.engine), key=lambda each: each.us, default=kernels[0][0]).engine,
-            launches=sum(each.launches for each, _ in kernels),
-            us=sum(each.us for each, _ in kernels),
-            floor_us=sum(each.floor_us for each, _ in kernels),
-            compute_us=sum(each.compute_us for each, _ in kernels),
-            memory_us=sum(each.memory_us for each, _ in kernels),
+            max((one for one, _ in kernels if one.engine), key=lambda one: one.us, default=kernels[0][0]).engine,
+            launches=sum(one.launches for one, _ in kernels),
+            us=sum(one.us for one, _ in kernels),
+            floor_us=sum(one.floor_us for one, _ in kernels),
+            compute_us=sum(one.compute_us for one, _ in kernels),
+            memory_us=sum(one.memory_us for one, _ in kernels),
             flops=_sum(work.flops for _, work in kernels),
             bytes=_sum(work.bytes for _, work in kernels),
         )
@@ -217,8 +227,8 @@ def _work(step: PredictedStep, works: Sequence[_GroupWork]) -> tuple[PredictedWo
 
 def _sum(amounts: Iterable[float | None]) -> float | None:
     """The sum; null where a part is not known."""
-    known = list(amounts)
-    return None if None in known else sum(amount for amount in known if amount is not None)
+    all_amounts = list(amounts)
+    return None if None in all_amounts else sum(amount for amount in all_amounts if amount is not None)
 
 
 def _engine(work: Sequence[PredictedWork]) -> str | None:
@@ -267,7 +277,10 @@ def _batches(steps: Sequence[StepCalls], device: Device, backend: Backend) -> tu
 
 
 def _knee(points: Sequence[BatchPoint]) -> tuple[int | None, str | None]:
-    """The smallest batch from which on doubling brings little; null where the tried ones do not show it."""
+    """Returns the smallest batch from which on doubling brings little.
+
+    Null where the tried ones do not show it.
+    """
     if len(points) < 2:
         return None, _ONE_BATCH
     worth = None

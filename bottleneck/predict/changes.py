@@ -1,7 +1,8 @@
-"""Prices each change of a program on devices that are not here: alone, and in the order in which they are best made.
+"""Prices each change of a program on devices that are not here.
 
-The changed program is run under fake tensors, so that its ops, types, layouts and sizes are those that the change
-makes. A price needs no rule for a change. Compilers and graphs change no op: they are prices of their own.
+Alone, and in the order in which they are best made. The changed program is run under fake tensors, so that its ops,
+types, layouts and sizes are those that the change makes. A price needs no rule for a change. Compilers and graphs
+change no op: they are prices of their own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -64,7 +65,10 @@ class NoStep(Exception):  # noqa: N818 - an outcome, not an error of ours
 
 
 class ChangedSteps:
-    """The steps of a program by the changes that were made to it, each recorded once."""
+    """Steps of a program by the changes that were made to it.
+
+    Each is recorded once.
+    """
 
     def __init__(self, record: Record, samples: Mapping[str, float]) -> None:
         self._record, self._samples = record, samples
@@ -98,17 +102,23 @@ class ChangedSteps:
         return next((BACKENDS[name] for name in reversed(changes) if name in BACKENDS), own)
 
     def samples(self, changes: Sequence[str]) -> float:
-        """Samples of the step with these changes, as a multiple of those of the step as it is."""
-        found = 1.0
+        """Returns the samples of the step with these changes.
+
+        As a multiple of those of the step as it is.
+        """
+        samples = 1.0
         for name in changes:
-            found *= self._samples.get(name, 1.0)
-        return found
+            samples *= self._samples.get(name, 1.0)
+        return samples
 
 
 def predict_changes(
     steps: ChangedSteps, devices: Sequence[Device], names: Sequence[str], tell: Callable[[str], None]
 ) -> PredictedChanges:
-    """The gain of each change on each device, and their order; raises NoStep where the step as it is has no price."""
+    """Predicts the gain of each change on each device, and their order.
+
+    Raises NoStep where the step as it is has no price.
+    """
     tell("the step as it is")
     as_it_is = steps.calls(())
     refused: dict[str, RefusedChange] = {}
@@ -162,18 +172,18 @@ def _order(
     while left and len(made) < _MOST_IN_ORDER:
         names = tuple(change.change for change in made)
         before = steps.price(names, device)
-        found = []
+        candidates = []
         for name in left:
             if made:
                 tell(f"{name} after {', '.join(names)}")
             try:
-                found.append(_change(steps, device, names, name, before))
+                candidates.append(_change(steps, device, names, name, before))
             except NoStep:  # the two do not go together
                 continue
-        best = max(found, key=lambda change: change.speedup, default=None)
+        best = max(candidates, key=lambda change: change.speedup, default=None)
         if best is None or best.verdict != "helps":
             # Of those within their own error, another may still be certain.
-            best = max((each for each in found if each.verdict == "helps"), key=lambda each: each.speedup, default=None)
+            best = max((one for one in candidates if one.verdict == "helps"), key=lambda one: one.speedup, default=None)
         if best is None:
             break
         made.append(best)

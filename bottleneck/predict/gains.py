@@ -1,8 +1,8 @@
-"""Predicts how many times as fast a changed step is, with an interval: the errors of both prices largely cancel.
+"""Predicts how many times as fast a changed step is.
 
-A kernel that both steps have costs the same in both, whatever it costs. What is left are the kernels that only one of
-them has, and the host. Errors of the same kind of work on the same engine go together in part; errors of different
-engines are independent.
+With an interval, in which the errors of both prices largely cancel. A kernel that both steps have costs the same in
+both, whatever it costs. What is left are the kernels that only one of them has, and the host. Errors of the same kind
+of work on the same engine go together in part; errors of different engines are independent.
 """
 
 import math
@@ -31,14 +31,20 @@ _BETWEEN_RUNS = 0.01
 
 
 class PredictedGain(Struct, frozen=True):
-    """The speedup of a step by a change: what is expected, and the interval around it."""
+    """Speedup of a step by a change.
+
+    What is expected, and the interval around it.
+    """
 
     speedup: float
     interval: Interval
 
 
 def predict_gain(before: PricedWork, after: PricedWork, samples: float = 1.0) -> PredictedGain:
-    """The speedup of a step by a change, per sample where the changed step works on ``samples`` times as many."""
+    """Predicts the speedup of a step by a change.
+
+    Per sample where the changed step works on ``samples`` times as many.
+    """
     middle = before.us() / after.us() * samples
     factor = max(read_spreads().get(f"{GAIN}{run_of(side.backend)}", 1.0) for side in (before, after))
     # No time was measured with another change than of how a step is run: these are taken to be as uncertain.
@@ -48,10 +54,10 @@ def predict_gain(before: PricedWork, after: PricedWork, samples: float = 1.0) ->
 
 
 def half_width(before: PricedWork, after: PricedWork, pace: float = 1.0, factor: float = 1.0) -> tuple[float, float]:
-    """The interval of a speedup below and above its middle, as logarithms; the host's pace is known but for ``pace``.
+    """Returns the interval of a speedup below and above its middle.
 
-    ``factor`` widens it by what was learned from measured pairs. Another way to run a step changes also the kernels
-    that seem to stay.
+    As logarithms; the host's pace is known but for ``pace``. ``factor`` widens it by what was learned from measured
+    pairs. Another way to run a step changes also the kernels that seem to stay.
     """
     sides, changed = zip(*(_errors(side, other) for side, other in ((before, after), (after, before))), strict=True)
     variance = sum(error**2 for side in sides for error in side.values())
@@ -60,19 +66,22 @@ def half_width(before: PricedWork, after: PricedWork, pace: float = 1.0, factor:
     whole = max(whole, _BETWEEN_RUNS) if before.backend != after.backend else whole
     own = factor * math.hypot(whole, math.sqrt(max(variance - _GO_TOGETHER * shared, 0.0)))
     middle = before.us() / after.us()
-    by_host = [math.log(before.us(each) / after.us(each) / middle) for each in (1 / pace, pace)]
+    by_host = [math.log(before.us(factor_) / after.us(factor_) / middle) for factor_ in (1 / pace, pace)]
     return math.hypot(own, min(0.0, *by_host)), math.hypot(own, max(0.0, *by_host))
 
 
 def _is_another_way(before: PricedWork, after: PricedWork) -> bool:
-    """True where the steps are run by other kernels, whatever they do; a captured graph replays the very same."""
+    """True where the steps are run by other kernels, whatever they do.
+
+    A captured graph replays the very same.
+    """
     return before.backend != after.backend and {before.backend, after.backend} != {"eager", "captured"}
 
 
 def _errors(side: PricedWork, other: PricedWork) -> tuple[dict[str, float], float]:
-    """The relative errors of a step by what the other has not, and the part of the step that this is.
+    """Returns the relative errors of a step by what the other has not.
 
-    By kind of work and engine, start and host.
+    And the part of the step that this is. By kind of work and engine, start and host.
     """
     table, run = read_spreads(), run_of(side.backend)
     changed = _changed_part(side, other)
@@ -125,5 +134,6 @@ def _keys(side: PricedWork) -> list[tuple[float | str, ...]]:
         side.found.us,
     )
     return [
-        (engine, *values) for engine, *values in zip(side.engines, *(each.tolist() for each in columns), strict=True)
+        (engine, *values)
+        for engine, *values in zip(side.engines, *(column.tolist() for column in columns), strict=True)
     ]

@@ -1,4 +1,7 @@
-"""Predicts the host's time for issuing a step from its ops by kind, and combines it with the time of the device."""
+"""Predicts the host's time for issuing a step from its ops by kind.
+
+It combines that with the time of the device.
+"""
 
 from collections.abc import Mapping, Sequence
 
@@ -42,7 +45,10 @@ _YEAR = 2022
 
 
 def host_kind(call: StepCall) -> str:
-    """The kind of a call, one of HOST_KINDS; the host's time for a call is learned per kind."""
+    """Returns the kind of a call, one of HOST_KINDS.
+
+    The host's time for a call is learned per kind.
+    """
     name = call.name.removeprefix("aten::")
     if name.endswith("logsumexp"):
         return "logsumexp"
@@ -56,7 +62,10 @@ def host_kind(call: StepCall) -> str:
 
 
 def _adds_bias(call: StepCall) -> bool:
-    """True for a convolution with a bias, which an op of its own adds (ATen's Convolution.cpp)."""
+    """True for a convolution with a bias.
+
+    An op of its own adds it (ATen's Convolution.cpp).
+    """
     parsed = _parsed(call) if call.name == "aten::convolution" else None
     return parsed is not None and parsed.optional_tensor(2) is not None
 
@@ -69,10 +78,10 @@ def _parsed(call: StepCall) -> OpCall | None:
 
 
 def host_counts(step: StepCalls, backend: Backend, kernels: Sequence[Kernel]) -> dict[str, float]:
-    """Number of ops of each kind that the host issues; views and ops that only call others are 'view'.
+    """Counts the ops of each kind that the host issues.
 
-    Compiled code checks its guards once and launches its kernels itself; a CUDA graph is one launch. Both hold modules:
-    an optimizer issues its ops one by one.
+    Views and ops that only call others are 'view'. Compiled code checks its guards once and launches its kernels
+    itself; a CUDA graph is one launch. Both hold modules: an optimizer issues its ops one by one.
     """
     counts = dict.fromkeys((*LEADS, *HOST_KINDS), 0.0)
     updates = [call for call in step.calls if call.phase == "optimizer"]
@@ -97,7 +106,10 @@ def host_counts(step: StepCalls, backend: Backend, kernels: Sequence[Kernel]) ->
 
 
 def _outside_modules(step: StepCalls) -> list[StepCall]:
-    """The calls that no captured module makes: a step that does not train, and makes none in modules, is one graph."""
+    """Returns the calls that no captured module makes.
+
+    A step that does not train, and makes none in modules, is one graph.
+    """
     in_modules = [call for call in step.calls if call.module is not None and call.phase != "optimizer"]
     if not in_modules and not step.settings.training:
         return []
@@ -136,33 +148,46 @@ def _writes_to_what_was_there(step: StepCalls, call: StepCall) -> bool:
 
 
 def _counts_its_batches(call: StepCall) -> bool:
-    """True for a batch norm in training: a trace does not tell what its ops write to."""
+    """True for a batch norm in training.
+
+    A trace does not tell what its ops write to.
+    """
     parsed = _parsed(call) if call.name.endswith("batch_norm") else None
     return parsed is not None and parsed.flag(5) is True
 
 
 def host_time_units(counts: Mapping[str, float], rates: Mapping[str, float]) -> tuple[float, float]:
-    """The host's time before the first kernel, and for issuing the step, as multiples of its time for one op."""
+    """Returns the host's times before the first kernel and for issuing.
+
+    As multiples of its time for one op.
+    """
     lead, issue = (sum(counts[kind] * rates[f"host:{kind}"] for kind in kinds) for kinds in (LEADS, HOST_KINDS))
     return lead, issue
 
 
 def slower_than_usual(device_name: str) -> float:
-    """The factor by which the host of a device is slower than those of the year for which the usual pace is kept."""
+    """Returns the factor by which a device's host is slower than usual.
+
+    The usual pace is kept for hosts of some years.
+    """
     return float(_FASTER_PER_YEAR ** (_YEAR - board_of(device_name).year))
 
 
 def step_us(device_us: Floats, lead_us: Floats, issue_us: Floats, rates: Mapping[str, float]) -> Floats:
-    """Time of a step that starts on an idle device and ends when the device is done; all in microseconds.
+    """Returns the time of a step that starts on an idle device.
 
-    The device waits for the host's ``lead_us``. From then on it works while the host issues, for ``issue_us``.
+    It ends when the device is done; all in microseconds. The device waits for the host's ``lead_us``. From then on it
+    works while the host issues, for ``issue_us``.
     """
     on_device = device_us + rates["latency"]
     return np.asarray(lead_us + (on_device**_SHARPNESS + issue_us**_SHARPNESS) ** (1 / _SHARPNESS))
 
 
 def sensitivities(device_us: Floats, lead_us: Floats, issue_us: Floats, rates: Mapping[str, float]) -> Floats:
-    """By how much the step grows, relatively, with the times of the device, of the host's start and of its issuing."""
+    """Returns by how much the step grows, relatively, with its times.
+
+    Those of the device, of the host's start and of its issuing.
+    """
     whole = step_us(device_us, lead_us, issue_us, rates)
     device = (whole - lead_us) * ((device_us + rates["latency"]) / (whole - lead_us)) ** _SHARPNESS / whole
     start = lead_us / whole

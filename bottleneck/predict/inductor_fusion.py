@@ -31,16 +31,20 @@ _LAYOUT_WEIGHTS = {"grouped": GROUPED_IN_CHANNELS_LAST, "default": 0.823, "in_ou
 
 @dataclass(frozen=True)
 class KernelGroup:
-    """Calls that run together: their positions in the step, and the kernels that run for them."""
+    """Calls that run together.
+
+    Their positions in the step, and the kernels that run for them.
+    """
 
     calls: tuple[int, ...]
     kernels: tuple[Kernel, ...]
 
 
 def fuse(step: StepCalls, backend: Backend = "compile") -> tuple[list[KernelGroup], dict[Reason, int]]:
-    """The groups in the order of their first calls, and how many calls have no price for each reason.
+    """Returns the groups in the order of their first calls.
 
-    With a backend that autotunes, products and convolutions take the fastest of several kernels.
+    And how many calls have no price for each reason. With a backend that autotunes, products and convolutions take the
+    fastest of several kernels.
     """
     channels_last, autotunes = uses_channels_last(step), backend.startswith("max-autotune")
     groups: list[KernelGroup] = []
@@ -62,7 +66,10 @@ def _kernel(call: StepCall, loop: FusedLoop) -> Kernel:
 
 
 def _library_kernels(call: StepCall, loop: FusedLoop, channels_last: bool, autotunes: bool) -> list[Kernel] | Reason:
-    """The kernels of a call that stays one of a library, or the reason for having none."""
+    """Returns the kernels of a call that stays one of a library.
+
+    Or the reason for having none.
+    """
     if call.name == "aten::convolution":
         kernels = _convolution_kernels(call, loop, channels_last, autotunes)
     else:
@@ -76,7 +83,10 @@ def _library_kernels(call: StepCall, loop: FusedLoop, channels_last: bool, autot
 def _convolution_kernels(
     call: StepCall, loop: FusedLoop, channels_last: bool, autotunes: bool
 ) -> list[Kernel] | Reason:
-    """The kernel of a convolution and its copies; its bias is a loop of its own."""
+    """Returns the kernel of a convolution and its copies.
+
+    Its bias is a loop of its own.
+    """
     cost, shape = cost_of(call), _convolution_shape(call)
     if isinstance(cost, Reason) or shape is None:
         return cost if isinstance(cost, Reason) else Reason("no_convolution_arguments")
@@ -89,10 +99,10 @@ def _convolution_kernels(
 
 
 def _in_channels_last(call: StepCall, main: Kernel, loop: FusedLoop, cost: Cost, autotunes: bool) -> list[Kernel]:
-    """The kernel in channels last, with copies of the weight, of a contiguous input, and of a result that is kept.
+    """Returns the kernel in channels last, with its copies.
 
-    The weight is copied in each step (torch/_inductor/kernel/conv.py, require_channels_last), unless its elements
-    lie in the same order either way.
+    They are of the weight, of a contiguous input, and of a result that is kept. The weight is copied in each step
+    (torch/_inductor/kernel/conv.py, require_channels_last), unless its elements lie in the same order either way.
 
     Where kernels are chosen by timing, a window of one element is a product (torch/_inductor/kernel/conv.py,
     convert_1x1_conv_to_mm), which follows the settings of products: without TF32 unless the program allows it.
@@ -141,17 +151,21 @@ def _convolution_shape(call: StepCall) -> ConvolutionShape | None:
 
 
 def copied_bytes(step: StepCalls, backend: Backend) -> float:
-    """Bytes that a CUDA graph copies into its own memory before each replay: the inputs of the step.
+    """Counts bytes that a CUDA graph copies before each replay.
 
-    Parameters and buffers are inputs too for the backend 'cudagraphs', which takes no address as fixed since modules
-    are inlined (torch/_dynamo/backends/cudagraphs.py, num_fw_fixed_arguments; PyTorch 2.5).
+    They go into its own memory: the inputs of the step. Parameters and buffers are inputs too for the backend
+    'cudagraphs', which takes no address as fixed since modules are inlined (torch/_dynamo/backends/cudagraphs.py,
+    num_fw_fixed_arguments; PyTorch 2.5).
     """
     kinds = ("input", "parameter", "buffer") if backend == "cudagraphs" else ("input",)
     return float(sum(storage.bytes for storage in step.storages if storage.kind in kinds))
 
 
 def least_bytes(step: StepCalls) -> float:
-    """Bytes that no fusion spares: what was there before the step and is read, and what outlives it and is made."""
+    """Counts bytes that no fusion spares.
+
+    What was there before the step and is read, and what outlives it and is made.
+    """
     size: dict[int, float] = {}
     live = [call for call, is_live in zip(step.calls, live_calls(step), strict=True) if is_live]
     for call in live:

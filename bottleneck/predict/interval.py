@@ -1,11 +1,12 @@
-"""Gives a predicted time its interval: the errors of the same prices on timed programs that were held out.
+"""Gives a predicted time its interval.
 
-The error of a step adds up from those of its kinds of work, which are independent of one another: each counts with its
-share of the step, and with the spread that it has shown. Small kernels, the host's start and its issuing have a spread
-each, which matters only where they decide, and so has whatever differs from one run to the next. The spreads are fitted
-to the logarithms of measured over predicted time, each predicted from rates that were learned without the program. The
-factors on them, by the way to run a step and its number of calls, are split-conformal (Lei et al. 2018, J. Am. Stat.
-Assoc. 113), and each program weighs the same. `python -m benchmarks.kernelbench FOLDER --ship` writes intervals.csv.
+The errors of the same prices on timed programs that were held out tell it. The error of a step adds up from those of
+its kinds of work, which are independent of one another: each counts with its share of the step, and with the spread
+that it has shown. Small kernels, the host's start and its issuing have a spread each, which matters only where they
+decide, and so has whatever differs from one run to the next. The spreads are fitted to the logarithms of measured over
+predicted time, each predicted from rates that were learned without the program. The factors on them, by the way to run
+a step and its number of calls, are split-conformal (Lei et al. 2018, J. Am. Stat. Assoc. 113), and each program weighs
+the same. `python -m benchmarks.kernelbench FOLDER --ship` writes intervals.csv.
 """
 
 import csv
@@ -53,22 +54,28 @@ _RUNS: Mapping[Backend, str] = {
 
 
 def run_of(backend: Backend) -> str:
-    """The way in which a backend runs a step: 'eager', 'compiled', 'cudagraphs', or 'graph' (compiled, in a graph)."""
+    """Returns the way in which a backend runs a step.
+
+    It is 'eager', 'compiled', 'cudagraphs', or 'graph' (compiled, in a graph).
+    """
     return _RUNS.get(backend, "graph")
 
 
 def calls_of(work: KernelColumns) -> str:
-    """One of CALLS: the factor on the spread is that of steps of as many calls."""
+    """Returns one of CALLS.
+
+    The factor on the spread is that of steps of as many calls.
+    """
     return CALLS[int(np.searchsorted(_MOST_CALLS, np.unique(work.call).size))]
 
 
 def spread_parts(
     work: KernelColumns, found: PredictedTimes, is_tensor: Flags, sensitivity: Floats, part: Floats | float = 1.0
 ) -> Floats:
-    """The weight of the square of each of SPREADS in the square of the step's spread.
+    """Returns the weight of the square of each of SPREADS.
 
-    ``sensitivity`` is by how much the step grows, relatively, with the times of the device, of the host's start and of
-    its issuing. Only this ``part`` of each kernel has errors.
+    It is the weight in the square of the step's spread. ``sensitivity`` is by how much the step grows, relatively, with
+    the times of the device, of the host's start and of its issuing. Only this ``part`` of each kernel has errors.
     """
     busy = found.us * work.count
     _, first, call = np.unique(work.call, return_index=True, return_inverse=True)
@@ -84,7 +91,10 @@ def spread_parts(
 
 
 def interval_factor(parts: Floats, run: str, calls: str) -> float:
-    """The factor by which the interval of a step reaches above the prediction, and below."""
+    """Returns the factors by which an interval reaches above and below.
+
+    They are on the prediction of a step.
+    """
     table = read_spreads()
     spread = math.sqrt(float(parts @ np.square([table[f"{run}: {name}"] for name in SPREADS])))
     return math.exp(table[f"{run}: {calls} calls"] * spread)
@@ -92,6 +102,9 @@ def interval_factor(parts: Floats, run: str, calls: str) -> float:
 
 @lru_cache(maxsize=1)
 def read_spreads(path: Path = TABLE) -> Mapping[str, float]:
-    """For each way to run a step the spread of each kind of error, as a logarithm, and the factors on the spread."""
+    """Reads the spread of each kind of error for each way to run a step.
+
+    As a logarithm, with the factors on the spread.
+    """
     with path.open(encoding="utf-8", newline="") as lines:
         return {row["name"]: float(row["value"]) for row in csv.DictReader(lines)}

@@ -22,10 +22,10 @@ def step_memory(calls: StepCalls) -> StepMemory | None:
     if not calls.storages:
         return None
     position, peak = _peak(calls.storages, len(calls.calls))
-    alive = [each for each in calls.storages if _is_alive(each, position)]
+    alive = [storage for storage in calls.storages if _is_alive(storage, position)]
 
     def held(*kinds: str) -> int:
-        return sum(_blocks(each) for each in alive if each.kind in kinds)
+        return sum(_blocks(storage) for storage in alive if storage.kind in kinds)
 
     return StepMemory(
         peak_bytes=peak,
@@ -39,15 +39,15 @@ def step_memory(calls: StepCalls) -> StepMemory | None:
 
 
 def largest_batch(points: Sequence[tuple[int, int]], memory_bytes: int) -> int | None:
-    """The largest batch size whose peak fits into the memory of a device, 0 for none; null where that cannot be told.
+    """Returns the largest batch size whose peak fits into a memory.
 
-    ``points`` are batch sizes and peaks. Between batch sizes and beyond the largest the peak is taken to grow along
-    the line through the two largest.
+    It is 0 for none; null where that cannot be told. ``points`` are batch sizes and peaks. Between batch sizes and
+    beyond the largest the peak is taken to grow along the line through the two largest.
     """
-    known = sorted(dict(points).items())
-    if len(known) < 2:
+    by_batch = sorted(dict(points).items())
+    if len(by_batch) < 2:
         return None
-    (small, low), (large, high) = known[-2:]
+    (small, low), (large, high) = by_batch[-2:]
     slope = (high - low) / (large - small)
     usable = memory_bytes - RESERVED_BYTES
     if slope <= 0:

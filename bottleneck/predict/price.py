@@ -1,4 +1,7 @@
-"""Predicts the time of one step on a device: kernels, their times, the host's, and an interval around the sum."""
+"""Predicts the time of one step on a device.
+
+Kernels, their times, the host's, and an interval around the sum.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -53,7 +56,10 @@ _MOST_UNPRICED = 0.25
 
 
 def plan(step: StepCalls, backend: Backend) -> tuple[list[KernelGroup], dict[Reason, int]]:
-    """The groups of kernels that a step launches with a backend, and how many calls have none for each reason."""
+    """Returns the groups of kernels that a step launches with a backend.
+
+    And how many calls have none for each reason.
+    """
     if backend in EAGER_KERNELS:
         groups, unknown = _eager(step)
     else:
@@ -65,7 +71,10 @@ def plan(step: StepCalls, backend: Backend) -> tuple[list[KernelGroup], dict[Rea
 
 
 def _compiled(step: StepCalls, backend: Backend) -> tuple[list[KernelGroup], dict[Reason, int]]:
-    """The groups of a step whose modules are compiled: its optimizers run op by op."""
+    """Returns the groups of a step whose modules are compiled.
+
+    Its optimizers run op by op.
+    """
     groups, unknown = fuse(step, backend)
     updates = {position for position, call in enumerate(step.calls) if call.phase == "optimizer"}
     if updates:
@@ -92,10 +101,11 @@ def kernels_of(groups: Sequence[KernelGroup]) -> list[Kernel]:
 
 
 class PricedWork(Struct, frozen=True):
-    """The work of one step on a device with the time of each kernel, and of the host.
+    """Work of one step on a device with its times.
 
-    ``work``, ``ceilings``, ``found`` and ``floor`` have an entry per kernel, ``engines`` the names of the ceilings.
-    ``units`` is the time of the host before the first kernel and for issuing, in times of its ``pace`` for one op.
+    The time of each kernel, and of the host. ``work``, ``ceilings``, ``found`` and ``floor`` have an entry per kernel,
+    ``engines`` the names of the ceilings. ``units`` is the time of the host before the first kernel and for issuing, in
+    times of its ``pace`` for one op.
     """
 
     calls: StepCalls
@@ -121,7 +131,10 @@ class PricedWork(Struct, frozen=True):
         return _step(self.busy_us, self.units, self.pace * times_pace, read_rates())
 
     def sensitivities(self) -> Floats:
-        """By how much the step grows, relatively, with the times of the device, the host's start and its issuing."""
+        """Returns by how much the step grows, relatively, with its times.
+
+        Those of the device, the host's start and its issuing.
+        """
         lead_us, issue_us = (np.array(part * self.pace) for part in self.units)
         return sensitivities(np.array(self.busy_us), lead_us, issue_us, read_rates())
 
@@ -129,7 +142,10 @@ class PricedWork(Struct, frozen=True):
 def price_work(
     calls: StepCalls, device: Device, backend: Backend, host_pace_us: float | None = None
 ) -> "PricedWork | str":
-    """The work of a step with its times; why there is none where it cannot be priced."""
+    """Returns the work of a step with its times.
+
+    Or the reason where it cannot be priced.
+    """
     rates = read_rates()
     why_not = _unpredictable(calls, device)
     groups, unknown = ([], {}) if why_not else plan(calls, backend)
@@ -139,14 +155,17 @@ def price_work(
     work = as_columns(kernels)
     ceilings, engines = ceilings_of(kernels, calls.settings, device)
     floor = floors(work, ceilings, device)
-    found = _above(floor[2], times(work, ceilings, rates))
+    predicted = _above(floor[2], times(work, ceilings, rates))
     units = host_time_units(host_counts(calls, backend, kernels), rates)
     pace = host_pace_us or rates["pace"] * slower_than_usual(device.name)
-    return PricedWork(calls, device, backend, groups, unknown, work, ceilings, engines, floor, found, units, pace)
+    return PricedWork(calls, device, backend, groups, unknown, work, ceilings, engines, floor, predicted, units, pace)
 
 
 def pace_spread() -> float:
-    """The factor between hosts whose pace is not known, at the ends of the interval."""
+    """Returns the factor between hosts whose pace is not known.
+
+    It is that at the ends of the interval.
+    """
     return float(read_rates()["pace:spread"] ** _DEVIATIONS)
 
 
@@ -165,7 +184,7 @@ def predict_step(
     spreads = spread_parts(work, priced.found, priced.ceilings.is_tensor, priced.sensitivities())
     own = math.log(interval_factor(spreads, run_of(backend), calls_of(work)))
     spread = 1.0 if host_pace_us else pace_spread()
-    by_host = [math.log(priced.us(each) / us) for each in (1 / spread, spread)]
+    by_host = [math.log(priced.us(factor) / us) for factor in (1 / spread, spread)]
     floor_us = step_floor_us(calls, device, backend)
     rows = _rows(priced.groups, work, priced.found, priced.floor, priced.engines)
     parts = _groups(us, rows, work, priced.found)
@@ -191,7 +210,10 @@ def predict_step(
 
 
 def step_floor_us(calls: StepCalls, device: Device, backend: Backend) -> float:
-    """The least time of a step: the sum of its kernels' floors, or the work that remains after any fusion."""
+    """Returns the least time of a step.
+
+    The sum of its kernels' floors, or the work that remains after any fusion.
+    """
     groups, _ = plan(calls, "eager")
     fuses = backend not in EAGER_KERNELS
     live = live_calls(calls) if fuses else [True] * len(calls.calls)
@@ -212,7 +234,7 @@ def _above(floor_us: Floats, found: PredictedTimes) -> PredictedTimes:
 
 
 def _step(busy_us: float, units: tuple[float, float], pace: float, rates: Mapping[str, float]) -> float:
-    lead_us, issue_us = (np.array(each * pace) for each in units)
+    lead_us, issue_us = (np.array(amount * pace) for amount in units)
     return float(step_us(np.array(busy_us), lead_us, issue_us, rates))
 
 
@@ -286,7 +308,10 @@ def _rows(
 def _groups(
     us: float, rows: Sequence[PredictedKernels], work: KernelColumns, found: PredictedTimes
 ) -> dict[str, float]:
-    """The time by group: busy kernels by the larger of their parts, all else is overhead."""
+    """Returns the time by group.
+
+    Busy kernels by the larger of their parts, all else is overhead.
+    """
     busy = (found.us - found.launch_us) * work.count
     of_memory = found.compute_us <= found.memory_us
     assert rows, "a predicted step has kernels"

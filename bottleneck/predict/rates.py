@@ -1,10 +1,10 @@
-"""Gives kernels their time on a device: floors over efficiencies by kind of work, learned from timed programs.
+"""Gives kernels their time on a device.
 
-The time of a kernel is that of its launch and a smooth maximum of two parts. The bytes take their time at a share of
-the device's bandwidth that its kind reaches. The arithmetic takes its time at a share of the peak that its kind
-reaches with much work; little of it (a short inner dimension, few columns, fewer tiles than multiprocessors) lowers the
-share. schema/learned_rates.csv holds the shares and sizes with the number of timings behind each.
-`python -m benchmarks.kernelbench FOLDER --ship` fits them.
+It is floors over efficiencies by kind of work, learned from timed programs. The time of a kernel is that of its launch
+and a smooth maximum of two parts. The bytes take their time at a share of the device's bandwidth that its kind reaches.
+The arithmetic takes its time at a share of the peak that its kind reaches with much work; little of it (a short inner
+dimension, few columns, fewer tiles than multiprocessors) lowers the share. schema/learned_rates.csv holds the shares
+and sizes with the number of timings behind each. `python -m benchmarks.kernelbench FOLDER --ship` fits them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -141,10 +141,10 @@ class KernelColumns(Struct, frozen=True):
 
 
 class PredictedTimes(Struct, frozen=True):
-    """Predicted microseconds per kernel: the whole, and the parts of arithmetic, memory traffic and launch.
+    """Predicted microseconds per kernel.
 
-    Where it ``waits``, its arithmetic takes that long because parts of it depend on one another or on loads, or are too
-    few to fill the device.
+    The whole, and the parts of arithmetic, memory traffic and launch. Where it ``waits``, its arithmetic takes that
+    long because parts of it depend on one another or on loads, or are too few to fill the device.
     """
 
     us: Floats
@@ -168,7 +168,10 @@ def as_columns(kernels: Sequence[Kernel]) -> KernelColumns:
 
 
 def engine_of(kernel: Kernel, settings: EngineSettings, device: Device) -> str:
-    """The ceiling that a kernel's arithmetic is held against, by the program's settings and what the device has."""
+    """Returns the ceiling that a kernel's arithmetic is held against.
+
+    By the program's settings and what the device has.
+    """
     dtype = kernel.dtype
     if kernel.kind not in PRODUCTS | _IN_CUDNN:
         return "fp64_vector" if dtype == "fp64" else "fp32_vector"
@@ -210,7 +213,10 @@ def ceilings_of(
 
 
 def floors(work: KernelColumns, ceilings: KernelCeilings, device: Device) -> tuple[Floats, Floats, Floats]:
-    """The floors of each kernel: arithmetic, bytes without a cache, and the larger with what the cache may spare."""
+    """Returns the floors of each kernel.
+
+    Arithmetic, bytes without a cache, and the larger with what the cache may spare.
+    """
     compute = arithmetic_us(work.least_flops, ceilings.peak / _PER_US)
     spared, memory = memory_us(work.least_bytes, device)
     return compute, memory, np.maximum(np.nan_to_num(compute), np.nan_to_num(spared))
@@ -235,7 +241,10 @@ def _memory_us(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str
 
 
 def _compute_us(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float]) -> tuple[Floats, Flags]:
-    """The time of the arithmetic of each kernel, and whether it is one of waiting."""
+    """Returns the time of the arithmetic of each kernel.
+
+    And whether it is one of waiting.
+    """
     folds = np.array([rates.get(f"{kind}:operations", 0.0) for kind in KINDS])[work.kind]
     filled = np.clip(work.blocks / (rates["blocks"] * ceilings.multiprocessors), 1e-6, 1.0)
     spread = np.clip(work.blocks / ceilings.multiprocessors, 1e-6, 1.0) * (0.5 + 0.5 * filled)
@@ -280,9 +289,10 @@ def _compute_us(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[st
 
 
 def _lanes_share(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float]) -> Floats:
-    """Share of the fp32 lanes' peak that a product of these sizes reaches, padded to whole tiles.
+    """Returns the share of the fp32 lanes' peak that a product reaches.
 
-    A product with a vector has no tiles: each element of the matrix is one multiplication.
+    A product of these sizes is padded to whole tiles. A product with a vector has no tiles: each element of the matrix
+    is one multiplication.
     """
     by_vector = np.minimum(work.rows, work.columns) == 1
     padding = np.where(by_vector, 1.0, fill_of_tiles(work.rows, 32.0) * fill_of_tiles(work.columns, 32.0))

@@ -1,7 +1,8 @@
-"""Splits op calls into the kernels that an eager GPU launches for them: the first stage of a predicted time.
+"""Splits op calls into the kernels that an eager GPU launches for them.
 
-A call is one kernel or several: a convolution changes the layout of its input and result, adds its bias in a kernel of
-its own; a batch norm in training folds its input into statistics before it normalizes it.
+It is the first stage of a predicted time. A call is one kernel or several: a convolution changes the layout of its
+input and result, adds its bias in a kernel of its own; a batch norm in training folds its input into statistics before
+it normalizes it.
 """
 
 import math
@@ -68,7 +69,10 @@ class Kernel:
 
 @dataclass(frozen=True)
 class ConvolutionShape:
-    """The sizes of a convolution as a product: each result of a group takes ``inner`` multiply-adds."""
+    """Sizes of a convolution as a product.
+
+    Each result of a group takes ``inner`` multiply-adds.
+    """
 
     rows: float
     columns: float
@@ -83,7 +87,10 @@ class ConvolutionShape:
 
     @property
     def is_pointwise(self) -> bool:
-        """True for a window of one element, which is a plain product in the layout that the tensors have."""
+        """True for a window of one element.
+
+        It is a plain product in the layout that the tensors have.
+        """
         return self.area == 1 and not self.strided and not self.transposed and self.groups == 1
 
     @property
@@ -113,17 +120,17 @@ def split(call: StepCall, position: int = 0) -> tuple[Kernel, ...] | Reason:
     try:
         if name in _BY_NAME:
             cost = cost_of(call)
-            found = _BY_NAME[name](parsed, cost if isinstance(cost, Cost) else Cost("pointwise"), result_bytes)
+            kernels = _BY_NAME[name](parsed, cost if isinstance(cost, Cost) else Cost("pointwise"), result_bytes)
         else:
             cost = cost_of(call)
             if isinstance(cost, Reason):
                 return cost
-            found = _BY_FAMILY.get(FAMILY_OF.get(call.name, cost.family), _stream)(parsed, cost, result_bytes)
+            kernels = _BY_FAMILY.get(FAMILY_OF.get(call.name, cost.family), _stream)(parsed, cost, result_bytes)
     except Unmodelled as unmodelled:
         return unmodelled.reason
     except (LookupError, ValueError, ZeroDivisionError):
         return Reason("unfit_shapes", (call.name,))
-    return tuple(replace(kernel, call=position, count=call.calls) for kernel in found)
+    return tuple(replace(kernel, call=position, count=call.calls) for kernel in kernels)
 
 
 def _parse(call: StepCall) -> OpCall | Reason:
@@ -150,7 +157,10 @@ def _of(kind: str) -> Callable[[OpCall, Cost, float], list[Kernel]]:
 
 
 def _has_odd_rows(matrix: Tensor) -> bool:
-    """True where the rows of a matrix begin at an odd number of elements, as its strides say or its shape."""
+    """True where the rows of a matrix begin at an odd number of elements.
+
+    As its strides say or its shape.
+    """
     strides = matrix.strides if matrix.strides and len(matrix.strides) == len(matrix.shape) else (*matrix.shape[-1:], 1)
     return max(strides[-2:]) % 2 == 1 and max(strides[-2:]) > 1
 
@@ -168,7 +178,7 @@ def _product(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
             columns=cost.n or 1.0,
             inner=cost.k or 1.0,
             batch=cost.batch or 1.0,
-            odd=any(_has_odd_rows(each) for each in [x for x in call.tensors() if len(x.shape) > 1][-2:]),
+            odd=any(_has_odd_rows(tensor) for tensor in [x for x in call.tensors() if len(x.shape) > 1][-2:]),
         )
     ]
 
@@ -178,7 +188,10 @@ def _attention(call: OpCall, cost: Cost, result: float) -> list[Kernel]:
 
 
 def _recurrent(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
-    """A layer's steps wait for one another; the layers of a stack do too, as their inputs are whole sequences."""
+    """Returns the kernels of a recurrent layer.
+
+    Its steps wait for one another; the layers of a stack do too, as their inputs are whole sequences.
+    """
     sizes, batch_first = call.tensor(0).shape, call.flag(10)
     steps = sizes[1 if batch_first else 0] * (call.integer(9) or 1) * (2 if call.flag(13) else 1)
     kind = {"2": "lstm", "3": "gru"}.get(call.text(6), "rnn")
@@ -211,8 +224,8 @@ def convolution_shape(call: OpCall) -> ConvolutionShape:
         dims=len(weight) - 2,
         area=area,
         transposed=transposed,
-        strided=any(each > 1 for each in stride),
-        dilated=any(each > 1 for each in dilation),
+        strided=any(length > 1 for length in stride),
+        dilated=any(length > 1 for length in dilation),
         depthwise=groups > 1 and groups == x[1] and not transposed,
     )
 
@@ -240,7 +253,10 @@ def convolution_kernel(call: OpCall, cost: Cost) -> Kernel:
 
 
 def in_channels_last(main: Kernel, window: Sequence[int]) -> Kernel:
-    """The kernel of a two-dimensional convolution in channels last; ``window`` are the sizes of its weight."""
+    """Returns the kernel of a two-dimensional convolution in channels last.
+
+    ``window`` are the sizes of its weight.
+    """
     if main.kind != "depthwise convolution":
         return replace(main, kind="convolution channels last")
     is_uneven = len(set(window[2:])) > 1
@@ -248,7 +264,10 @@ def in_channels_last(main: Kernel, window: Sequence[int]) -> Kernel:
 
 
 def _is_channels_last(tensor: Tensor) -> bool:
-    """True for images whose channels are neighbours in memory, and that are not in the usual order too."""
+    """True for images whose channels are neighbours in memory.
+
+    And that are not in the usual order too.
+    """
     shape, strides = tensor.shape, tensor.strides
     if len(shape) != _IMAGE_DIMS or strides is None or len(strides) != _IMAGE_DIMS:
         return False
@@ -256,26 +275,30 @@ def _is_channels_last(tensor: Tensor) -> bool:
 
 
 def _convolution(call: OpCall, cost: Cost, result: float) -> list[Kernel]:
-    """Kernels of cuDNN for tensor cores want channels last: input and result of other layouts are copied.
+    """Returns the kernels of a convolution.
 
-    The bias is added by a kernel of its own (ATen's Convolution.cpp).
+    Kernels of cuDNN for tensor cores want channels last: input and result of other layouts are copied. The bias is
+    added by a kernel of its own (ATen's Convolution.cpp).
     """
     main, x = convolution_kernel(call, cost), call.tensor(0)
-    found = [main]
+    kernels = [main]
     if _is_channels_last(x) or _is_channels_last(call.tensor(1)):
         # Several groups take longer there (torch/_inductor/graph.py, GROUPED_MULTIPLIER).
         grouped = replace(main, flops=main.flops * GROUPED_IN_CHANNELS_LAST)
-        found = [grouped if main.kind == _GROUPED else in_channels_last(main, call.tensor(1).shape)]
+        kernels = [grouped if main.kind == _GROUPED else in_channels_last(main, call.tensor(1).shape)]
     elif main.kind not in ("depthwise convolution", "pointwise convolution") and not main.channels % _AT_ONCE:
         moved = (("layout", x.bytes if x.shape[1] > 1 else 0.0), ("result layout", result))
-        found += [Kernel(kind, bytes=2.0 * size, dtype=main.dtype) for kind, size in moved]
+        kernels += [Kernel(kind, bytes=2.0 * size, dtype=main.dtype) for kind, size in moved]
     if call.optional_tensor(2) is not None:
-        found.append(Kernel("pointwise", bytes=2.0 * result))
-    return found
+        kernels.append(Kernel("pointwise", bytes=2.0 * result))
+    return kernels
 
 
 def _convolution_backward(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
-    """Two products of the size of the forward one, by the sizes of its input and weight."""
+    """Returns two products of the size of the forward one.
+
+    By the sizes of its input and weight.
+    """
     weight = call.tensor(2).shape
     groups = call.tensor(1).shape[1] // max(weight[1], 1)
     is_grouped = 1 < groups < call.tensor(1).shape[1]
@@ -342,16 +365,19 @@ def _logsumexp(call: OpCall, _cost: Cost, result: float) -> list[Kernel]:
     """Runs as maximum, difference, exponential, sum, logarithm and sum."""
     size = call.tensor(0).bytes
     passes = [("reduction", size), ("pointwise", 2 * size), ("pointwise", 2 * size), ("reduction", size)]
-    kernels = [Kernel(kind, bytes=each) for kind, each in passes]
+    kernels = [Kernel(kind, bytes=moved) for kind, moved in passes]
     last = Kernel("pointwise", bytes=3 * result, launches=2.0)
     return [replace(kernels[0], least_bytes=size + result), *kernels[1:], last]
 
 
 def _scan(call: OpCall, cost: Cost, result: float) -> list[Kernel]:
-    """A scan along the rows of memory: the parts of a row wait for one another."""
-    found, sizes = _stream(call, cost, result, "scan"), call.tensor(0).shape
+    """Returns a scan along the rows of memory.
+
+    The parts of a row wait for one another.
+    """
+    kernels, sizes = _stream(call, cost, result, "scan"), call.tensor(0).shape
     is_inner = bool(sizes) and (call.integer(1) or 0) % len(sizes) == len(sizes) - 1
-    return [replace(found[0], steps=float(sizes[-1]), rows=math.prod(sizes[:-1]))] if is_inner else found
+    return [replace(kernels[0], steps=float(sizes[-1]), rows=math.prod(sizes[:-1]))] if is_inner else kernels
 
 
 def _layer_norm(_call: OpCall, cost: Cost, _result: float) -> list[Kernel]:

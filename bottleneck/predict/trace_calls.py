@@ -1,4 +1,7 @@
-"""Reads the op calls of one step from a trace, in the form that predictions take."""
+"""Reads the op calls of one step from a trace.
+
+They are in the form that predictions take.
+"""
 
 from collections.abc import Mapping
 
@@ -20,10 +23,11 @@ _PRODUCTS = ("matmul", "convolution")
 
 
 def calls_of_trace(evidence: Evidence) -> StepCalls:
-    """The calls whose kernels ran in one step of the window, the one with the usual number of kernels, in host order.
+    """Returns the calls whose kernels ran in one step, in host order.
 
-    Kernels without an op call of known shapes are left out; a note says how much of the device's time that is. How
-    long tensors are held is not known, and neither is the batch size.
+    It is the step of the window with the usual number of kernels. Kernels without an op call of known shapes are left
+    out; a note says how much of the device's time that is. How long tensors are held is not known, and neither is the
+    batch size.
     """
     linked, attribution = evidence.linked, evidence.attribution
     rows = _rows_of_a_step(evidence)
@@ -34,8 +38,8 @@ def calls_of_trace(evidence: Evidence) -> StepCalls:
             "us": linked.kernels["dur_us"].to_numpy()[rows],
         }
     )
-    known = work["op"].notna() & work["signature"].notna()
-    firsts = work[known].drop_duplicates("op")
+    in_call = work["op"].notna() & work["signature"].notna()
+    firsts = work[in_call].drop_duplicates("op")
     firsts = firsts.sort_values("op", key=lambda op: linked.ops["ts_us"].to_numpy()[op.to_numpy(dtype=np.int64)])
     ops = firsts["op"].to_numpy(dtype=np.int64)
     signatures = linked.trace.signatures.iloc[firsts["signature"].to_numpy(dtype=np.int64)]
@@ -71,12 +75,15 @@ def calls_of_trace(evidence: Evidence) -> StepCalls:
         unpriced_share=_unpriced_share(work, ops, calls),
         copied_bytes=evidence.analysis.totals.h2d_bytes or None,
         left_out=", ".join(_left_out(evidence)),
-        notes=tuple(_notes(evidence, work["us"].to_numpy(), known.to_numpy())),
+        notes=tuple(_notes(evidence, work["us"].to_numpy(), in_call.to_numpy())),
     )
 
 
 def _rows_of_a_step(evidence: Evidence) -> "np.ndarray[tuple[int], np.dtype[np.int64]]":
-    """Rows of the device work of one step: computation and fills, no copies over a link and no collectives."""
+    """Returns rows of the device work of one step.
+
+    Computation and fills, no copies over a link and no collectives.
+    """
     kernels = evidence.linked.kernels
     takes_part = evidence.kernels_in_window & kernels["kind"].isin(("compute", "fill")).to_numpy()
     takes_part &= ~evidence.attribution["dispatches"].to_numpy()
@@ -92,7 +99,10 @@ def _rows_of_a_step(evidence: Evidence) -> "np.ndarray[tuple[int], np.dtype[np.i
 def _unpriced_share(
     work: pd.DataFrame, ops: "np.ndarray[tuple[int], np.dtype[np.int64]]", calls: list[StepCall]
 ) -> float:
-    """The part of the device's time that has no call of known sizes, or one that has no cost."""
+    """Returns the part of the device's time without a price.
+
+    It has no call of known sizes, or one that has no cost.
+    """
     priced = [
         op
         for position, (op, call) in enumerate(zip(ops.tolist(), calls, strict=True))
@@ -129,7 +139,7 @@ def _phase(evidence: Evidence, op: int, name: str) -> Phase:
 def _settings(evidence: Evidence, calls: list[StepCall]) -> EngineSettings:
     """The settings that the engines of the recorded products show."""
     rows = evidence.analysis.kernels
-    found: dict[str, bool | None] = {}
+    allowed: dict[str, bool | None] = {}
     for family in _PRODUCTS:
         us = {
             (dtype, engine): sum(
@@ -138,13 +148,13 @@ def _settings(evidence: Evidence, calls: list[StepCall]) -> EngineSettings:
             for dtype, engine in (_TF32, _FP32)
         }
         # Code of its own may use TF32 where the setting is off: what took more time tells the setting.
-        found[family] = us[_TF32] > us[_FP32] if any(us.values()) else None
+        allowed[family] = us[_TF32] > us[_FP32] if any(us.values()) else None
     origins: Mapping[str, str] = dict.fromkeys(
         ("matmul_allow_tf32", "cudnn_allow_tf32"), "the kernels that the trace's products ran as"
     )
     return EngineSettings(
-        matmul_allow_tf32=found["matmul"],
-        cudnn_allow_tf32=found["convolution"],
+        matmul_allow_tf32=allowed["matmul"],
+        cudnn_allow_tf32=allowed["convolution"],
         training=any(call.phase == "backward" for call in calls),
         compiled=True if _is_compiled(evidence) else None,
         origins={**origins, "training": "the backward ops of the trace", "compiled": "kernels that Inductor made"},
@@ -156,7 +166,10 @@ def _is_compiled(evidence: Evidence) -> bool:
 
 
 def _left_out(evidence: Evidence) -> list[str]:
-    """The work of the step that is no kernel of its own calls, with its time in the trace."""
+    """Returns the work of the step that is no kernel of its own calls.
+
+    With its time in the trace.
+    """
     spent = {
         "collectives": evidence.group_us("communication"),
         "copies over a link": evidence.group_us("transfer"),
