@@ -131,7 +131,10 @@ def graph_breaks(evidence: Evidence) -> Draft | None:
 
 
 def _compiling_calls(evidence: Evidence) -> tuple[str, ...]:
-    """Gives evidence on the runtime's calls that compile, those of one name that take longest; none without any."""
+    """Gives evidence on the runtime's calls that compile.
+
+    They are those of one name that take longest; none without any.
+    """
     events = evidence.linked.trace.events
     rows = rows_of_events(evidence, _COMPILING_CALL)
     calls = events.iloc[rows[(events["category"] == "runtime").to_numpy()[rows]]]

@@ -174,7 +174,10 @@ def _warming_us(evidence: Evidence) -> float:
 
 
 def code_for_twice_the_batch(evidence: Evidence) -> str:
-    """Gives the line of code that doubles the batch, by whether a loader makes it."""
+    """Gives the line of code that doubles the batch.
+
+    A loader makes it, or the program itself.
+    """
     if rows_of_events(evidence, LOADER).size:
         return "loader = DataLoader(dataset, batch_size=2 * batch_size)"
     return "batch_size = 2 * batch_size  # where the inputs of a step are made"

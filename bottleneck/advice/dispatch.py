@@ -347,9 +347,10 @@ def _model_calls(evidence: Evidence) -> _ModelOverhead:
 
 @remembered
 def drawn_ahead(evidence: Evidence) -> Flags:
-    """Masks the rows of the work that draw random numbers into a new tensor ahead of a loop that a compiler would fuse.
+    """Masks rows that draw random numbers ahead of a fusible loop.
 
-    The program can draw them before it calls the compiled loop. A dropout draws inside of what it is applied to.
+    They draw into a new tensor, ahead of a loop that a compiler would fuse. The program can draw them before it calls
+    the compiled loop. A dropout draws inside of what it is applied to.
     """
     work = work_of(evidence)
     loop = evidence.loops["loop"].to_numpy()[work.row]

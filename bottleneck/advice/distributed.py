@@ -258,7 +258,10 @@ def exposed_communication(evidence: Evidence) -> Draft | None:
 
 
 def transfers_steadily(evidence: Evidence) -> bool:
-    """True if calls of one size take alike, so that the link paces them and not a rank that is late now and then."""
+    """True if calls of one size take alike.
+
+    The link paces them then, and not a rank that is late now and then.
+    """
     exposed = [one for one in evidence.analysis.collectives if one.exposed_us > 0]
     alike = [one for one in exposed if one.wait_us is not None and one.calls * evidence.steps >= _CALLS_ALIKE]
     exposed_us = math.fsum(one.exposed_us for one in exposed)
@@ -268,9 +271,9 @@ def transfers_steadily(evidence: Evidence) -> bool:
 
 
 def _fewer_bytes(evidence: Evidence, collectives: Sequence[CollectiveSummary], exposed_us: float) -> Draft:
-    """Writes the draft on a link that carries bytes during the whole step: half of them at most, from a quarter of it.
+    """Writes the draft on a link that carries bytes during the whole step.
 
-    Nothing is left to overlap with.
+    Half of them at most, from a quarter of it. Nothing is left to overlap with.
     """
     longest = max(collectives, key=lambda one: one.exposed_us)
     advice, code = _FEWER_BYTES.get(longest.name, _FEWER_BYTES[""])

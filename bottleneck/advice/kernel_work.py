@@ -384,7 +384,10 @@ def work_of(evidence: Evidence) -> KernelWork:
 
 
 def _held_us(evidence: Evidence) -> Floats:
-    """Time per step for which each row of OPS was held up on a CPU, and 0 for a row without an op (-1)."""
+    """Gives how long each row of OPS was held up on a CPU.
+
+    Per step; 0 for a row without an op (-1).
+    """
     held = np.zeros(len(evidence.linked.ops) + 1)
     if evidence.is_host_only:
         stalls = held_up_calls(evidence)

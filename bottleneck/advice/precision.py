@@ -247,11 +247,11 @@ def _only_measuring_tells(work: KernelWork, products: Flags) -> bool:
 
 
 def _host_cost_us(work: KernelWork, products: Flags) -> tuple[float, float, float]:
-    """Returns the cost of autocast on a CPU per step, at least and at most.
+    """Returns the cost of autocast on a CPU per step.
 
-    And the number of products. Each product of the forward pass casts its weight, and its input where that is fp32; in
-    training the gradients of both are cast back. That the weight of a loop is cast once per step is left out of
-    account: loops pay for calls.
+    At least and at most, and the number of products. And the number of products. Each product of the forward pass casts
+    its weight, and its input where that is fp32; in training the gradients of both are cast back. That the weight of a
+    loop is cast once per step is left out of account: loops pay for calls.
     """
     device, steps, trains = work.evidence.analysis.device, work.evidence.steps, has_backward_pass(work.evidence)
     op_us, bytes_per_us = device.launch_floor_us or _OP_US, (device.bandwidth_bytes_per_s or math.inf) / US_PER_S

@@ -370,16 +370,16 @@ def _backward_calls(evidence: Evidence) -> float:
 
 
 def _cell_of(evidence: Evidence, source: str) -> str | None:
-    """Returns RNN, GRU or LSTM where the ops of this line run in its cell."""
+    """Returns RNN, GRU or LSTM where this line runs in its cell."""
     ops = program_ops(evidence)
     modules = ops["module"][(ops["source"] == source).to_numpy() & ops["module"].notna().to_numpy()].unique()
     return next((match["kind"] for path in modules.tolist() if (match := _CELL.search(str(path)))), None)
 
 
 def rows_of_call(evidence: Evidence, source: str) -> int | None:
-    """Returns the rows of the input of the first op of modules at this line.
+    """Returns the rows of the first input of modules at this line.
 
-    Null where none is known.
+    It is that of the first op there. Null where none is known.
     """
     ops = program_ops(evidence)
     in_modules = ops["module"].notna().to_numpy()
@@ -821,11 +821,12 @@ _WINDOW_BY_WINDOW = _LoopRemedy(
 
 
 def _looped_picks(evidence: Evidence) -> Draft | None:
-    """Finds a line that picks row after row out of a tensor, or unbinds it.
+    """Finds a line that takes row after row of a tensor.
 
-    It works on each of them alone. The gain is N - 1 passes at the cost of a launch (CPU: of three ops, the pick, the
-    work and its result), and no more than the overhead at that line. Where the trace has no lines it is the overhead of
-    all rounds but one, and at least that of one op in each. Loops of data loaders are another rule's.
+    It picks the rows, or unbinds the tensor. It works on each of them alone. The gain is N - 1 passes at the cost of a
+    launch (CPU: of three ops, the pick, the work and its result), and no more than the overhead at that line. Where the
+    trace has no lines it is the overhead of all rounds but one, and at least that of one op in each. Loops of data
+    loaders are another rule's.
     """
     picked = _most_picked(evidence) or _most_unbound(evidence)
     if picked is None:
@@ -865,7 +866,10 @@ def _looped_picks(evidence: Evidence) -> Draft | None:
 
 
 def _rounds(evidence: Evidence, count: float) -> tuple[float, float]:
-    """Gives the ops in each of ``count`` rounds of a loop without a line, and their part of all ops of a step."""
+    """Gives the ops in each round of a loop without a line.
+
+    There are ``count`` rounds. The second result is their part of all ops of a step.
+    """
     ops = _outermost_ops(evidence, np.flatnonzero(ops_in_window(evidence)), with_lines=False)
     runs = ops.groupby(["name", "signature", "module", "thread", "step"], observed=True, dropna=False).size()
     repeated = float(runs[(runs >= count) & (runs % count == 0)].sum())
@@ -873,7 +877,10 @@ def _rounds(evidence: Evidence, count: float) -> tuple[float, float]:
 
 
 def _outermost_ops(evidence: Evidence, rows: Integers, *, with_lines: bool = True) -> pd.DataFrame:
-    """Those of these rows of OPS that no other op and no loader calls, at a known line if ``with_lines``."""
+    """Returns those of these rows of OPS that no other op calls.
+
+    No loader does either. They are at a known line if ``with_lines``.
+    """
     ops = evidence.linked.ops
     rows = rows[(ops["depth"].to_numpy()[rows] == 0) & (ops["source"].notna().to_numpy()[rows] | (not with_lines))]
     rows = rows[~outermost_spans(evidence, _LOADER).hold(ops["ts_us"].to_numpy()[rows])]
@@ -882,11 +889,11 @@ def _outermost_ops(evidence: Evidence, rows: Integers, *, with_lines: bool = Tru
 
 
 def _most_unbound(evidence: Evidence) -> tuple[str | None, str, float] | None:
-    """Line, op and calls per step of the op that a loop runs on each row of a tensor: ``for row in x`` unbinds it.
+    """Returns line, op and calls of an op on each row of a tensor.
 
-    The op comes after the unbinding, takes a tensor of the row's sizes, and runs as often as there are rows, in one
-    module or one call. Layers that get one row each are different modules. Null where there is none. The line is null
-    in a trace without lines.
+    The calls are per step; ``for row in x`` unbinds the tensor. The op comes after the unbinding, takes a tensor of the
+    row's sizes, and runs as often as there are rows, in one module or one call. Layers that get one row each are
+    different modules. Null where there is none. The line is null in a trace without lines.
     """
     with_lines = bool(evidence.linked.ops["source"].notna().any())
     unbound = _outermost_ops(evidence, rows_of_ops(evidence, ("aten::unbind",)), with_lines=with_lines)
@@ -916,11 +923,11 @@ def _most_unbound(evidence: Evidence) -> tuple[str | None, str, float] | None:
 
 
 def _most_picked(evidence: Evidence) -> tuple[str, str, float] | None:
-    """Line, op and calls per step of the op that picks most rows of one tensor from one line, outside other ops.
+    """Returns line, op and calls of the op that picks most rows.
 
-    Null where none picks enough. A loop runs in one call of one function, and its index changes. That the tensor is
-    the same follows from its sizes and strides: a trace has no addresses. Layers that one line calls one after the
-    other are other modules and other calls.
+    They are of one tensor from one line, outside other ops; the calls are per step. Null where none picks enough. A
+    loop runs in one call of one function, and its index changes. That the tensor is the same follows from its sizes and
+    strides: a trace has no addresses. Layers that one line calls one after the other are other modules and other calls.
     """
     picks = _outermost_ops(evidence, rows_of_ops(evidence, _PICKS))
     if len(picks) < LOOP_OF:
@@ -941,7 +948,10 @@ def _most_picked(evidence: Evidence) -> tuple[str, str, float] | None:
 
 
 def _runs_in_one_call(evidence: Evidence, picks: pd.DataFrame) -> bool:
-    """True if the innermost frame of the program around the picks is the same call; also where no frames are known."""
+    """True if the picks are in one call of the program's function.
+
+    It is the innermost frame of the program around them; true also where no frames are known.
+    """
     events = evidence.linked.trace.events
     frames = (events["category"] == "python").to_numpy() & (events["thread"] == picks["thread"].iloc[0]).to_numpy()
     frames &= ~text_matches(events["name"], _LIBRARY_FRAME.search)

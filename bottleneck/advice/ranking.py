@@ -31,21 +31,21 @@ class Transformation(Struct, frozen=True):
 
 
 class Draft(Struct, frozen=True):
-    """A finding as its rule makes it; ranking adds the speedup, the additional gain, and whether noise would hide it.
+    """A finding as its rule makes it.
 
-    ``gain_us`` is the time saved per step if nothing else changes, null where only a trial can show it, for the
-    reason in ``gain_reason``; ``by_formula`` is why a formula gave it where timed pieces could. A remark
-    without any gain to be had has no ``gain_us`` either. ``claims`` are the accounts of the ledger, or "kernel:N" for
-    row N of the analysis' kernels, that the gain comes from, in microseconds per step at most: two findings that claim
-    the same time do not add up. Empty claims mean the whole step.
-    ``phase`` and ``lines`` are where all of the gain comes from, where it comes from one phase or from some source
-    lines. ``most_us`` is what timed pieces say that the change saves at most. ``removes`` marks a gain that is the
-    measured time of work that the change takes away: it stays as the rule states it.
-    ``remedies`` are the slugs of findings that say how a part of this gain is had; it stands behind the first of them.
-    The four fields before it are those of ``Finding``. ``transformation`` is the change whose replay gives the gain,
-    ``basis`` the kind of evidence that gave it. No formula can tell the gain of a draft ``only_measured``: it
-    becomes a finding only where timed pieces show that it gains. ``comes_first`` marks a draft that stands before all
-    others: what they say is of a step that it disturbs.
+    Ranking adds the speedup, the additional gain, and whether noise would hide it. ``gain_us`` is the time saved per
+    step if nothing else changes, null where only a trial can show it, for the reason in ``gain_reason``; ``by_formula``
+    is why a formula gave it where timed pieces could. A remark without any gain to be had has no ``gain_us`` either.
+    ``claims`` are the accounts of the ledger, or "kernel:N" for row N of the analysis' kernels, that the gain comes
+    from, in microseconds per step at most: two findings that claim the same time do not add up. Empty claims mean the
+    whole step. ``phase`` and ``lines`` are where all of the gain comes from, where it comes from one phase or from some
+    source lines. ``most_us`` is what timed pieces say that the change saves at most. ``removes`` marks a gain that is
+    the measured time of work that the change takes away: it stays as the rule states it. ``remedies`` are the slugs of
+    findings that say how a part of this gain is had; it stands behind the first of them. The four fields before it are
+    those of ``Finding``. ``transformation`` is the change whose replay gives the gain, ``basis`` the kind of evidence
+    that gave it. No formula can tell the gain of a draft ``only_measured``: it becomes a finding only where timed
+    pieces show that it gains. ``comes_first`` marks a draft that stands before all others: what they say is of a step
+    that it disturbs.
     """
 
     slug: str

@@ -94,7 +94,10 @@ def _instances(evidence: Evidence) -> Mapping[str, list[_Instance]]:
 
 
 def _is_function(name: str, files: AbstractSet[str]) -> bool:
-    """True for a frame of a function in one of these files of the program."""
+    """True for a frame of a function in one of these files.
+
+    They are files of the program.
+    """
     match = PYTHON_FRAME.match(name)
     return match is not None and match["path"] in files and not name[match.end() :].startswith("<")
 

@@ -206,9 +206,9 @@ def _part_along(call: _UsingCall, length: int) -> float | None:
 
 
 def _makes_on_line(before: _UsingCall, call: _UsingCall) -> bool:
-    """True if the op before can have made what this one takes a part of.
+    """True if the op before can have made what this one takes.
 
-    It is on the same line.
+    This one takes a part of it. It is on the same line.
     """
     if before.name not in _MADE_ON_LINE or before.source is None or before.source != call.source or not before.sizes:
         return False

@@ -1,4 +1,4 @@
-"""Rule of writes to few rows of a large tensor that copy all of it.
+"""Rule of writes to few rows that copy a whole large tensor.
 
 Out of place, or into a clone.
 """

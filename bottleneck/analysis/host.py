@@ -386,9 +386,10 @@ def _by_state(item: tuple[int, Segments]) -> int:
 
 
 def _issuers(linked: Linked) -> frozenset[int]:
-    """Gives the threads that issue work for others, where no work of the device tells its launch.
+    """Gives the threads that issue work for others.
 
-    They run calls of the runtime and nothing else: what holds one up holds up all work behind it in its queue.
+    Only where no work of the device tells its launch. They run calls of the runtime and nothing else: what holds one up
+    holds up all work behind it in its queue.
     """
     if linked.is_host_only or linked.kernels["launch"].notna().any():
         return frozenset()

@@ -171,7 +171,7 @@ def measured_spans(folder: Path) -> tuple[tuple[float, float], ...]:
 
 
 # The fields of a recording that are those of the first rank's notes, as they stand.
-_CARRIED = {"step_source", "framework", *(each.name for each in dataclasses.fields(Measured))} - {
+_CARRIED = {"step_source", "framework", *(field.name for field in dataclasses.fields(Measured))} - {
     "profiled",
     "warnings",
 }

@@ -11,10 +11,10 @@ _listener: Callable[[], None] | None = None
 
 
 def step() -> None:
-    """Ends a step here: call it at the end of each turn of the loop.
+    """Ends a step here.
 
-    It overrules what `bottleneck run` or `bottleneck.record` would take for the steps by itself. Where neither
-    measures, it does nothing and costs under a tenth of a microsecond.
+    Call it at the end of each turn of the loop. It overrules what `bottleneck run` or `bottleneck.record` would take
+    for the steps by itself. Where neither measures, it does nothing and costs under a tenth of a microsecond.
     """
     if _listener is not None:
         _listener()

@@ -66,7 +66,7 @@ def half_width(before: PricedWork, after: PricedWork, pace: float = 1.0, factor:
     whole = max(whole, _BETWEEN_RUNS) if before.backend != after.backend else whole
     own = factor * math.hypot(whole, math.sqrt(max(variance - _GO_TOGETHER * shared, 0.0)))
     middle = before.us() / after.us()
-    by_host = [math.log(before.us(factor_) / after.us(factor_) / middle) for factor_ in (1 / pace, pace)]
+    by_host = [math.log(before.us(pace_factor) / after.us(pace_factor) / middle) for pace_factor in (1 / pace, pace)]
     return math.hypot(own, min(0.0, *by_host)), math.hypot(own, max(0.0, *by_host))
 
 

@@ -102,7 +102,7 @@ def interval_factor(parts: Floats, run: str, calls: str) -> float:
 
 @lru_cache(maxsize=1)
 def read_spreads(path: Path = TABLE) -> Mapping[str, float]:
-    """Reads the spread of each kind of error for each way to run a step.
+    """Reads the spread of each kind of error by way to run a step.
 
     As a logarithm, with the factors on the spread.
     """

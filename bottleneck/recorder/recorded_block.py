@@ -39,7 +39,9 @@ def record(
     force: bool = False,
     quiet: bool = False,
 ) -> "RecordedBlock":
-    """A context that records the loop inside it into a folder, which `bottleneck report FOLDER` explains.
+    """Records the loop inside a block into a folder.
+
+    `bottleneck report FOLDER` explains it.
 
     Steps end where the loop calls ``bottleneck.step()``, else at each step of the optimizer, call of the outermost
     module or batch of the loader; ``step`` names one of these, or a class. Steps pass until their times settle, or

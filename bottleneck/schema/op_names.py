@@ -81,7 +81,10 @@ def is_backward(source: str) -> bool:
 
 
 def forward_of(source: str) -> str:
-    """Gives the source of the forward op; that of a forward op is its own."""
+    """Gives the source of a backward op's forward op.
+
+    That of a forward op is its own.
+    """
     return source.removeprefix(_BACKWARD_OF)
 
 

@@ -223,7 +223,10 @@ def _ops_chosen(kind: str, glob: str, evidence: Evidence) -> Flags:
         return text_matches(ops["source"], lambda source: fnmatchcase(source, glob or "*"))
 
     def is_module(path: str) -> bool:
-        """True if the path, or the class or name of one of its modules, fits."""
+        """True if the path fits, or one of its modules does.
+
+        A module fits by its class or its name.
+        """
         modules = path.split(".")
         names = (path, *modules, *(_NUMBERED.sub("", module) for module in modules))
         return any(fnmatchcase(name, glob or "*") for name in names)

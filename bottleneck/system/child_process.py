@@ -74,12 +74,13 @@ def _deferred_signals() -> Iterator[None]:
 
 
 class Child:
-    """Process in a group of its own, which the system ends when this one dies.
+    """Process in a group of its own.
 
-    The process leads the group, unless ``process_group`` names another. On Linux it is ended by the signal
-    ``at_our_death``: by default one that lets it save what was recorded; null where it sees our end by itself, and a
-    thread may start it. ``prepare`` is called in the new process before it becomes the command. ``settings`` are those
-    of ``subprocess.Popen``. Whoever sends it a signal can be sure that its number is not another's by now.
+    The system ends it when this one dies. The process leads the group, unless ``process_group`` names another. On Linux
+    it is ended by the signal ``at_our_death``: by default one that lets it save what was recorded; null where it sees
+    our end by itself, and a thread may start it. ``prepare`` is called in the new process before it becomes the
+    command. ``settings`` are those of ``subprocess.Popen``. Whoever sends it a signal can be sure that its number is
+    not another's by now.
     """
 
     def __init__(
