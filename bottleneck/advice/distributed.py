@@ -337,7 +337,7 @@ def _remedy(evidence: Evidence, collectives: Sequence[CollectiveSummary]) -> tup
         return _REMEDIES[""]
     if name == "all_reduce" and longest is not None and _is_of_split_layers(evidence, longest):
         return _SPLIT_LAYERS[0].format("" if longest.dtype in _NARROW else _HALVED), _SPLIT_LAYERS[1]
-    if name in _OF_GRADIENTS and not has_backward_pass(evidence):
+    if name in _OF_GRADIENTS and not _trains(evidence):
         return _REMEDIES[""]
     if name == "all_reduce" and all(one.dtype in _NARROW for one in mine):
         return _LESS_OFTEN
@@ -350,7 +350,19 @@ def _is_of_split_layers(evidence: Evidence, one: CollectiveSummary) -> bool:
     Its size is also summed before the backward pass of a step, or the step has none. Gradients are summed during the
     backward pass or after it.
     """
-    return not has_backward_pass(evidence) or bool(one.forward_calls)
+    return not _trains(evidence) or bool(one.forward_calls)
+
+
+# Of lists of tensors, as optimizers and gradient clipping take them.
+_UPDATES = re.compile(r"^aten::_(?:foreach|fused)_")
+
+
+def _trains(evidence: Evidence) -> bool:
+    """True for a step with a backward pass, or with updates of lists of tensors.
+
+    A trace may hold the updates alone: compiled backward passes, and those of another thread, need not be in it.
+    """
+    return has_backward_pass(evidence) or any(_UPDATES.match(name) for name in evidence.op_sums)
 
 
 def _message_bytes(one: CollectiveSummary) -> float | None:

@@ -84,19 +84,20 @@ def first_findings(
     limits each text but the advice of the first, ``code`` the lines of code: code that has more is left out. ``others``
     says where those are that are not shown.
     """
-    if not analysis.findings:
-        return None
     ordered = in_reading_order(analysis.findings, analysis.steps.wall_us, analysis.verdict.bound)
     shown = ordered[:most]
+    ranked = [finding for finding in analysis.findings if finding.predicted_gain_us is not None]
+    hidden = _hidden(ranked, ordered)
+    if not shown and not hidden:
+        return None
     rest = f"{len(ordered) - most} more {others}. " if len(ordered) > most else ""
     more = (f"{rest}Why and how: {_EXPLAIN} {shown[0].slug}",) if shown else ()
     title = TITLE if len(shown) == len(ordered) else f"{TITLE} ({len(shown)} of {len(ordered)})"
-    ranked = [finding for finding in analysis.findings if finding.predicted_gain_us is not None]
     return ActionSection(
         title,
         tuple(_brief(analysis, finding, characters, code, is_first=at == 0) for at, finding in enumerate(shown)),
         _doubts(analysis) if shown else (),
-        closing=(*more, *_hidden(ranked, ordered)),
+        closing=(*more, *hidden),
     )
 
 

@@ -54,8 +54,10 @@ def case_with(
     ranks: tuple[RankSummary, ...] = (),
     ledger: Mapping[str, float] = LEDGER,
     trains: bool = True,
+    more: tuple[str, ...] = (),
 ) -> Evidence:
-    backward = [op("autograd::engine::evaluate_function: MmBackward0", 1, 2)] if trains else []
+    names = (*(("autograd::engine::evaluate_function: MmBackward0",) if trains else ()), *more)
+    backward = [op(name, 1 + 3 * at, 2) for at, name in enumerate(names)]
     case = with_ledger(case_of(folder, [*gpu_events(4, 30.0, 40.0), *backward]), ledger)
     return with_analysis(case, collectives=collectives, ranks=ranks)
 
@@ -264,6 +266,12 @@ def test_sums_of_split_layers_are_no_gradients(tmp_path: Path) -> None:
 def test_no_gradients_are_summed_in_inference(tmp_path: Path) -> None:
     draft = exposed_communication(case_with(tmp_path, collective(), ranks=BOTH, trains=False))
     assert draft is not None and "split over ranks" in draft.advice
+
+
+def test_sums_beside_updates_are_of_gradients_whatever_else_the_trace_holds(tmp_path: Path) -> None:
+    case = case_with(tmp_path, collective(), ranks=BOTH, trains=False, more=("aten::_foreach_add_",))
+    draft = exposed_communication(case)
+    assert draft is not None and "backward pass" in draft.advice and "split over ranks" not in draft.advice
 
 
 def test_sums_of_gradients_are_told_of_the_backward_pass(tmp_path: Path) -> None:

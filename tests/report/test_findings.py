@@ -256,6 +256,13 @@ def test_json_holds_every_finding_always() -> None:
     assert all(finding.slug in render_report(gpu_overhead(), "json") for finding in ADVICE)
 
 
+def test_a_heading_without_anything_below_is_left_out() -> None:
+    analysis = gpu_overhead()
+    asked = replace(analysis.findings[0], on_request=True, predicted_gain_us=None, predicted_speedup=None)
+    assert first_findings(replace(analysis, findings=(asked,)), 3, 200, 4) is None
+    assert first_findings(replace(analysis, findings=(replace(asked, on_request=False),)), 3, 200, 4) is not None
+
+
 def test_the_short_form_puts_a_small_gain_after_another_way_to_save_more() -> None:
     first = gaining(1, us=0.5 * WALL_US)[0]
     small = replace(gaining(1, us=0.01 * WALL_US)[0], slug="small")
