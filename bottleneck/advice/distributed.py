@@ -358,9 +358,10 @@ _UPDATES = re.compile(r"^aten::_(?:foreach|fused)_")
 
 
 def _trains(evidence: Evidence) -> bool:
-    """True for a step with a backward pass, or with updates of lists of tensors.
+    """True for a step with a backward pass, or with updates.
 
-    A trace may hold the updates alone: compiled backward passes, and those of another thread, need not be in it.
+    Updates are ops on lists of tensors. A trace may hold them alone: compiled backward passes, and those of another
+    thread, need not be in it.
     """
     return has_backward_pass(evidence) or any(_UPDATES.match(name) for name in evidence.op_sums)
 
