@@ -250,9 +250,9 @@ class DebugWatch:
         return merged(known, tuple(modes))
 
     def begin_step(self, known: tuple[DebugMode, ...]) -> None:
-        """Begins to time what the next step spends on them.
+        """Begins to time the stack traces of the next step.
 
-        That step is not measured.
+        Only where anomaly detection is on and its share is not known yet. That step is not measured.
         """
         if any(mode.name == "anomaly-detection" and mode.share is None for mode in known):
             self._captures.start()

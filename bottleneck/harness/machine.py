@@ -203,9 +203,9 @@ def cache_folder() -> Path:
 
 
 def busy_processors() -> float:
-    """Returns the processors kept busy on average over the last minute.
+    """Returns the load of the last minute: processors that had work.
 
-    It is 0 where the system does not tell.
+    It is an average, of the work that waited for one too, and 0 where the system does not tell.
     """
     try:
         return os.getloadavg()[0]

@@ -206,7 +206,7 @@ def _closure_of(function: FunctionType) -> Mapping[str, object]:
 
 
 def fields_of(instance: object) -> Iterator[tuple[str, object]]:
-    """Returns the attributes that an object holds itself.
+    """Yields the attributes that an object holds itself.
 
     None where reading them might run code of the program.
     """

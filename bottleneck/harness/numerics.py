@@ -42,7 +42,7 @@ def take_numerics(step: Step, torch: Any, steps: int) -> Numerics:
 def _copies(torch: Any) -> dict[int, Any]:
     """Copies all parameters to the host, by address.
 
-    None where they would take gigabytes.
+    Empty where they would take gigabytes.
     """
     tensors = [tensor for _, tensor in itertools.islice(named_tensors(torch), _MOST_TENSORS)]
     if sum(tensor.numel() * tensor.element_size() for tensor in tensors) > _MOST_COPIED_BYTES:
