@@ -144,7 +144,10 @@ def _memory_used(info: Any) -> float | None:
 
 
 def _pcie_throughput(nvml: Any, device: NvmlDevice) -> Values:
-    """Blocks for 20 ms in each call, over which the driver counts; bytes per second."""
+    """Reads the traffic of the bus, in bytes per second.
+
+    Each call blocks for 20 ms, over which the driver counts.
+    """
     sent = nvml.nvmlDeviceGetPcieThroughput(device.card, nvml.NVML_PCIE_UTIL_TX_BYTES)
     received = nvml.nvmlDeviceGetPcieThroughput(device.card, nvml.NVML_PCIE_UTIL_RX_BYTES)
     return {"pcie_tx_bytes_per_s": _scaled(sent, 1e3), "pcie_rx_bytes_per_s": _scaled(received, 1e3)}
