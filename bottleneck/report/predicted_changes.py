@@ -103,7 +103,11 @@ def _alone(device: DeviceChanges) -> TableSection:
         )
         for change in device.alone
     ]
-    heads = (*columns("name", "change"), *columns("number", "times as fast", "step", "peak"), *columns("words", "verdict"))
+    heads = (
+        *columns("name", "change"),
+        *columns("number", "times as fast", "step", "peak"),
+        *columns("words", "verdict"),
+    )
     return TableSection(f"Each change alone on {without_maker(device.device)}", heads, tuple(rows), notes=(_NOTE,))
 
 
