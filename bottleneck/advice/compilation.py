@@ -424,6 +424,7 @@ def recomputation(evidence: Evidence) -> Draft | None:
         claims=work.claims(less),
         removes=True,
         comes_first=evidence.is_host_only and work.share(rows) >= _FIRST_FROM,
+        places=(line,),
         code="x = layer(x) if keep_activations else checkpoint(layer, x, use_reentrant=False)",
     )
 

@@ -282,6 +282,7 @@ def constant_in_step(evidence: Evidence) -> Draft | None:
             *work.describe(issued_by(evidence, work, rows)),
         ),
         advice=f"Compute once what is made {at_source(line)}, and keep it as a buffer of the module.",
+        places=(line,),
         code='self.register_buffer("table", make_table(), persistent=False)  # in __init__; self.table in forward',
         gain_us=removal.gain,
         claims=removal.claims,

@@ -99,6 +99,7 @@ def _dropout_alone(work: KernelWork) -> Draft | None:
         ),
         advice=f"If this is inference, call model.eval(): dropout {at_source(line)} makes its results random. Leave it "
         "where that is meant (Monte Carlo dropout).",
+        places=(line,),
         gain_us=work.gain(0.9 * us, us),
         claims=work.claims(us),
         code="model.eval()\nwith torch.inference_mode():\n    output = model(batch)",
@@ -492,6 +493,7 @@ def long_convolution(evidence: Evidence) -> Draft | None:
             if len(longest) > 3
             else ""
         ),
+        places=(line,),
         code="size = x.shape[-1] + kernel.shape[-1] - 1\n"
         "spectrum = torch.fft.rfft(x, size) * torch.fft.rfft(kernel.flip(-1), size)  # conv1d does not flip\n"
         "y = torch.fft.irfft(spectrum, size)[..., : x.shape[-1]]",
@@ -574,6 +576,7 @@ def late_upsampling(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Apply the 1x1 convolution before the upsampling {at_source(line)}, and upsample its few results: both "
         "are linear, so that their order changes nothing but rounding.",
+        places=(line,),
         code="logits = F.interpolate(classifier(features), size=size, mode=mode, align_corners=False)",
         gain_us=gain,
         claims=removal.claims,

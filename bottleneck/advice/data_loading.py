@@ -250,6 +250,7 @@ def loader_hot_spot(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Do what {where} does once and keep the result, or for a whole batch at a time, or with a faster "
         "library.",
+        places=(None if hot is None else hot.source,),
         code="def __getitems__(self, indices):\n    return self.samples[indices]  # all samples of a batch at once",
         gain_us=up_to(share * wait_us),
         claims=claims_of(evidence, INPUT, most_us=share * wait_us),

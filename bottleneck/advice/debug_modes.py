@@ -16,7 +16,7 @@ from bottleneck.advice.quantities import (
     held_up_calls,
     outermost_frames,
 )
-from bottleneck.advice.ranking import Draft, up_to
+from bottleneck.advice.ranking import Draft, SourcedLine, up_to
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, Spans
@@ -64,7 +64,11 @@ def _place(mode: DebugMode | None) -> tuple[str, ...]:
 
     None where it is not known.
     """
-    return () if mode is None or mode.source is None else (f"switched on {at_source(mode.source)}",)
+    return (
+        ()
+        if mode is None or mode.source is None
+        else (SourcedLine(f"switched on {at_source(mode.source)}", mode.source),)
+    )
 
 
 class _NanChecks(Struct, frozen=True):

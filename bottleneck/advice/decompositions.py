@@ -443,6 +443,7 @@ def matrix_decomposition(evidence: Evidence) -> Draft | None:
             *work.describe(issued_by(evidence, work, case.rows)),
         ),
         advice=case.advice,
+        places=(line,),
         code=case.code,
         gain_us=case.gain,
         claims={name: us * min(part, 1.0) for name, us in case.removal.claims.items()},

@@ -80,6 +80,7 @@ def late_rank(evidence: Evidence) -> Draft | None:
         advice=f"Find what rank {number} does longer than the others: its input, its share of the data, its machine."
         if slow is None
         else f"Take what rank {number} alone does {at_source(slow.line)} out of its step, or share it among the ranks.",
+        places=() if slow is None else (slow.line,),
         code=f"# diagnosis: bottleneck report {shlex.quote(late.rank.path)}",
         gain_us=late.waited_us if slow is None else _without_line(slow, late.waited_us),
         claims=_claims(late),

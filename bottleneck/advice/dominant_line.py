@@ -290,6 +290,7 @@ def _words_on(evidence: Evidence, line: _DominantLine) -> Draft:
         ),
         advice=f"Make the {kind.words} {place} cheaper: they take most of the step, and no other rule explains them. "
         f"Usual ways: {kind.cheaper}.",
+        places=(line.source,),
         code=kind.code,
         gain_reason=f"at most the {format_us(line.us)} that this line takes; what another form of it takes is only "
         "known once it has run",

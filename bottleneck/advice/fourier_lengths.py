@@ -66,6 +66,7 @@ def slow_fft_length(evidence: Evidence) -> Draft | None:
             else "Padded, or cropped, the spectrum has its frequencies at other places; a convolution by FFT stays the "
             "same with more zeros."
         ),
+        places=(line,),
         code=f"n = scipy.fft.next_fast_len({length})  # {better}: computed once, then rfft(x, n=n) and irfft(y, n=n)",
         gain_us=Interval(low * removal.gain.low, high * removal.gain.high),
         claims=removal.claims,

@@ -31,7 +31,7 @@ from bottleneck.advice.quantities import (
     rows_of_ops,
     sources_of,
 )
-from bottleneck.advice.ranking import Draft, Transformation, up_to
+from bottleneck.advice.ranking import Draft, SourcedLine, Transformation, up_to
 from bottleneck.advice.transfers import waits_in_copies
 from bottleneck.schema.accounts import PAGES, UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import IdleCause, Interval
@@ -227,6 +227,7 @@ def item_calls(evidence: Evidence) -> Draft | None:
             f"({format_share(evidence.share_of_step(spent_us))})" + (f", at {', '.join(lines)}" if lines else ""),
         ),
         advice="Collect the values as tensors and read them together, every so many steps.",
+        places=tuple(lines),
         code="totals += torch.stack([mean, std, largest])  # and, every 100 steps: totals.tolist()",
         gain_us=up_to(spent_us),
         claims=claims_of(evidence, "overhead.dispatch", "overhead.launch_floor", "overhead.python", most_us=spent_us),
@@ -255,6 +256,7 @@ def gc_pauses(evidence: Evidence) -> Draft | None:
             title="The step calls Python's garbage collector",
             evidence=words,
             advice=f"Take gc.collect() {at_source(called[0].source)} out of the step.",
+            places=(called[0].source,),
             code="if number % 1000 == 0:\n    gc.collect()  # or once an epoch; before it once: gc.freeze()",
             gain_us=Interval(_LEAST_REMOVED * called_us, spent_us),
             claims=claims_of(evidence, "overhead.gc"),
@@ -307,6 +309,7 @@ def device_allocations(evidence: Evidence) -> Draft | None:
         advice="Let the caching allocator keep its memory: no empty_cache() in the loop, and segments that can grow."
         if line is None
         else f"Take torch.cuda.empty_cache() {at_source(line)} out of the step: what it gives back is taken again.",
+        places=(line,),
         code="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
         if line is None
         else "if number % 1000 == 0:\n    torch.cuda.empty_cache()  # or not at all: it makes no room for your tensors",
@@ -386,7 +389,7 @@ def fresh_pages(evidence: Evidence) -> Draft | None:
     return Draft(
         slug="fresh-pages",
         title="Every step fills memory that the system hands out anew",
-        evidence=(*lines, *(_place(row) for row in rows[:3])),
+        evidence=(*lines, *(SourcedLine(_place(row), row.source) for row in rows[:3])),
         advice="Write into tensors that are kept (out=, in place), or use an allocator that keeps large blocks.",
         code="LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=dirty_decay_ms:-1 python train.py",
         gain_us=up_to(spent_us),
@@ -410,13 +413,14 @@ def side_work(evidence: Evidence) -> Draft | None:
         title="The step also saves, logs or checks",
         evidence=(
             format_per_step(evidence, spent_us),
-            *([f"{tracker}: {format_us(tracked_us)}"] if tracked_us else []),
+            *([SourcedLine(f"{tracker}: {format_us(tracked_us)}", tracker)] if tracked_us else []),
             *_places(rows),
             *_sampled(evidence, rows),
         ),
         advice=f"Do what runs {_hottest(evidence, rows[0].source)} less often, or in another thread, on a copy."
         if rows and rows[0].source is not None
         else "Do it less often, or in another thread, on a copy.",
+        places=(_hottest_source(evidence, rows[0].source),) if rows else (),
         code="if number % 100 == 0:\n    executor.submit(torch.save, snapshot, path)  # a ThreadPoolExecutor(1)",
         gain_us=up_to(spent_us),
         claims=claims_of(
@@ -474,6 +478,7 @@ def python_call(evidence: Evidence) -> Draft | None:
             "(ahead of training, or by functools.cache, where the same inputs come again), or do it for the whole "
             "batch at once with NumPy or torch, in place of Python for each item."
         ),
+        places=(_hottest_source(evidence, rows[0].source),),
         code="trainer = Trainer(enable_progress_bar=False, log_every_n_steps=100)  # Lightning; others: logging_steps"
         if is_framework
         else "ready = executor.submit(function, ...)  # before the step; ready.result() where its result is needed",
@@ -500,6 +505,12 @@ def _hottest(evidence: Evidence, source: str | None) -> str:
     """
     line = hottest_line(evidence, source, "python")
     return at_source(source) if line is None else line.where()
+
+
+def _hottest_source(evidence: Evidence, source: str | None) -> str | None:
+    """Gives the line that ``_hottest`` names."""
+    line = hottest_line(evidence, source, "python")
+    return source if line is None else line.source
 
 
 def _sampled(evidence: Evidence, rows: Sequence[IdleCause]) -> tuple[str, ...]:
@@ -548,6 +559,7 @@ def sleeping(evidence: Evidence) -> Draft | None:
         title="The step sleeps",
         evidence=(format_per_step(evidence, slept_us), *_places(rows)),
         advice=f"Remove the sleep {where}, or wait for an event or a queue in its place.",
+        places=(rows[0].source,),
         gain_us=Interval(_SURE_OF_A_SLEEP * slept_us, slept_us),
         claims=claims_of(evidence, WAIT, most_us=slept_us),
         transformation=Transformation(("remove host:wait",)),
@@ -574,6 +586,7 @@ def waiting(evidence: Evidence) -> Draft | None:
         f"{where}, and make the pool once, before the loop: of the threads of Python one computes at a time."
         if _GIVES_TO_THREADS.search(_text_at(evidence, rows[0].source))
         else f"Begin the work that the step waits for {where} earlier, or give it more threads.",
+        places=(rows[0].source,),
         gain_us=up_to(spent_us),
         claims=claims_of(evidence, WAIT, most_us=spent_us),
         transformation=Transformation(("remove host:wait",)),
@@ -649,7 +662,7 @@ def _is_call(row: IdleCause) -> bool:
 
 
 def _places(rows: list[IdleCause]) -> tuple[str, ...]:
-    return tuple(f"{_place(row)}, {format_gaps(row.calls)}" for row in rows[:3])
+    return tuple(SourcedLine(f"{_place(row)}, {format_gaps(row.calls)}", row.source) for row in rows[:3])
 
 
 def _place(row: IdleCause) -> str:

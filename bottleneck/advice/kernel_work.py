@@ -15,7 +15,7 @@ import pandas as pd
 from msgspec import Struct
 
 from bottleneck.advice.quantities import format_times, has_backward_marks, held_up_calls, mark_spans
-from bottleneck.advice.ranking import Draft
+from bottleneck.advice.ranking import Draft, SourcedLine
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, ShorterKernels, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, union
@@ -238,13 +238,12 @@ class KernelWork(Struct, frozen=True):
         lines = []
         for one in np.argsort(-us, kind="stable")[:most].tolist():
             at = sources[first[one]]
-            place = f" {at_source(source.categories[at])}" if at >= 0 else ""
+            line = source.categories[at] if at >= 0 else None
+            place = "" if line is None else f" {at_source(line)}"
             sizes = self._shown_sizes(int(self.signature[places[first[one]]]))
             part = format_share(float(us[one]) / self.evidence.step_us) if self.evidence.step_us > 0 else "?"
-            lines.append(
-                f"{self._name(int(places[first[one]]))}{place}: {format_us(float(us[one]))} per step ({part}), "
-                f"{format_times(float(runs[one]))}{sizes}"
-            )
+            words = f"{self._name(int(places[first[one]]))}{place}: {format_us(float(us[one]))} per step ({part}), "
+            lines.append(SourcedLine(f"{words}{format_times(float(runs[one]))}{sizes}", line))
         return tuple(lines)
 
     def _name_codes(self) -> Integers:

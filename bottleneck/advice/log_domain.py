@@ -80,6 +80,7 @@ def log_domain_rounds(evidence: Evidence) -> Draft | None:
         "logsumexp(g - cost) is log(exp(-cost) @ exp(g)): Sinkhorn's rounds become u = a / (K @ v), v = b / (K.T @ u) "
         "with K = exp(-cost / eps), and those of a chain (CRF, HMM) products with exp(transitions), scaled by the "
         "largest value. Or take fewer rounds: stop when nothing changes any more, or start from the last result.",
+        places=(line,),
         code="K = torch.exp(-cost / eps)  # once, before the rounds\n"
         "u = a / (K @ v); v = b / (u @ K)  # in each round\n"
         "plan = u[:, None] * K * v  # the same plan up to rounding; for tiny eps keep logarithms",

@@ -131,6 +131,10 @@ def masked_positions(evidence: Evidence) -> Draft | None:
         advice=f"Select the positions that have a target before the product {at_source(head)}, so that logits and loss "
         "are computed for these alone: in masked language modelling that is one in seven, in a padded batch what is "
         "no padding.",
+        places=(
+            line,
+            head,
+        ),
         code="keep = labels != -100\nloss = F.cross_entropy(head(hidden[keep]), labels[keep])  # in place of all "
         "positions",
         gain_us=Interval(least * removal.gain.low, _MOST * removal.gain.high),

@@ -53,6 +53,7 @@ def memory_grows(evidence: Evidence) -> Draft | None:
         title=_title(named, grown_bytes, has_graphs=bool(graphs)),
         evidence=(*_seen(growth, grown_bytes, is_on_device=is_on_device), *_held(named)),
         advice=_advice(graphs, named, trains=trains),
+        places=tuple(keeper.source for keeper in named[:_MOST_NAMED]),
         code=_code(graphs, trains=trains),
         gain_us=gain,
         gain_reason=None if gain is not None else "it keeps memory from running full",

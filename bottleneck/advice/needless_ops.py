@@ -162,6 +162,7 @@ def one_hot_product(evidence: Evidence) -> Draft | None:
             *work.describe(issued_by(evidence, work, rows)),
         ),
         advice=f"Look the rows up by their numbers {at_source(line)}: an embedding instead of one-hot rows.",
+        places=(line,),
         code="self.table = nn.Embedding(classes, width)\nrows = self.table(ids)  # or F.embedding(ids, weight.t())",
         gain_us=removal.gain,
         claims=removal.claims,
@@ -278,6 +279,7 @@ def state_copies(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Copy {at_source(line)} only where the copy is kept (the best so far, every so many steps), or into "
         "tensors that were made once.",
+        places=(line,),
         code="if loss < best:\n    torch._foreach_copy_(kept, list(model.state_dict().values()))  # kept: made once",
         gain_us=Interval(low, high),
         claims=removal.claims,
@@ -392,6 +394,7 @@ def repeated_backward(evidence: Evidence) -> Draft | None:
             *work.describe(issued_by(evidence, work, repeated.rows)),
         ),
         advice=f"Add the losses up, and go backward once {at_source(line)}: the gradients are the same.",
+        places=(line,),
         code="sum(losses).backward()  # in place of loss.backward(retain_graph=True) for each",
         gain_us=removal.gain,
         claims=removal.claims,

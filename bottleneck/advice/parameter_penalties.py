@@ -141,6 +141,7 @@ def parameter_penalty(evidence: Evidence) -> Draft | None:
             *work.describe(issued_by(evidence, work, rows)),
         ),
         advice=advice.format(at=at_source(line)),
+        places=(line,),
         code=code,
         gain_us=removal.gain,
         claims=removal.claims,

@@ -422,6 +422,7 @@ def double_precision(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Convert to fp32 where the data enters{where}, unless the method needs 64 bits: NumPy's numbers are "
         "fp64.",
+        places=() if entry is None else (entry[0],),
         gain_us=work.gain(_HALVED[0] * less, most),
         claims=work.claims(most),
         code="x = torch.from_numpy(array).float()  # and model.float(), no torch.set_default_dtype(torch.float64)",

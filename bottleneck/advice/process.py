@@ -5,7 +5,7 @@ import re
 import numpy as np
 
 from bottleneck.advice.quantities import claims_of, format_count, format_per_step, has_backward_marks, outermost_us
-from bottleneck.advice.ranking import Draft, up_to
+from bottleneck.advice.ranking import Draft, SourcedLine, up_to
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
@@ -75,7 +75,10 @@ def threads_for_small_work(evidence: Evidence) -> Draft | None:
         title="Products too small for several threads",
         evidence=(
             f"{format_per_step(evidence, spent_us)} in small products, with {threads} thread{'s' * (threads != 1)}",
-            *(f"{row.name} {at_source(row.source)}: {format_us(row.us)}, {row.reason}" for row in rows[:3]),
+            *(
+                SourcedLine(f"{row.name} {at_source(row.source)}: {format_us(row.us)}, {row.reason}", row.source)
+                for row in rows[:3]
+            ),
         ),
         advice="Try one thread, and use the other processors for other work.",
         code="torch.set_num_threads(1)",

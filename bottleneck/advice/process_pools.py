@@ -141,6 +141,7 @@ def pool_waits(evidence: Evidence) -> Draft | None:
             *_threads_beside(evidence),
         ),
         advice=pool.exchange.advice.format(place=line.place()),
+        places=(line.source,),
         code=pool.exchange.code,
         gain_us=up_to(spent_us),
         claims=claims_of(evidence, WAIT, most_us=spent_us),

@@ -243,6 +243,7 @@ def _looped_ops(evidence: Evidence) -> Draft | None:
             f"{format_share(loop.overhead)} of it calls that compute next to nothing",
         ),
         advice=remedy.advice.format(at=at_source(source)),
+        places=(source,),
         code=remedy.code,
         gain_us=Interval(_LEAST_OF_LOOP * (1.0 if is_mostly else loop.overhead) * high_us, high_us),
         claims=loop_claims(evidence, high_us),
@@ -418,6 +419,7 @@ def tensor_by_tensor(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Change all tensors {at_source(loop.source)} in one call (torch._foreach_lerp_, _foreach_mul_, …), "
         "with lists of them that are made once.",
+        places=(loop.source,),
         code="averages, weights = list(ema.parameters()), list(model.parameters())  # once\n"
         "torch._foreach_lerp_(averages, weights, 1 - decay)  # in each step",
         gain_us=Interval(low * loop.us, high * loop.us),
@@ -610,6 +612,7 @@ def printed_tensor(evidence: Evidence) -> Draft | None:
         "logger.isEnabledFor(logging.DEBUG), or remove it."
         if is_logged
         else f"Print or log the tensor {at_source(line)} every so many steps only, or numbers that sum it up.",
+        places=(line,),
         code='logger.debug("output: %s", out)  # no text where DEBUG is off'
         if is_logged
         else "if step % 100 == 0:\n    print(step, out.shape, out.mean().item())  # not the tensor itself",
@@ -720,6 +723,7 @@ def python_line(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Take the Python {at_source(line.source)} out of the step: computed once and kept, or in the loader's "
         "workers, or do it for the whole batch at once.",
+        places=(line.source,),
         code="values = numpy.fromiter(items, dtype=float)  # or an op for the batch, or a worker of the DataLoader",
         gain_us=Interval(low, high),
         claims=claims_of(evidence, "overhead.python", most_us=high),
@@ -768,6 +772,7 @@ def class_by_class(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Compute all classes at once in place of the loop {at_source(named)}: one torch.bincount of target * "
         "classes + prediction is the confusion matrix, whose diagonal, rows and columns hold the sums of all classes.",
+        places=(named,),
         code="matrix = torch.bincount((target * classes + prediction).flatten(), minlength=classes**2)\n"
         "matrix = matrix.view(classes, classes)  # other lookups by key: sort by the key once, or scatter_add",
         gain_us=Interval(_LEAST_OF_CLASSES * high_us, high_us),
@@ -859,6 +864,7 @@ def _looped_picks(evidence: Evidence) -> Draft | None:
             f"{format_us(lost_us)} of the step is spent between the ops of that line",
         ),
         advice=remedy.advice.format(at="there" if source is None else at_source(source)),
+        places=(source,),
         code=remedy.code,
         gain_us=gain_us,
         claims=claims_of(evidence, *ISSUE_ACCOUNTS, most_us=high_us),

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
+from bottleneck.advice.ranking import SourcedLine
 from bottleneck.schema.analysis import Confidence, IdleCause
 from bottleneck.schema.evidence import Evidence, OpSum, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, numbered, union
@@ -103,9 +104,12 @@ def idle_lines(evidence: Evidence, *causes: str, most: int = 3) -> tuple[str, ..
         folded.setdefault((row.source, row.detail), []).append(row)
     ranked = sorted(folded.items(), key=lambda item: -math.fsum(row.us for row in item[1]))[:most]
     return tuple(
-        f"{source or 'at no known line'}: {format_us(math.fsum(row.us for row in rows))} per step"
-        f"{f' in {detail}' if detail else ''}, {format_gaps(math.fsum(row.calls for row in rows))}"
-        f"{between(rows[0].before, rows[0].after, is_waited_for=rows[0].cause == 'sync')}"
+        SourcedLine(
+            f"{source or 'at no known line'}: {format_us(math.fsum(row.us for row in rows))} per step"
+            f"{f' in {detail}' if detail else ''}, {format_gaps(math.fsum(row.calls for row in rows))}"
+            f"{between(rows[0].before, rows[0].after, is_waited_for=rows[0].cause == 'sync')}",
+            source,
+        )
         for (source, detail), rows in ranked
     )
 

@@ -5,7 +5,7 @@ It bounds gains by the step, sorts by time saved, and marks overlaps.
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
 
 from msgspec import Struct, field
@@ -30,6 +30,21 @@ class Transformation(Struct, frozen=True):
     accounts: tuple[str, ...] = ()
 
 
+class SourcedLine(str):
+    """Adds to one line of evidence the source that it names.
+
+    Reports show the text of that line of code beside it. Null where no source is known.
+    """
+
+    source: str | None
+
+    def __new__(cls, words: str, source: str | None) -> "SourcedLine":
+        """Keeps the source beside the words."""
+        fact = super().__new__(cls, words)
+        fact.source = source
+        return fact
+
+
 class Draft(Struct, frozen=True):
     """A finding as its rule makes it.
 
@@ -45,7 +60,7 @@ class Draft(Struct, frozen=True):
     those of ``Finding``. ``transformation`` is the change whose replay gives the gain, ``basis`` the kind of evidence
     that gave it. No formula can tell the gain of a draft ``only_measured``: it becomes a finding only where timed
     pieces show that it gains. ``comes_first`` marks a draft that stands before all others: what they say is of a step
-    that it disturbs.
+    that it disturbs. ``places`` are sources that title and advice name; evidence carries its own (``SourcedLine``).
     """
 
     slug: str
@@ -72,6 +87,7 @@ class Draft(Struct, frozen=True):
     most_us: float = math.inf
     removes: bool = False
     comes_first: bool = False
+    places: tuple[str | None, ...] = ()
 
 
 # Advice that fits nearly every program, whatever its work is for.
@@ -180,7 +196,9 @@ def rank(
             Finding(
                 slug=draft.slug,
                 title=draft.title,
-                evidence=(*draft.evidence, *evidence),
+                evidence=tuple(str(words) for words in (*draft.evidence, *evidence)),
+                places=_named(draft.places),
+                seen_at=_named(line.source for line in draft.evidence if isinstance(line, SourcedLine)),
                 predicted_gain_us=gain_us,
                 predicted_speedup=None if gain_us is None else speedup_of(gain_us, step_us),
                 advice=draft.advice,
@@ -367,6 +385,10 @@ def _take(left_us: dict[str, float], claims: Mapping[str, float], gain_us: Inter
         left_us[account] = max(0.0, left_us.get(account, claim) - claim)
     left_us[_WHOLE] -= high
     return Interval(min(gain_us.low * high / gain_us.high, high) if gain_us.high else 0.0, high)
+
+
+def _named(sources: Iterable[str | None]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(source for source in sources if source is not None))
 
 
 def _command(draft: Draft, program: Sequence[str] | None) -> str | None:

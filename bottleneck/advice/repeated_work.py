@@ -137,6 +137,7 @@ def repeated_parametrization(evidence: Evidence) -> Draft | None:
         ),
         advice="Compute the parametrized weight once per forward pass: call the model inside parametrize.cached(), or "
         f"take the weight before the loop, in place of each access {at_source(line)}.",
+        places=(line,),
         code="with torch.nn.utils.parametrize.cached():\n    out = model(x)  # until the weights are updated",
         gain_us=Interval(repeated.spared * removal.gain.low, repeated.spared * removal.gain.high),
         claims={name: repeated.spared * us for name, us in removal.claims.items()},

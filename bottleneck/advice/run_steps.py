@@ -71,6 +71,7 @@ def time_between_steps(evidence: Evidence) -> Draft | None:
             ),
         ),
         advice=f"Look between the steps, {share} of the run: {advice}.",
+        places=tuple(place.source for place in run.places),
         code=code,
         gain_reason=(
             f"none for the step; without what is at {first.source} the run would take {format_us(left_us)} instead of "
@@ -121,6 +122,7 @@ def growing_steps(evidence: Evidence) -> Draft | None:
         evidence=(growth.words(), *evidence_of_hooks, *where),
         advice=f"{advice}.",
         code=code,
+        places=(growth.source, None if hooks is None else hooks.source),
         gain_reason=f"none for one step; {_without_growth(run, growth)}",
         confidence="high",
         comes_first=growth.last_us >= _GROWN * growth.first_us,
@@ -164,6 +166,7 @@ def _growing_joins(evidence: Evidence, run: RunSteps | None, growth: StepGrowth 
         advice=f"Join the parts once after the loop, or write each into a tensor made beforehand: {join.source} moves "
         f"all rows kept so far in every step ({format_si(join.bytes, 'B')} read and written).",
         code="parts.append(part)  # in each step\nkept = torch.cat(parts)  # once, after the loop",
+        places=(join.source,),
         gain_us=Interval(_SURE_OF_JOINS * high_us, high_us),
         claims=work.claims(join.less_us),
         confidence="high",

@@ -957,6 +957,7 @@ def slow_call(evidence: Evidence) -> Draft | None:
             *((f"most of it is in {line.callees[0]}",) if line.callees else ()),
         ),
         advice=call.advice.format(**words),
+        places=tuple(match.source for match in slow.lines[:3]),
         code=call.code,
         gain_us=Interval(call.least * us, us),
         claims=claims_of(evidence, f"overhead.{slow.cause}", most_us=us),

@@ -112,6 +112,7 @@ def sparse_product(evidence: Evidence) -> Draft | None:
             *work.describe(issued_by(evidence, work, rows)),
         ),
         advice=_advice(at_source(line), call, is_dense=pays_dense, has_csr=has_csr),
+        places=(line,),
         code="self.weight = weight.to_dense()  # zeros and all; nearly all zeros: weight.to_sparse_csr(), once"
         if pays_dense
         else "matrix = matrix.coalesce().to_sparse_csr()  # once, before the loop",

@@ -330,6 +330,7 @@ def spread_layer(evidence: Evidence) -> Draft | None:
             *work.describe(issued_by(evidence, work, rows)),
         ),
         advice=advice.format(place=place, times=format_count(first.times)),
+        places=(line,),
         code=code,
         gain_us=Interval(_AT_WORST * high_us, high_us),
         claims=removal.claims,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from bottleneck.advice.quantities import format_count, format_per_step, ops_in_window, optimizer_names
-from bottleneck.advice.ranking import Draft
+from bottleneck.advice.ranking import Draft, SourcedLine
 from bottleneck.advice.removal import removal_of, top_rows
 from bottleneck.schema.analysis import Interval, KernelSummary
 from bottleneck.schema.evidence import Evidence
@@ -66,6 +66,7 @@ def subnormal_numbers(evidence: Evidence) -> Draft | None:
         evidence=(*_held(odd), *_reached(evidence, rows, slow)),
         advice=f"Flush subnormal (denormal) numbers to zero, or cut them to zero where {tensor.name} is made"
         f"{_where(tensor.source)}.",
+        places=(tensor.source,),
         code="torch.set_flush_denormal(True)  # at the start; or: x = x.masked_fill(x.abs() < 1e-30, 0)",
         gain_us=Interval(low_us, max(math.fsum(claims.values()), low_us)),
         claims=claims,
@@ -158,7 +159,10 @@ def _reached(evidence: Evidence, rows: dict[int, KernelSummary], slow: dict[int,
     return (
         f"ops on tensors of such sizes take {format_per_step(evidence, us)}; their floors are "
         f"{format_share(_reach(list(slow.values())))} of that{rest}",
-        *(f"{row.name} {at_source(row.source)}: {format_us(row.us)}" for row in list(slow.values())[:_NAMED]),
+        *(
+            SourcedLine(f"{row.name} {at_source(row.source)}: {format_us(row.us)}", row.source)
+            for row in list(slow.values())[:_NAMED]
+        ),
     )
 
 
@@ -177,8 +181,11 @@ def _maybe_subnormal(evidence: Evidence) -> Draft | None:
         slug="subnormal-numbers",
         title="Arithmetic is far slower than its floors, as it is with numbers near zero",
         evidence=tuple(
-            f"{row.name} {at_source(row.source)}: {format_us(row.us)}, "
-            f"{format_share(row.explained or 0.0)} of it explained"
+            SourcedLine(
+                f"{row.name} {at_source(row.source)}: {format_us(row.us)}, "
+                f"{format_share(row.explained or 0.0)} of it explained",
+                row.source,
+            )
             for row in rows[:_NAMED]
         ),
         advice="Flush subnormal numbers to zero and see whether the step gets faster.",
@@ -249,6 +256,7 @@ def untrained_parameters(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Freeze {names} with requires_grad_(False), or run the call{_where(spare.source)} under "
         "torch.no_grad(). If it should learn, give its parameters to the optimizer: now it does not.",
+        places=(spare.source,),
         code=f"{last}.requires_grad_(False)  # before training; or: with torch.no_grad(): hidden = {last}(x)",
         gain_us=Interval(low_us, high_us),
         claims=removal.claims,

@@ -235,6 +235,7 @@ def scattered_lookups(evidence: Evidence) -> Draft | None:
             *work.critical_path_note(less),
         ),
         advice=advice,
+        places=(line,),
         gain_us=work.gain(less / 2 if embedded else np.maximum(less / 2, reached), less),
         claims=work.claims(less),
         code=code,

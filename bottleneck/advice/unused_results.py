@@ -279,6 +279,10 @@ def unused_result(evidence: Evidence) -> Draft | None:
             *work.describe(issued_by(evidence, work, rows)),
         ),
         advice=_advice(largest, line, is_diagonal=_takes_diagonal(evidence, largest)),
+        places=(
+            made_at,
+            line,
+        ),
         code=_code(largest),
         gain_us=gain,
         claims={name: (1 - used) * us for name, us in removal.claims.items()},

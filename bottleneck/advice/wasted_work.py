@@ -84,6 +84,7 @@ def no_kv_cache(evidence: Evidence) -> Draft | None:
         ),
         advice="Keep keys and values of past tokens (a KV cache), and pass the newest token only"
         f"{'' if line is None else f' in the call of the model {at_source(line)}'}.",
+        places=(line,),
         code="out = model(token, past_key_values=cache, use_cache=True)  # Hugging Face: model.generate does this",
         gain_us=Interval(low_us, whole_us - weights_us),
         claims=work.claims(less_us),

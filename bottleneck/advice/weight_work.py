@@ -194,6 +194,7 @@ def remade_weights(evidence: Evidence) -> Draft | None:
         if trains
         else f"Compute what is made of the weights alone {place} once, when the model is loaded, and keep the result. "
         "Weights that are kept in fewer bits to save memory want a kernel for them instead.",
+        places=(line,),
         code="weight = make(self.weight)  # once per forward pass\nfor x in inputs:\n    h = cell(x, h, weight)"
         if trains
         else "self.ready = make(self.weight)  # once; self.ready in forward",
@@ -260,6 +261,7 @@ def parameter_averages(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Update the copy of the parameters {at_source(line)} every so many steps (with a decay that fits), and "
         "in place in one pass: torch._foreach_lerp_ makes no new tensors, as a new dictionary of states does.",
+        places=(line,),
         code="if step % 10 == 0:\n    with torch.no_grad():\n"
         "        torch._foreach_lerp_(averages, list(model.parameters()), 1 - decay**10)",
         gain_us=Interval(low, high),

@@ -55,6 +55,7 @@ def written_views(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Write no part of a tensor in place{place}: split it, compute each part out of place, and "
         "join the parts, or write a tensor that is no view.",
+        places=(line,),
         code="left, right = x.chunk(2, dim=-1)\nx = torch.cat([left.relu(), right], dim=-1)  # not x[..., :n].relu_()",
         gain_us=work.gain(less / 2, less, rows),
         claims=work.claims(less),

@@ -53,6 +53,10 @@ def zero_matrix_product(evidence: Evidence) -> Draft | None:
         "(to_sparse_csr() once, then torch.sparse.mm), or gather and add by its indices (x[src] and index_add, "
         "scatter_add: an edge list in place of an adjacency matrix; nn.EmbeddingBag in place of rows of flags). Where "
         "the zeros lie in blocks, multiply the blocks.",
+        places=(
+            matrix.source,
+            line,
+        ),
         code=f"{_plain(matrix.name)} = {_plain(matrix.name)}.to_sparse_csr()  # once, before the loop\n"
         "out = torch.zeros_like(x).index_add_(0, dst, x[src] * weight[:, None])  # or by a list of edges",
         gain_us=Interval(low * removal.gain.low, high * removal.gain.high),

@@ -9,7 +9,7 @@ from bottleneck.report.document import Action, ActionSection, LabelledLine
 from bottleneck.report.text import as_sentence, cut_text
 from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.schema.finding_order import adds, in_reading_order
-from bottleneck.schema.op_names import lines_in
+from bottleneck.schema.op_names import forward_of
 from bottleneck.units import format_share, format_us
 
 TITLE = "What to change"
@@ -106,7 +106,7 @@ def _brief(analysis: Analysis, finding: Finding, characters: int, code: int, *, 
     same = "" if adds(finding) else "; this is another way to save the same time"
     gain = f"{_gain(finding)}{same}" or finding.gain_reason or ""
     advice = _advice(finding)
-    lines = (("gain", gain), *_named_lines(analysis, f"{finding.title} {advice}", 1), ("do", advice))
+    lines = (("gain", gain), *_named_lines(analysis, finding.places, 1), ("do", advice))
     written = tuple((finding.code or "").rstrip().splitlines())
     return Action(
         lead=cut_text(finding.title, max(characters // 2, 60)),
@@ -141,7 +141,7 @@ def _action(analysis: Analysis, finding: Finding, characters: float, common: Seq
         ("gain", _gain(finding) or finding.gain_reason or ""),
         ("adds", _added(finding)),
         ("seen", seen),
-        *_named_lines(analysis, f"{finding.title} {seen} {finding.advice}", _MOST_LINES),
+        *_named_lines(analysis, (*finding.places, *finding.seen_at), _MOST_LINES),
         ("do", _advice(finding)),
     )
     return Action(
@@ -157,9 +157,9 @@ def _advice(finding: Finding) -> str:
     return as_sentence(finding.advice).rstrip(". ") + "."
 
 
-def _named_lines(analysis: Analysis, sentences: str, most: int) -> tuple[tuple[str, str], ...]:
-    """The text of the first source lines that these sentences name, labelled."""
-    texts = ((line, analysis.text_of(line)) for line in dict.fromkeys(lines_in(sentences)))
+def _named_lines(analysis: Analysis, sources: Sequence[str], most: int) -> tuple[tuple[str, str], ...]:
+    """The text of the first of these source lines, labelled."""
+    texts = ((line, analysis.text_of(line)) for line in dict.fromkeys(map(forward_of, sources)))
     return tuple(("line", f"{line}: {text}") for line, text in texts if text is not None)[:most]
 
 

@@ -14,7 +14,7 @@ from msgspec.structs import force_setattr
 from bottleneck.schema.device import Device
 from bottleneck.schema.job import JobSummary
 from bottleneck.schema.measurements import BatchProof, MeasuredPieces, OptionCosts, RunSteps, StepTimes
-from bottleneck.schema.op_names import place_of
+from bottleneck.schema.op_names import line_source, place_of
 from bottleneck.schema.records import Doc
 from bottleneck.units import apportion_groups, format_share
 
@@ -590,6 +590,8 @@ class Finding(Struct, frozen=True):
     lines: Annotated[
         tuple[str, ...], Doc("source lines that all of the gain comes from; empty where it is more than these")
     ] = ()
+    places: Annotated[tuple[str, ...], Doc("source lines and functions that title and advice name")] = ()
+    seen_at: Annotated[tuple[str, ...], Doc("source lines and functions that the evidence names")] = ()
 
     @property
     def is_open(self) -> bool:
@@ -821,7 +823,9 @@ class StepAnalysis(Struct, frozen=True):
         Null where the text is not known, or where the source names a function.
         """
         place = None if source is None else place_of(source)
-        return None if place is None or place.is_function else self.source_texts.get(f"{place.file}:{place.line}")
+        return (
+            None if place is None or place.is_function else self.source_texts.get(line_source(place.file, place.line))
+        )
 
 
 class Analysis(StepAnalysis, frozen=True, kw_only=True):

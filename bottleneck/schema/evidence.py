@@ -29,7 +29,7 @@ from bottleneck.schema.analysis import (
 )
 from bottleneck.schema.finding_order import put_in_reading_order
 from bottleneck.schema.linked_trace import Linked
-from bottleneck.schema.op_names import lines_in, place_of
+from bottleneck.schema.op_names import line_source, place_of
 from bottleneck.schema.recording import LONGEST_SOURCE_TEXT, Recording
 from bottleneck.schema.records import replace
 from bottleneck.schema.telemetry import Sample
@@ -290,11 +290,9 @@ def _named_texts(analysis: Analysis, texts: Mapping[str, str]) -> Mapping[str, s
     """
     sources = (fold.name for fold in analysis.lines), (row.source for row in analysis.kernels)
     waits = (row.source for row in analysis.idle)
-    places = [place for source in chain(*sources, waits) if source is not None and (place := place_of(source))]
-    named = dict.fromkeys(f"{place.file}:{place.line}" for place in places if not place.is_function)
-    for finding in analysis.findings:
-        text_places = map(place_of, lines_in(" ".join((finding.title, *finding.evidence, finding.advice))))
-        named.update(dict.fromkeys(f"{place.file}:{place.line}" for place in text_places if place is not None))
+    advised = (source for finding in analysis.findings for source in (*finding.places, *finding.seen_at))
+    places = [place for source in chain(*sources, waits, advised) if source is not None and (place := place_of(source))]
+    named = dict.fromkeys(line_source(place.file, place.line) for place in places if not place.is_function)
     return {line: texts[line][:LONGEST_SOURCE_TEXT] for line in named if line in texts}
 
 

@@ -109,14 +109,6 @@ def place_of(source: str) -> Place | None:
     return Place(file, int(line), is_function) if file and line.isdecimal() and len(line) < 10 else None
 
 
-_LINE = re.compile(r"(?:[^\s:()]{1,200}:|cell #?\d{1,20}, line )\d{1,9}(?!\d)")
-
-
-def lines_in(sentence: str) -> list[str]:
-    """The words of a sentence that have the form of a source line, 'model.py:57'."""
-    return _LINE.findall(sentence)
-
-
 def function_source(function: str, line: str) -> str:
     """'step() (model.py:4)'; '<module> (model.py:1)'. A lambda or a comprehension is its line."""
     if function.startswith("<") and function != "<module>":

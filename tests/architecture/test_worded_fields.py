@@ -36,10 +36,9 @@ WORDED = frozenset(
 )
 # Functions whose names begin so give words too.
 WORDERS = ("counted", "describe_", "format_")
-# Words that are not ours, or of which only the places that they name are looked up.
+# Words that are not ours.
 OTHERS = {
     "cli.py": "what typer says of a command line, in plainer words",
-    "schema/op_names.py": "the source lines that a text names",
 }
 _TAKES_APART = frozenset(
     {

@@ -1,9 +1,11 @@
 """No finding promises more than the time of what it names: accounts, kernels, a phase, lines, or timed pieces.
 
-Over all samples, all public traces and all cases that this machine has, and over any drafts of rules.
+Over all samples, all public traces and all cases that this machine has, and over any drafts of rules. A finding lists
+the source lines that its sentences name.
 """
 
 import math
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -63,6 +65,20 @@ def check_gains(analysed: Analysis) -> None:
     assert math.fsum(added) <= step_us
     check_pieces(analysed)
     check_order(analysed)
+    check_places(analysed)
+
+
+_LINE = re.compile(r"[^\s:()`'\"]{1,200}\.py:\d{1,9}(?!\d)")
+
+
+def check_places(analysed: Analysis) -> None:
+    """A finding lists each line that it names, so that reports can show its text without reading sentences."""
+    for finding in analysed.findings:
+        advised, listed = " ".join(finding.places), " ".join((*finding.places, *finding.seen_at))
+        lines = set(_LINE.findall(f"{finding.title} {finding.advice}"))
+        assert {line for line in lines if line not in advised} == set(), finding.slug
+        seen = set(_LINE.findall(" ".join(finding.evidence)))
+        assert {line for line in seen if line not in listed} == set(), finding.slug
 
 
 def check_pieces(analysed: Analysis) -> None:

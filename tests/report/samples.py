@@ -210,6 +210,7 @@ ADVICE = (
         code="for batch in DataLoader(dataset, num_workers=4, pin_memory=True):\n    train(batch)",
         added_gain_us=Interval(3900.0, 5120.0),
         tries=("loader-workers", "loader-pinned"),
+        seen_at=("train.py:70",),
     ),
     Finding(
         "launch-late",
@@ -221,6 +222,7 @@ ADVICE = (
         "bottleneck verify --try cuda-graph examples/train.py",
         added_gain_us=Interval(1240.0, 2480.0),
         tries=("cuda-graph",),
+        seen_at=("model.py:63",),
     ),
     Finding(
         "item-sync",
@@ -231,6 +233,7 @@ ADVICE = (
         "Keep the loss on the device and read it every 100 steps.",
         None,
         code="total += loss.detach()",
+        seen_at=("train.py:91",),
         added_gain_us=Interval(0.0, 0.0),
     ),
     Finding(
@@ -673,7 +676,19 @@ def hostile() -> Analysis:
             CollectiveSummary(name, name, 2, 1.0, 9.0, 8.0, 1e6, 1e9, 7.0, 2.0, name) for name in names[:8]
         ),
         findings=tuple(
-            Finding(name, name, (name, *texts), gain, Interval(1, 1.1), name, name, code=name, gain_reason=name)
+            Finding(
+                name,
+                name,
+                (name, *texts),
+                gain,
+                Interval(1, 1.1),
+                name,
+                name,
+                code=name,
+                gain_reason=name,
+                places=(name,),
+                seen_at=tuple(texts),
+            )
             for name in names
             for gain in (Interval(0, 1), None)
         ),

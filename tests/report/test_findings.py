@@ -293,12 +293,12 @@ def test_the_short_form_keeps_the_order_of_findings_that_add_up() -> None:
 
 def test_a_finding_shows_the_text_of_the_lines_that_it_names() -> None:
     assert "   line  train.py:70: for images, labels in loader:\n" in told(ADVICE[:1])
-    unnamed = replace(ADVICE[0], evidence=("5.12 ms of every step",))
+    unnamed = replace(ADVICE[0], evidence=("5.12 ms of every step",), seen_at=())
     assert "   line" not in told([unnamed])
 
 
 def test_the_short_form_shows_the_text_of_a_line_in_its_advice_only() -> None:
-    named = replace(ADVICE[0], advice="Take what runs at train.py:91 out of the step.")
+    named = replace(ADVICE[0], advice="Take what runs at train.py:91 out of the step.", places=("train.py:91",))
     for finding, lines in ((ADVICE[0], ()), (named, ("train.py:91: running_loss += loss.item()",))):
         short = first_findings(replace(gpu_overhead(), findings=(finding,)), 3, 200, 4)
         assert short is not None
