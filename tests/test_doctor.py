@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.analysis.fitness import SUBJECTS
+from bottleneck.analysis.job_fitness import JOB_SUBJECTS
 from bottleneck.cli import _run
 from bottleneck.commands import doctor
 from bottleneck.schema.checks import Check, Checkup
@@ -195,5 +196,6 @@ def test_every_row_stands_in_the_reference() -> None:
     package, page = SAMPLES.parent / "bottleneck", (SAMPLES.parent / "docs/reference/doctor.md").read_text()
     sources = [*(package / "doctor").glob("*_checks.py"), package / "analysis/fitness.py"]
     slugs = {slug for path in sources for slug in re.findall(r'(?:Check[,(]|_row\()\s*"([a-z-]+)"', path.read_text())}
-    assert {"torch", "sensors", "shapes", "memory", "ranks-together"} <= slugs
-    assert {slug for slug in slugs | SUBJECTS.keys() if f"`{slug}`" not in page} == set()
+    assert {"torch", "sensors", "shapes", "memory"} <= slugs
+    of_job = {"job-ranks", "job-steps", "job-time", *JOB_SUBJECTS}
+    assert {slug for slug in slugs | SUBJECTS.keys() | of_job if f"`{slug}`" not in page} == set()

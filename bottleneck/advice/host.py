@@ -33,7 +33,7 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft, SourcedLine, Transformation, up_to
 from bottleneck.advice.transfers import waits_in_copies
-from bottleneck.schema.accounts import PAGES, UNMODELLED_ACCOUNTS
+from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Integers, Spans, union
@@ -370,7 +370,7 @@ def fresh_pages(evidence: Evidence) -> Draft | None:
     """
     if not evidence.is_host_only:
         return None
-    rows = [row for row in idle_rows(evidence, "allocator") if (row.detail or "").endswith(PAGES)]
+    rows = [row for row in idle_rows(evidence, "allocator") if row.on_pages]
     seen_us, counted_us = sum(row.us for row in rows), counted_faults_us(evidence)
     spent_us = max(seen_us, counted_us)
     if evidence.share_of_step(seen_us) < _LEAST_FAULTS and evidence.share_of_step(counted_us) < _LEAST_COUNTED:

@@ -12,7 +12,7 @@ import pandas as pd
 from msgspec import Struct
 
 from bottleneck.analysis.host import STATE, THREAD, Host
-from bottleneck.schema.accounts import IDLE_CAUSES, PAGES
+from bottleneck.schema.accounts import IDLE_CAUSES
 from bottleneck.schema.intervals import (
     NOTHING,
     RESOLUTION_US,
@@ -196,7 +196,8 @@ def _queued_gap_us(gaps: Gaps, calls: _GapLaunches) -> float:
 _FRAME = re.compile(r"^(?P<file>[^\n]{1,1000}?)\(\d{1,9}\): (?P<function>[^\n]{1,200})")
 _COPY_WORDS = {"to_device": "HtoD", "to_host": "DtoH", "within": "DtoD", "between": "PtoP", "on_host": "HtoH"}
 _LONGEST = 120
-FAULTS, FREED = PAGES
+# What the system does with the pages of large blocks on a CPU.
+FAULTS, FREED = "first touch of fresh pages", "giving freed pages back"
 
 
 def detail_of(
@@ -295,7 +296,8 @@ class Waits(Struct, frozen=True):
 
     ``frames`` and ``ops`` count the Python calls in each and the ops beside it, whose recording took time; null: none.
     ``lightly_us`` is how long each takes in a window with the fewest options; null where none tells. ``before`` is the
-    kernel whose end left the device idle, ``after`` the op whose work ended that; null on a host.
+    kernel whose end left the device idle, ``after`` the op whose work ended that; null on a host. ``on_pages`` marks
+    time that the system spends on pages of memory; null: none is.
     """
 
     cause: Codes
@@ -310,6 +312,7 @@ class Waits(Struct, frozen=True):
     lightly_us: Floats | None = None
     before: Coded | None = None
     after: Coded | None = None
+    on_pages: Flags | None = None
 
 
 def fold(waits: Waits) -> pd.DataFrame:
@@ -329,6 +332,7 @@ def fold(waits: Waits) -> pd.DataFrame:
             "cause": pd.Series(causes, dtype=object),
             **{name: pd.Series(column.on(first).texts(), dtype=object) for name, column in texts.items()},
             **{name: pd.Series(texts, dtype=object) for name, texts in neighbours.items()},
+            "on_pages": np.zeros(first.size, dtype=bool) if waits.on_pages is None else waits.on_pages[first],
             "us": np.bincount(group, weights=waits.us, minlength=first.size).astype(np.float64),
             "calls": np.bincount(group[occasions], minlength=first.size).astype(np.float64),
             **{
@@ -366,7 +370,10 @@ def explain(pieces: Pieces, gaps: Gaps, linked: Linked, host: Host) -> Waits:
     return_freed_memory()
     detail, copy = _details(pieces, (pieces.start + pieces.end) / 2, frame, linked, host)
     return_freed_memory()
-    waits = Waits(pieces.cause, source, module, detail, copy, pieces.us, pieces.gap, *_count_records(pieces, linked))
+    waits = Waits(
+        pieces.cause, source, module, detail, copy, pieces.us, pieces.gap, *_count_records(pieces, linked),
+        on_pages=(pieces.cause == _ALLOCATOR) & (pieces.event < 0),
+    )  # fmt: skip
     return waits if gaps.preceding is None else replace(waits, **_neighbours(pieces, gaps, gaps.preceding, linked))
 
 
@@ -468,7 +475,8 @@ def explain_pages(rows: Integers, us: Floats, linked: Linked, what: str) -> Wait
     names = coded(ops["name"])
     detail = Coded(names.code, [f"{short(label)} > {what}" for label in names.labels])
     cause, no_copy = np.full(rows.size, _ALLOCATOR), Coded(np.full(rows.size, -1, dtype=np.int8), [])
-    return Waits(cause, coded(ops["source"]), coded(ops["module"]), detail, no_copy, us, rows)
+    on_pages = np.ones(rows.size, dtype=bool)
+    return Waits(cause, coded(ops["source"]), coded(ops["module"]), detail, no_copy, us, rows, on_pages=on_pages)
 
 
 def _rows_at(segments: Mapping[int, Segments], thread: Codes, at: Floats) -> Integers:

@@ -617,7 +617,7 @@ def _mean_idle(idle: list[pd.DataFrame], steps: int) -> pd.DataFrame:
     folded = table.groupby(keys, dropna=False, sort=False, as_index=False)
     total, scale = folded[["us", "calls", *RECORDS]].sum(), 1.0 / (steps * len(idle))
     # Of several devices the first one that tells.
-    total = total.assign(**{name: folded[name].first()[name] for name in NEIGHBOURS})
+    total = total.assign(**{name: folded[name].first()[name] for name in (*NEIGHBOURS, "on_pages")})
     texts = {name: total[name].astype(object).where(total[name].notna(), None) for name in (*IDLE_FIELDS, *NEIGHBOURS)}
     total = total.assign(**texts, **{name: total[name] * scale for name in ("us", "calls", *RECORDS)})
     return total.sort_values("us", ascending=False, kind="stable", ignore_index=True)

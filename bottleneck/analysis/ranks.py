@@ -358,7 +358,7 @@ def _caveats(
     left_out: Sequence[LeftOut],
     sharing: StepSharing,
 ) -> tuple[Caveat, ...]:
-    caveats = [*_absent(ordered, numbers, left_out), *_told_twice(numbers, left_out)]
+    caveats = [*_other_jobs(ordered), *_absent(ordered, numbers, left_out), *_told_twice(numbers, left_out)]
     if numbers != [one.rank for one in ordered]:
         caveats.append(
             Caveat("unnumbered-ranks", "the traces do not tell their ranks apart; they are counted as given")
@@ -377,7 +377,38 @@ def _caveats(
         caveats.append(
             Caveat("unmatched-ranks", "no collective could be matched across the ranks: lateness is unknown")
         )
-    return (*caveats, *_clocks_apart(numbers, clock_offsets(ordered, times)))
+    return (*caveats, *_apart_in_time(ordered), *_clocks_apart(numbers, clock_offsets(ordered, times)))
+
+
+def _other_jobs(ordered: Sequence[RankDigest]) -> list[Caveat]:
+    """Gives a caveat on traces that state different numbers of ranks."""
+    sizes = sorted({one.world_size for one in ordered if one.world_size is not None})
+    if len(sizes) < 2:
+        return []
+    return [Caveat("different-jobs", f"the traces name jobs of different sizes: {_listed(sizes)} ranks")]
+
+
+def _apart_in_time(ordered: Sequence[RankDigest]) -> list[Caveat]:
+    """Gives a caveat on traces that were not recorded at the same time."""
+    shared_us = common_us(ordered)
+    if shared_us is None or shared_us >= 0:
+        return []
+    return [Caveat("apart-in-time", f"the last trace begins {format_us(-shared_us)} after the first has ended")]
+
+
+def common_us(digests: Sequence[RankDigest]) -> float | None:
+    """Gives how long all ranks recorded steps at once, in microseconds.
+
+    Below 0 it is how long after the end of one another one begins. Null where one does not tell its wall clock.
+    """
+    starts, ends = [], []
+    for one in digests:
+        if one.start_unix_ns is None or not one.step_start_us.size:
+            return None
+        zero_us = one.start_unix_ns / 1e3
+        starts.append(zero_us + float(one.step_start_us.min()))
+        ends.append(zero_us + float((one.step_start_us + one.step_wall_us).max()))
+    return min(ends) - max(starts)
 
 
 def _absent(ordered: Sequence[RankDigest], numbers: Sequence[int], left_out: Sequence[LeftOut]) -> list[Caveat]:

@@ -345,7 +345,9 @@ def _scaled_idle(idle: pd.DataFrame, factors: Mapping[str, float], more: Mapping
         return scaled.reset_index(drop=True)
     texts = {name: pd.Series([None] * len(causes), dtype=object) for name in (*IDLE_FIELDS, *NEIGHBOURS)}
     us = [more[f"overhead.{cause}"] for cause in causes]
-    extra = pd.DataFrame({"cause": causes, **texts, "us": us, "calls": 0.0, **dict.fromkeys(RECORDS, 0.0)})
+    extra = pd.DataFrame(
+        {"cause": causes, **texts, "us": us, "calls": 0.0, "on_pages": False, **dict.fromkeys(RECORDS, 0.0)}
+    )
     return pd.concat((scaled, extra), ignore_index=True)
 
 

@@ -416,7 +416,7 @@ def assemble(
 
 def _idle_causes(result: LedgerResult) -> tuple[IdleCause, ...]:
     wall_us = result.ledger.wall_us
-    names = ("cause", "us", "source", "calls", "detail", "module", "copy", "before", "after")
+    names = ("cause", "us", "source", "calls", "detail", "module", "copy", "before", "after", "on_pages")
     columns = [result.idle[name].tolist() for name in names]
     return tuple(
         IdleCause(cause, us, us / wall_us, source, float(calls), *texts)

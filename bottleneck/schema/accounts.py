@@ -274,8 +274,6 @@ UNMODELLED_ACCOUNTS = tuple(row.key for row in _ROWS if row.group == UNMODELLED)
 UNMODELLED_BY_FAMILY = {family: row.key for row in _ROWS for family in row.families}
 # The states of a host thread, the first of which owns an instant where several apply, and all causes of idle time.
 HOST_STATES = tuple(row.cause for row in _ROWS if row.is_host_state and row.cause is not None)
-# Details of the allocator's time on a CPU: what the system does with the pages of large blocks.
-PAGES = ("first touch of fresh pages", "giving freed pages back")
 IDLE_CAUSES = tuple(row.cause for row in _ROWS if row.cause is not None)
 
 

@@ -451,6 +451,9 @@ class IdleCause(Struct, frozen=True):
     after: Annotated[str | None, Doc("op (without one, kernel) that came next in most of this time; null if none")] = (
         None
     )
+    on_pages: Annotated[bool, Doc("whether the system spends it on pages of memory, given out anew or given back")] = (
+        False
+    )
 
 
 class Queue(Struct, frozen=True):
