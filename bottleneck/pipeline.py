@@ -440,6 +440,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         sides=ledger.sides,
         samples=samples_of_trace(source, costed.linked),
         predict=_predict,
+        held_up=profiled_ledger.held_up,
     )
     if host is not None:
         evidence.cache[read_host] = host

@@ -13,7 +13,6 @@ from bottleneck.advice.quantities import (
     claims_of,
     format_count,
     format_per_step,
-    held_up_calls,
     outermost_frames,
 )
 from bottleneck.advice.ranking import Draft, SourcedLine, up_to
@@ -107,8 +106,9 @@ def _nan_checks(evidence: Evidence) -> _NanChecks | None:
         return None
     below = _with_children(top, parent)
     dur_us = ops["dur_us"].to_numpy()
-    held_us = held_up_calls(evidence)["beyond_us"].to_numpy()
-    is_check = below[held_up_calls(evidence)["op"].to_numpy()]
+    held_up = evidence.held_up
+    held_us = held_up["beyond_us"].to_numpy()
+    is_check = below[held_up["op"].to_numpy()]
     spans_us = max(_spans_us(start, dur_us, parent, top) - float(held_us[is_check].sum()), 0.0)
     captures_us = outermost_frames(evidence, _CAPTURE).total()
     others_us = max(float(dur_us[inside & (parent < 0)].sum()) - captures_us - float(held_us.sum()), spans_us)
@@ -216,7 +216,7 @@ def _checks_us(evidence: Evidence, checks: _NanChecks, captures_us: float) -> tu
     if evidence.is_host_only:
         # Not as the ledger scales them: the profiler stretches stack traces far more than these ops. So they are held
         # against the other ops of the same window without stack traces.
-        held_us = float(held_up_calls(evidence)["beyond_us"].sum()) / evidence.steps * evidence.host_scale
+        held_us = float(evidence.held_up["beyond_us"].sum()) / evidence.steps * evidence.host_scale
         others_us = evidence.step_us - evidence.account_us("overhead.python") - captures_us - held_us
         spent_us = checks.share * max(others_us, 0.0)
         stretch = _CHECKED[1] * spent_us / own_us if own_us > 0 else 1.0

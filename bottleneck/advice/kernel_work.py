@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.advice.quantities import format_times, has_backward_marks, held_up_calls, mark_spans
+from bottleneck.advice.quantities import format_times, has_backward_marks, mark_spans
 from bottleneck.advice.ranking import Draft, SourcedLine
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, ShorterKernels, remembered
@@ -39,8 +39,8 @@ class KernelWork(Struct, frozen=True):
     """The rows of KERNELS in the window that work or copy.
 
     They do so on the device, and are in the order of stream, then start. Arrays have an element per such row. ``row``
-    is the row in KERNELS, ``us`` its duration per step of the window, scaled to the unprofiled step and without
-    ``held_us``, for which the process of a CPU was held up in it, ``op`` its row in OPS and ``signature`` that in
+    is the row in KERNELS, ``us`` its duration per step of the window, scaled to the unprofiled step and without the
+    time for which the process of a CPU was held up in it, ``op`` its row in OPS and ``signature`` that in
     CALLS, -1 for none. Floors (``roof``) and costs (``cost``) are of one run.
     """
 
@@ -50,7 +50,6 @@ class KernelWork(Struct, frozen=True):
     scale: float
     op: Integers
     signature: Integers
-    held_us: Floats
 
     def roof(self, column: str) -> Floats:
         """Gives an amount of ROOFLINE.
@@ -375,11 +374,11 @@ def work_of(evidence: Evidence) -> KernelWork:
     op = np.where(owner < 0, issuer, owner)
     carried = as_integers(evidence.attribution["signature"])[row]
     us = kernels["dur_us"].to_numpy()[row] / evidence.steps
-    busy_us = evidence.analysis.totals.busy_us
+    held_us = np.minimum(_held_us(evidence)[issuer], us)
+    us, busy_us = us - held_us, evidence.analysis.totals.busy_us
     scale = min(1.0, busy_us / us.sum()) if us.sum() > 0 and busy_us > 0 else 1.0
     signature = np.where(carried < 0, np.append(as_integers(ops["signature"]), -1)[op], carried)
-    held_us = np.minimum(_held_us(evidence)[issuer], us) * scale
-    return KernelWork(evidence, row, us * scale - held_us, scale, op, signature, held_us)
+    return KernelWork(evidence, row, us * scale, scale, op, signature)
 
 
 def _held_us(evidence: Evidence) -> Floats:
@@ -389,8 +388,7 @@ def _held_us(evidence: Evidence) -> Floats:
     """
     held = np.zeros(len(evidence.linked.ops) + 1)
     if evidence.is_host_only:
-        stalls = held_up_calls(evidence)
-        held[stalls["op"].to_numpy()] = stalls["beyond_us"].to_numpy() / evidence.steps
+        held[evidence.held_up["op"].to_numpy()] = evidence.held_up["beyond_us"].to_numpy() / evidence.steps
     return held
 
 

@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from bottleneck.advice.kernel_work import KernelWork, requires_gain, work_of
-from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, format_per_step, held_up_calls
+from bottleneck.advice.quantities import claims_of, format_count, format_per_step
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS
 from bottleneck.schema.evidence import Evidence
@@ -266,8 +266,8 @@ def shared_device(evidence: Evidence) -> Draft | None:
     )
 
 
-# Calls of a host that are held up: how many make a finding, and their share of the step.
-_FEW_STALLS, _LEAST_STALLED = 3, 0.05
+# Of the step in calls that are held up: less is no finding.
+_LEAST_STALLED = 0.05
 
 
 def host_stalls(evidence: Evidence) -> Draft | None:
@@ -276,16 +276,10 @@ def host_stalls(evidence: Evidence) -> Draft | None:
     The process is kept from its processor. Calls of the device's runtime inside them do not count, nor the first call
     of each op. Gain: what the device waits for them, at most, from half of it; on a CPU their time.
     """
-    stalls = held_up_calls(evidence)
+    stalls, us = evidence.held_up, evidence.account_us("overhead.stall")
+    if not len(stalls) or evidence.share_of_step(us) < _LEAST_STALLED:
+        return None
     names = stalls["name"].astype(object).unique()
-    us = float(stalls["beyond_us"].sum()) * evidence.host_scale / evidence.steps
-    if len(stalls) < _FEW_STALLS or len(names) < _DIFFERENT or evidence.share_of_step(us) < _LEAST_STALLED:
-        return None
-    work = work_of(evidence)
-    working = work.claims(work.held_us)
-    claims = {**working, **claims_of(evidence, *ISSUE_ACCOUNTS, most_us=us - sum(working.values()))}
-    if evidence.share_of_step(sum(claims.values())) < _LEAST_STALLED:
-        return None
     count = format_count(len(stalls) / evidence.steps)
     return Draft(
         slug="host-stalls",
@@ -300,8 +294,8 @@ def host_stalls(evidence: Evidence) -> Draft | None:
         "processors, memory that is swapped out.",
         code="# diagnosis: cat /sys/fs/cgroup/cpu.stat; throttled_usec grows where the limit is too low\n"
         "# vmstat 1: si and so are swapping; pidstat -w 1: nvcswch/s are involuntary switches",
-        gain_us=up_to(sum(claims.values())),
-        claims=claims,
+        gain_us=up_to(us),
+        claims=claims_of(evidence, "overhead.stall"),
     )
 
 

@@ -15,11 +15,11 @@ import pandas as pd
 from bottleneck.advice.ranking import SourcedLine
 from bottleneck.schema.analysis import Confidence, IdleCause
 from bottleneck.schema.evidence import Evidence, OpSum, remembered
-from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, numbered, union
+from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, union
 from bottleneck.schema.kernel_names import between
 from bottleneck.schema.linked_trace import LONGEST_ISSUE_US
 from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP, place_of
-from bottleneck.schema.tables import after_backward, as_integers, text_matches
+from bottleneck.schema.tables import after_backward, text_matches
 from bottleneck.units import US_PER_S, format_share, format_us
 
 # Accounts of the host between launches (GPU) or between leaf ops (CPU): fewer calls make them smaller.
@@ -191,51 +191,6 @@ def overhead_us_per_op(evidence: Evidence) -> float | None:
     """
     ops = evidence.analysis.totals.op_count
     return (issue_us(evidence) + evidence.account_us("overhead.launch_floor")) / ops if ops else None
-
-
-# Calls on the host that are held up: so many times as long as usual and so much longer at least (a scheduler gives
-# other processes some milliseconds at a time), of so many alike calls at least, and of these at most.
-_STALLS = ((50.0, 1e3), (10.0, 4e3))
-_PLANNED = re.compile("conv|mkldnn|mm|linear|fft|lstm|gru|rnn|attention")
-_STALLED_RUNS, _STALLED_RUNS_ALIKE, _MOST_STALLED = 8, 3, 0.1
-
-
-@remembered
-def held_up_calls(evidence: Evidence) -> pd.DataFrame:
-    """Finds calls that are held up far beyond the usual time of their op.
-
-    They are in the window. Columns are op (its row in OPS), name, dur_us, usual_us of such calls, and beyond_us.
-    """
-    ops, events = evidence.linked.ops, evidence.linked.trace.events
-    own_us, start_us = ops["self_us"].to_numpy(), ops["ts_us"].to_numpy()
-    names = ops["name"].cat.codes.to_numpy(dtype=np.int64)
-    # On a CPU an op works: only calls of the same sizes take alike.
-    sizes = as_integers(ops["signature"]) if evidence.is_host_only else np.zeros(len(ops), dtype=np.int64)
-    call, _ = numbered(names, sizes)
-    runs = np.bincount(call)[call]
-    usual = ops["self_us"].groupby(call).transform("median").to_numpy()
-    # A library plans products and the like anew for each size.
-    is_planned = text_matches(ops["name"], _PLANNED.search)
-    is_first = ~pd.Series(np.where(is_planned, call, -1 - names)).duplicated().to_numpy()
-    is_long = np.any([(own_us >= times * usual) & (own_us - usual >= us) for times, us in _STALLS], axis=0)
-    is_long &= ~is_first & (sizes >= 0)
-    is_rare = np.bincount(call, weights=is_long)[call] <= np.maximum(1, _MOST_STALLED * runs)
-    least_runs = _STALLED_RUNS_ALIKE if evidence.is_host_only else _STALLED_RUNS
-    chosen = np.flatnonzero(is_long & is_rare & (runs >= least_runs) & ops["step"].notna().to_numpy())
-    runtime = np.flatnonzero((events["category"] == "runtime").to_numpy())
-    begin = events["ts_us"].to_numpy()[runtime]
-    called = union(begin, begin + events["dur_us"].to_numpy()[runtime])
-    inside_us = called.covered_between(start_us[chosen], start_us[chosen] + ops["dur_us"].to_numpy()[chosen])
-    stalls = pd.DataFrame(
-        {
-            "op": chosen,
-            "name": ops["name"].iloc[chosen].to_numpy(),
-            "dur_us": own_us[chosen],
-            "usual_us": usual[chosen],
-            "beyond_us": own_us[chosen] - usual[chosen] - inside_us,
-        }
-    )
-    return stalls[stalls["beyond_us"] >= _STALLS[0][1]]
 
 
 def op_sum(evidence: Evidence, names: Iterable[str]) -> OpSum:

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
+from bottleneck.analysis.held_up import held_up_calls
 from bottleneck.schema.accounts import HOST_STATES
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import (
@@ -226,6 +227,7 @@ _SYNC = HOST_STATES.index("sync")
 _START_UP = HOST_STATES.index("start_up")
 _INPUT, _ALLOCATOR = HOST_STATES.index("input"), HOST_STATES.index("allocator")
 _WAIT, _COMPILE = HOST_STATES.index("wait"), HOST_STATES.index("compile")
+_STALL = HOST_STATES.index("stall")
 _DISPATCH, _HOST_COMPUTE = HOST_STATES.index("dispatch"), HOST_STATES.index("host_compute")
 _RECORDED = ("op", "annotation", "python")
 
@@ -254,7 +256,8 @@ class Host(Struct, frozen=True):
     ``loaders`` the marks of data loaders, ``waits`` the calls that wait (rows of EVENTS), ``places`` rows of PLACES and
     ``inner`` innermost ops (rows of OPS) of threads without places where others have them. ``blocked`` are waits that
     another thread may end, all but sleep, ``polls`` those for what comes over a socket. ``present`` are the stretches
-    with Python frames, where threads wait. ``sync_calls`` are the starts of waiting calls, sorted.
+    with Python frames, where threads wait. ``sync_calls`` are the starts of waiting calls, sorted, ``held_up`` calls
+    of ops that are held up.
     """
 
     main_thread: int
@@ -271,6 +274,7 @@ class Host(Struct, frozen=True):
     polls: ByThread
     present: ByThread
     sync_calls: Floats
+    held_up: pd.DataFrame
 
     def sync_calls_between(self, start: float, end: float) -> int:
         """Number of calls that wait for a device and begin in [start, end)."""
@@ -422,6 +426,13 @@ def read_host(linked: Linked) -> Host:
         start, end = np.append(start, freed["ts_us"]), np.append(end, freed["end_us"])
         thread = np.append(thread, _codes_as_in_events(freed["thread"], linked))
 
+    held_up = held_up_calls(linked)
+    if len(held_up):
+        stalls = _stalls(linked, held_up)
+        rows, start, end = np.append(rows, stalls.row), np.append(start, stalls.start), np.append(end, stalls.end)
+        states = np.append(states, np.full(stalls.row.size, _STALL, dtype=STATE))
+        thread = np.append(thread, events["thread"].cat.codes.to_numpy()[stalls.row])
+
     def in_category(name: str) -> Flags:
         return np.append(_is_category(events, name), False)[np.minimum(rows, len(events))]
 
@@ -453,7 +464,22 @@ def read_host(linked: Linked) -> Host:
         polls=by_thread((states == _WAIT) & _named(events, rows, _POLL)),
         present=_presence(events) if (states == _WAIT).any() else {},
         sync_calls=sync_calls,
+        held_up=held_up,
     )
+
+
+def _stalls(linked: Linked, held_up: pd.DataFrame) -> Segments:
+    """Gives the stretches in which calls are held up, with their rows in EVENTS.
+
+    Such a stretch is the end of the longest one in which the op was innermost.
+    """
+    start, end, owner = owned_segments(linked.ops)
+    beyond_us = pd.Series(held_up["beyond_us"].to_numpy(), index=held_up["op"].to_numpy())
+    mine = np.flatnonzero(np.isin(owner, beyond_us.index.to_numpy()))
+    longest = pd.Series(end[mine] - start[mine]).groupby(owner[mine]).idxmax().to_numpy(dtype=np.int64)
+    chosen = mine[longest]
+    begin = np.maximum(start[chosen], end[chosen] - beyond_us[owner[chosen]].to_numpy())
+    return Segments(begin, end[chosen], as_integers(linked.ops["event"])[owner[chosen]])
 
 
 _OWN = re.compile(f"^{re.escape(OWN_STRETCH)}$|{OWN_FRAME}")

@@ -198,6 +198,7 @@ _COPY_WORDS = {"to_device": "HtoD", "to_host": "DtoH", "within": "DtoD", "betwee
 _LONGEST = 120
 # What the system does with the pages of large blocks on a CPU.
 FAULTS, FREED = "first touch of fresh pages", "giving freed pages back"
+HELD_UP = "held up"
 
 
 def detail_of(
@@ -466,17 +467,17 @@ def explain_ops(rows: Integers, cause: Integers, us: Floats, linked: Linked, hos
     return Waits(cause, coded(ops["source"]), coded(ops["module"]), detail, copy, us, rows)
 
 
-def explain_pages(rows: Integers, us: Floats, linked: Linked, what: str) -> Waits:
-    """Gives time on pages of memory as waits for the allocator.
+def explain_beside(rows: Integers, us: Floats, linked: Linked, cause: int, what: str) -> Waits:
+    """Gives time of host ops that is no work as waits.
 
-    Ops of the host (rows of OPS) spend it.
+    The cause is an index in IDLE_CAUSES; rows are those of OPS.
     """
     ops = linked.ops.iloc[rows]
     names = coded(ops["name"])
     detail = Coded(names.code, [f"{short(label)} > {what}" for label in names.labels])
-    cause, no_copy = np.full(rows.size, _ALLOCATOR), Coded(np.full(rows.size, -1, dtype=np.int8), [])
-    on_pages = np.ones(rows.size, dtype=bool)
-    return Waits(cause, coded(ops["source"]), coded(ops["module"]), detail, no_copy, us, rows, on_pages=on_pages)
+    causes, no_copy = np.full(rows.size, cause), Coded(np.full(rows.size, -1, dtype=np.int8), [])
+    on_pages = causes == _ALLOCATOR
+    return Waits(causes, coded(ops["source"]), coded(ops["module"]), detail, no_copy, us, rows, on_pages=on_pages)
 
 
 def _rows_at(segments: Mapping[int, Segments], thread: Codes, at: Floats) -> Integers:

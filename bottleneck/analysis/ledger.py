@@ -8,7 +8,7 @@ runs meanwhile hides it, as on a device; so does Python. What is left is charged
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,7 @@ from bottleneck.analysis.host import THREAD, Host, freed_blocks, innermost_op, o
 from bottleneck.analysis.idle import (
     FAULTS,
     FREED,
+    HELD_UP,
     IDLE_FIELDS,
     NEIGHBOURS,
     RECORDS,
@@ -27,8 +28,8 @@ from bottleneck.analysis.idle import (
     Pieces,
     Waits,
     explain,
+    explain_beside,
     explain_ops,
-    explain_pages,
     fold,
     lost_us,
     split_gaps,
@@ -248,7 +249,6 @@ _NAMES = tuple(ACCOUNTS)
 _CODE = {name: code for code, name in enumerate(_NAMES)}
 # On a CPU, whatever a data loader or a compiler runs is no work of the step, though it runs ops.
 _WAITS = tuple((cause, _CODE[f"overhead.{cause}"]) for cause in ("input", "compile"))
-_ALLOCATOR = IDLE_CAUSES.index("allocator")
 # Position in ACCOUNTS of each of IDLE_CAUSES, and in GROUPS of each of ACCOUNTS.
 IDLE_ACCOUNTS = np.array([_CODE[f"overhead.{cause}"] for cause in IDLE_CAUSES], dtype=np.int64)
 GROUP_OF_ACCOUNT = np.array([GROUPS.index(account.group) for account in ACCOUNTS.values()], dtype=np.int64)
@@ -295,7 +295,8 @@ class LedgerResult(Struct, frozen=True):
     used), ``account`` the position in ACCOUNTS that it went to. ``idle`` has columns cause, source, us, calls per step,
     and the Python calls and ops (``RECORDS``) whose recording was part of that time; ``idle_times`` is the same time
     piece by piece. ``busy_us`` is the time per step in which a device works.
-    ``host_only`` says that KERNELS are ops of the host; ``sync_count`` counts waiting calls in the window.
+    ``host_only`` says that KERNELS are ops of the host; ``sync_count`` counts waiting calls in the window, ``held_up``
+    are those that are held up.
     """
 
     ledger: Ledger
@@ -307,6 +308,7 @@ class LedgerResult(Struct, frozen=True):
     host_only: bool
     sides: TwoSided | None
     sync_count: int
+    held_up: pd.DataFrame
     caveats: tuple[Caveat, ...] = ()
     idle_times: IdleTimes = NO_IDLE_TIMES
 
@@ -350,7 +352,7 @@ def build_ledger(
     host = read_host(linked) if host is None else host
     account, devices = accounts_of(linked, roofline, host), devices_used(linked)
     if linked.is_host_only:
-        parts = [_charge_host(linked, host, account, page_times(linked, roofline, ceilings), light)]
+        parts = [_charge_host(linked, host, account, times_beside_work(linked, roofline, ceilings, host), light)]
     else:
         parts = [_charge_device(linked, host, device, account) for device in devices]
     steps = max(len(linked.window.steps), 1)
@@ -372,6 +374,7 @@ def build_ledger(
         host_only=linked.is_host_only,
         sides=parts[0].sides if len(parts) == 1 else None,
         sync_count=host.sync_calls_between(*linked.window.host_us),
+        held_up=host.held_up,
         caveats=(*_caveats(devices), *_lost_caveats(parts, linked.window.wall_us)),
         idle_times=joined([part.times for part in parts]).scaled(1.0 / (len(parts) * steps)),
     )
@@ -422,13 +425,31 @@ def accounts_of(linked: Linked, roofline: pd.DataFrame, host: Host) -> Integers:
     return _host_accounts(linked, roofline, host) if linked.is_host_only else _device_accounts(roofline)
 
 
-def page_times(linked: Linked, roofline: pd.DataFrame, ceilings: Device | None) -> dict[str, Floats]:
-    """Gives microseconds of each row of OPS on pages of memory.
+class BesideWork(Struct, frozen=True):
+    """Time of ops of the host that is no work of theirs.
 
-    The system spends them. They are by what it does with the pages.
+    ``us`` has microseconds of each row of OPS, ``cause`` is the idle cause that they are charged to, ``what`` the words
+    for it.
     """
-    faults = fault_us(linked, roofline, allocates(linked), ceilings)
-    return {FAULTS: faults, FREED: freed_us(linked, roofline)}
+
+    cause: str
+    what: str
+    us: Floats
+
+
+def times_beside_work(
+    linked: Linked, roofline: pd.DataFrame, ceilings: Device | None, host: Host
+) -> tuple[BesideWork, ...]:
+    """Gives time of ops that was stalled or spent on pages."""
+    held, rest = np.zeros(len(linked.ops)), linked.ops["self_us"].to_numpy()
+    held[host.held_up["op"].to_numpy()] = host.held_up["beyond_us"].to_numpy()
+    faults = np.minimum(fault_us(linked, roofline, allocates(linked), ceilings), rest - held)
+    freed = np.minimum(freed_us(linked, roofline), rest - held - faults)
+    return (
+        BesideWork("stall", HELD_UP, held),
+        BesideWork("allocator", FAULTS, faults),
+        BesideWork("allocator", FREED, freed),
+    )
 
 
 def _device_accounts(roofline: pd.DataFrame) -> Integers:
@@ -563,7 +584,7 @@ def _times_on_device(pieces: Pieces, idle: Gaps, linked: Linked, host: Host) -> 
 
 
 def _charge_host(
-    linked: Linked, host: Host, account: Integers, page_us: Mapping[str, Floats], light: Stretches | None
+    linked: Linked, host: Host, account: Integers, besides: Sequence[BesideWork], light: Stretches | None
 ) -> _DeviceLedger:
     timeline = host_timeline(linked, host)
     kernel_us, idle, pieces = timeline.kernel_us, timeline.idle, timeline.pieces
@@ -574,14 +595,14 @@ def _charge_host(
     charged = np.divide(kernel_us, self_us, out=np.zeros(self_us.size), where=self_us > 0)
     cause_us, tables, times = pieces.by_cause(), [inside], list[IdleTimes]()
     thread = linked.trace.events["thread"].cat.codes.to_numpy().astype(np.int64)
-    for what, whole_us in page_us.items():
-        us = np.where(waits, 0.0, whole_us) * charged
+    for beside in besides:
+        us, cause = np.where(waits, 0.0, beside.us) * charged, IDLE_CAUSES.index(beside.cause)
         rows = np.flatnonzero(us)
-        tables.append(fold(explain_pages(rows, us[rows], linked, what)))
+        tables.append(fold(explain_beside(rows, us[rows], linked, cause, beside.what)))
         at, event = (linked.ops[name].to_numpy()[rows] for name in ("ts_us", "event"))
-        times.append(IdleTimes(np.full(rows.size, _ALLOCATOR), at, at, thread[event], us[rows], us[rows]))
+        times.append(IdleTimes(np.full(rows.size, cause), at, at, thread[event], us[rows], us[rows]))
         kernel_us = kernel_us - us
-        cause_us[_ALLOCATOR] += us.sum()
+        cause_us[cause] += us.sum()
     outside_waits = explain(pieces, idle, linked, host)
     lightly_us = _in_lighter_window(outside_waits, (pieces.start + pieces.end) / 2, linked, light)
     outside = fold(replace(outside_waits, lightly_us=lightly_us))

@@ -3,7 +3,7 @@
 It gives the stretches of the window that each account is charged with.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -17,8 +17,8 @@ from bottleneck.analysis.ledger import (
     devices_used,
     host_timeline,
     is_wait,
-    page_times,
     read_device,
+    times_beside_work,
 )
 from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES
 from bottleneck.schema.analysis import LedgerEntry
@@ -27,20 +27,18 @@ from bottleneck.schema.intervals import Floats, Integers
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import TIMELINE, category
 
-_ALLOCATOR = int(IDLE_ACCOUNTS[IDLE_CAUSES.index("allocator")])
-
 
 class _Work(Struct, frozen=True):
     """Intervals of work with their accounts.
 
-    Each also has the part (0-1) that is charged to the allocator instead.
+    Each also has the parts (0-1) that are charged to other accounts instead, by account.
     """
 
     start: Floats
     end: Floats
     layer: Integers
     account: Integers
-    paging: Floats
+    besides: Mapping[int, Floats]
 
 
 def build_timeline(
@@ -74,7 +72,7 @@ def build_timeline(
 def _device_part(linked: Linked, host: Host, device: int, account: Integers) -> pd.DataFrame:
     work = read_device(linked, device, account)
     origin = linked.window.start_us
-    intervals = _Work(work.start + origin, work.end + origin, work.layer, account[work.rows], np.zeros(work.rows.size))
+    intervals = _Work(work.start + origin, work.end + origin, work.layer, account[work.rows], {})
     return _joined(intervals, split_gaps(work.idle, linked, host), work.idle, linked, host)
 
 
@@ -89,14 +87,18 @@ def _host_part(
     opened, closed, owner = owned_segments(linked.ops)
     low, high = linked.window.start_us, linked.window.end_us
     start, end = np.clip(opened, low, high), np.clip(closed, low, high)
-    paged = sum(page_times(linked, roofline, ceilings).values(), np.zeros(len(linked.ops)))
-    self_us = linked.ops["self_us"].to_numpy()
-    paging = np.divide(paged, self_us, out=np.zeros(self_us.size), where=(self_us > 0) & ~is_wait(account))
+    self_us, parts = linked.ops["self_us"].to_numpy(), dict[int, Floats]()
+    for beside in times_beside_work(linked, roofline, ceilings, host):
+        code = int(IDLE_ACCOUNTS[IDLE_CAUSES.index(beside.cause)])
+        part = np.divide(beside.us, self_us, out=np.zeros(self_us.size), where=(self_us > 0) & ~is_wait(account))
+        parts[code] = parts.get(code, 0.0) + part
     works = timeline.works[owner]
     owner, start, end = owner[works], start[works], end[works]
     waits = np.concatenate((start, timeline.exposed.start)), np.concatenate((end, timeline.exposed.end))
     rows = np.concatenate((owner, timeline.exposed.row))
-    intervals = _Work(*waits, np.zeros(rows.size, dtype=np.int64), account[rows], paging[rows])
+    intervals = _Work(
+        *waits, np.zeros(rows.size, dtype=np.int64), account[rows], {code: part[rows] for code, part in parts.items()}
+    )
     return _joined(intervals, timeline.pieces, timeline.idle, linked, host)
 
 
@@ -122,7 +124,8 @@ def _divided(work: _Work) -> Iterator[tuple[float, float, int]]:
     count = work.start.size
     times = np.concatenate((work.start, work.end))
     order = np.argsort(times, kind="stable").tolist()
-    at, layers, accounts, paging = (item.tolist() for item in (times, work.layer, work.account, work.paging))
+    at, layers, accounts = (item.tolist() for item in (times, work.layer, work.account))
+    besides = {code: parts.tolist() for code, parts in work.besides.items() if parts.any()}
     active: list[dict[int, int]] = [{} for _ in range(max(layers, default=0) + 1)]
     before = 0.0
     for index in order:
@@ -130,7 +133,7 @@ def _divided(work: _Work) -> Iterator[tuple[float, float, int]]:
         if now > before:
             members = next((item for item in active if item), None)
             if members:
-                yield from _shared(before, now, members, accounts, paging)
+                yield from _shared(before, now, members, accounts, besides)
         before = now
         if index < count:
             active[layers[row]][row] = row
@@ -139,7 +142,7 @@ def _divided(work: _Work) -> Iterator[tuple[float, float, int]]:
 
 
 def _shared(
-    start: float, end: float, members: dict[int, int], accounts: list[int], paging: list[float]
+    start: float, end: float, members: dict[int, int], accounts: list[int], besides: Mapping[int, list[float]]
 ) -> Iterator[tuple[float, float, int]]:
     """Divides a stretch between the accounts of its members.
 
@@ -147,9 +150,12 @@ def _shared(
     """
     parts: dict[int, float] = {}
     for row in members:
-        parts[accounts[row]] = parts.get(accounts[row], 0.0) + 1.0 - paging[row]
-        if paging[row] > 0:
-            parts[_ALLOCATOR] = parts.get(_ALLOCATOR, 0.0) + paging[row]
+        own = 1.0
+        for code, shares in besides.items():
+            if shares[row] > 0:
+                parts[code] = parts.get(code, 0.0) + shares[row]
+                own -= shares[row]
+        parts[accounts[row]] = parts.get(accounts[row], 0.0) + max(own, 0.0)
     done, begin, last = 0.0, start, max(parts)
     for account in sorted(parts):
         done += parts[account]

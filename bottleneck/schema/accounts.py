@@ -181,6 +181,13 @@ _ROWS = (
         advice="find what the program waits for, and begin that earlier",
     ),
     _idle(
+        "stall",
+        title="stalled",
+        meaning="calls held up: the process did not run",
+        phrase="calls that are held up",
+        advice="find what keeps the process from running: other programs, a limit on processors, swapping",
+    ),
+    _idle(
         "host_compute",
         title="host compute",
         meaning="ops computing on the CPU",

@@ -50,6 +50,9 @@ def remembered(make: "Callable[[Evidence], T]") -> "Callable[[Evidence], T]":
     return recall
 
 
+HELD_UP = ("op", "name", "dur_us", "usual_us", "beyond_us")
+
+
 @dataclass(frozen=True)
 class OpSum:
     """Calls and time per step of one op.
@@ -99,6 +102,9 @@ class Evidence:
     ``predict`` gives the time per step that changes of the step save, by a replay; null where the steps cannot be
     replayed well enough to name a change in words. Without it no replay is at hand.
 
+    ``held_up`` are calls of the host in the window that are held up: the process did not run. Columns are ``HELD_UP``;
+    ``op`` is the row in OPS, ``beyond_us`` what such a call takes beyond the usual time of its op.
+
     ``cache`` is the one place for values derived from it; functions that are ``remembered`` fill it.
     """
 
@@ -115,6 +121,7 @@ class Evidence:
     samples: Sequence[Sample] = ()
     bound: Bound | None = None
     predict: "Predict | None" = None
+    held_up: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=HELD_UP))
     cache: dict[Callable[..., object], object] = field(default_factory=dict, init=False, repr=False)
 
     @property

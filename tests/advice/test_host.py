@@ -217,7 +217,7 @@ def test_a_cache_that_grows_or_is_emptied_once_is_not_off(tmp_path: Path, taken:
 
 
 def test_fresh_pages_are_reported_where_they_take_a_part_of_the_step(tmp_path: Path) -> None:
-    row = idle_row("allocator", 200.0, detail="aten::mul > first touch of fresh pages")
+    row = replace(idle_row("allocator", 200.0, detail="aten::mul > first touch of fresh pages"), on_pages=True)
     draft = host.fresh_pages(cpu(tmp_path, WORK | {"overhead.allocator": 250.0}, row))
     assert draft is not None and draft.gain_us is not None and draft.gain_us.high == 200
     other = idle_row("allocator", 200.0, detail="aten::empty")

@@ -253,7 +253,17 @@ def evidence(scene: Scene, **more: Any) -> Evidence:
     recording = RecordingInfo("hand.json", "trace", None, None, None)
     step = assemble(times, more.pop("device", device), recording, unprofiled, **more)
     loops = table(LOOPS, [{"loop": -1}] * len(linked.kernels))
-    return Evidence(step, linked, costs, attribution, roofline, loops, kernel_time=times.table(), sides=ledger.sides)
+    return Evidence(
+        step,
+        linked,
+        costs,
+        attribution,
+        roofline,
+        loops,
+        kernel_time=times.table(),
+        sides=ledger.sides,
+        held_up=ledger.held_up,
+    )
 
 
 def analysis_of(scene: Scene, **more: Any) -> Analysis:

@@ -148,7 +148,7 @@ FULL = replace(TelemetrySummary(9, None, None, None, None, None, ()), host_utili
 def result(accounts: tuple[str, ...], us: tuple[float, ...], *, host_only: bool = True) -> LedgerResult:
     codes = np.array([tuple(ACCOUNTS).index(name) for name in accounts])
     ledger = Ledger(1.0, (LedgerEntry("compute", "compute", 1.0, 1.0),))
-    return LedgerResult(ledger, np.array(us), codes, pd.DataFrame(), 0.0, (), host_only, None, 0)
+    return LedgerResult(ledger, np.array(us), codes, pd.DataFrame(), 0.0, (), host_only, None, 0, pd.DataFrame())
 
 
 def contention(telemetry: TelemetrySummary | None, worked: LedgerResult, explained: Floats) -> tuple[Caveat, ...]:

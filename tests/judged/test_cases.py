@@ -83,7 +83,7 @@ def bound_of(found: StepAnalysis, name: str) -> str:
         ("recorded_recurrent_loop", "overhead", {"looped-op", "eager-overhead", "host-overhead"}),
         ("made_sharded_training", "communication", {"exposed-communication"}),
         ("recorded_simulated_paths", "compute", {"unfused-chain"}),
-        ("recorded_watched_convolutions", "mixed", {"host-stalls"}),
+        ("recorded_watched_convolutions", "overhead", {"host-stalls"}),
         ("recorded_written_attention", "memory", {"unfused-attention", "unfused-chain"}),
         ("recorded_edge_messages", "memory", {"scattered-lookups", "sparse-product", "slow-for-its-bytes"}),
     ],
