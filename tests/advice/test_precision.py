@@ -10,6 +10,7 @@ from bottleneck.advice.precision import (
     fp32_products,
     half_precision,
     half_precision_does_not_pay,
+    weights_for_few_rows,
 )
 from bottleneck.devices.match import device_by_name
 from bottleneck.schema.evidence import Evidence
@@ -176,6 +177,26 @@ def test_16_bit_products_at_their_peak_gain_from_8_bits(tmp_path: Path) -> None:
 
 def test_16_bit_products_far_from_their_peak_have_other_worries(tmp_path: Path) -> None:
     assert eight_bit_products(on_gpu(tmp_path, [product(400, TENSOR, **halves(2))])) is None
+
+
+def decoding(us: float, rows: int = 1, op: str = "aten::mm") -> Call:
+    """A product of some rows with a matrix of 134 MB: 40 us at the bandwidth of an H100."""
+    return Call(op, us, [[rows, 8192], [8192, 8192]], "nvjet_hsh_64x8_64x16_4x1_v_bz_TNN", more=halves(2))
+
+
+def test_weights_that_are_read_for_few_rows_gain_from_fewer_bits(tmp_path: Path) -> None:
+    draft = weights_for_few_rows(on_gpu(tmp_path, [decoding(50)]))
+    assert draft is not None and draft.gain_us is not None and draft.changes_results
+    assert draft.gain_us.low == pytest.approx(0.3 * 50) and draft.gain_us.high == pytest.approx(0.5 * 50)
+    assert "134 MB" in draft.evidence[0]
+
+
+def test_weights_for_many_rows_of_a_batch_or_in_training_are_not_told_to_shrink(tmp_path: Path) -> None:
+    assert weights_for_few_rows(on_gpu(tmp_path / "many", [decoding(2000, rows=8192)])) is None
+    batch = Call("aten::bmm", 50, [[64, 1, 128], [64, 128, 8192]], "gemv2N_kernel", more=halves(2))
+    assert weights_for_few_rows(on_gpu(tmp_path / "keys", [batch])) is None
+    backward = Call("autograd::engine::evaluate_function: MmBackward0", 50, [[1, 8192]], "a_kernel")
+    assert weights_for_few_rows(on_gpu(tmp_path / "training", [decoding(50), backward])) is None
 
 
 def doubles(count: int) -> dict[str, object]:
