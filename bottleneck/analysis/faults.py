@@ -158,6 +158,12 @@ def _of_launches(measured: Integrity) -> Iterator[Caveat]:
             f"{launches.lost} of {launches.total} kernel launches ({format_share(launches.lost / launches.total)}) have"
             " no kernel in the trace: dropped by the profiler, or still queued when it stopped",
         )
+    if launches.queued > TOLERATED_SHARE * launches.total:
+        yield Caveat(
+            "queued-at-end",
+            f"{launches.queued} of {launches.total} kernel launches ({format_share(launches.queued / launches.total)})"
+            " were still in the device's queue when the recording ended: their kernels lie beyond it",
+        )
 
 
 def _of_one_offs(linked: Linked) -> Iterator[Caveat]:

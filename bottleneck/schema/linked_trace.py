@@ -151,7 +151,8 @@ class LaunchCounts(Struct, frozen=True):
     """Counts of calls that launch a kernel, and of those without one by position.
 
     ``captured`` entered a graph and ran only in its replays. Of the others ``lead`` come before the first launch with a
-    kernel, ``tail`` after the last one, ``between`` elsewhere. ``tail_us`` is the time from the end of the device's
+    kernel, ``tail`` after the last one, ``between`` elsewhere; ``queued`` also come after the last one, but while the
+    device still worked: they were in its queue when the recording ended. ``tail_us`` is the time from the end of the device's
     last work to the host's last launch. ``bare_steps`` are those whose launches all lack their kernel.
     """
 
@@ -160,6 +161,7 @@ class LaunchCounts(Struct, frozen=True):
     lead: int = 0
     between: int = 0
     tail: int = 0
+    queued: int = 0
     tail_us: float = 0.0
     bare_steps: tuple[str, ...] = ()
 

@@ -90,15 +90,19 @@ def _count_launches(trace: Trace, window: Window, rows: Integers, entered: Flags
     at_ns = starts_ns(trace, trace.launch_args["event"].to_numpy()[rows])
     served_ns = at_ns[~(entered | lost)]
     first_ns, last_ns = (served_ns.min(), served_ns.max()) if len(served_ns) else (np.iinfo(np.int64).max,) * 2
-    lead, tail = lost & (at_ns < first_ns), lost & (at_ns > last_ns)
     ended_ns = ends_ns(trace, trace.device_args["event"].to_numpy()).max()
+    lead, after = lost & (at_ns < first_ns), lost & (at_ns > last_ns)
+    # While the device still works on what came before them, they wait in its queue.
+    queued = after & (at_ns < ended_ns)
+    tail = after & ~queued
     behind_ns = at_ns.max() - ended_ns if len(at_ns) else 0
     return LaunchCounts(
         total=len(rows),
         captured=int(entered.sum()),
         lead=int(lead.sum()),
-        between=int((lost & ~lead & ~tail).sum()),
+        between=int((lost & ~lead & ~after).sum()),
         tail=int(tail.sum()),
+        queued=int(queued.sum()),
         tail_us=max(float(behind_ns), 0.0) / 1e3,
         bare_steps=_bare_steps(window, at_ns, lost),
     )

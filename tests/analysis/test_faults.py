@@ -249,6 +249,15 @@ def test_counts_of_launches_add_up(tmp_path: Path) -> None:
     assert (found.total, found.lead, found.between, found.tail, found.lost) == (24, 1, 2, 1, 4)
 
 
+def test_launches_that_wait_behind_a_busy_device_are_not_lost(tmp_path: Path) -> None:
+    """The device works until 100 ms; the host has launched all by then, and the recording ends."""
+    busy = [launch(1, 10, 5), kernel(1, 20, 100_000)]
+    found = linked(tmp_path, [*busy, *launches([901, 902], 50)]).integrity.launches
+    assert (found.total, found.queued, found.lost) == (3, 2, 0)
+    stated = faults(tmp_path, [*busy, *launches([901, 902], 50)])
+    assert "queued-at-end" in stated and "kernels-missing" not in stated
+
+
 def test_every_kind_of_damage_has_a_consequence() -> None:
     slugs = {caveat.slug for caveat in Damage(dict.fromkeys(KINDS, 1)).caveats(1)} | {SEVERAL_TRACES}
     assert all(SUBJECTS[slug].why and SUBJECTS[slug].decides for slug in slugs)
