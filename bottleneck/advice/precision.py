@@ -448,7 +448,9 @@ def double_precision(evidence: Evidence) -> Draft | None:
     double, single = (
         next((peaks[name] for name in names if peaks.get(name)), None) for names in (_DOUBLE_PEAKS, _SINGLE_PEAKS)
     )
-    rows = work.dtype("fp64") & work.bound("compute", "memory", "unknown")
+    # Gathers and copies compute in no dtype; those of fp64 move its bytes.
+    moved = work.reads("fp64") & work.bound("memory", "copy")
+    rows = (work.dtype("fp64") & work.bound("compute", "memory", "unknown")) | moved
     if work.share(rows) < _LEAST_SHARE:
         return None
     ratio = double / single if double and single and double < single else 0.5

@@ -1,0 +1,41 @@
+"""Rule of recurrent cells that are called once per time step."""
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice.looped_cells import looped_cell
+from bottleneck.schema.evidence import Evidence
+from tests.advice.cases import two_steps
+from tests.builders import Event, op
+
+
+def cells(count: int, cell: str = "lstm_cell", us: float = 30) -> list[Event]:
+    """So many calls of a cell, each with a product inside."""
+    sizes = [[8, 32], [32, 128]]
+    calls = []
+    for number in range(count):
+        at = 100.0 + (us + 5) * number
+        calls += [op(f"aten::{cell}", at, us), op("aten::mm", at + 2, us - 4, dims=sizes)]
+    return calls
+
+
+def case(folder: Path, count: int, cell: str = "lstm_cell", us: float = 30) -> Evidence:
+    return two_steps(folder, cells(count, cell, us))
+
+
+def test_small_cells_lose_most_of_their_time_in_the_module_of_the_sequence(tmp_path: Path) -> None:
+    draft = looped_cell(case(tmp_path, 20))
+    assert draft is not None and draft.gain_us is not None
+    assert "torch.nn.LSTM " in draft.advice and "20 calls of aten::lstm_cell" in draft.evidence[0]
+    whole_us = sum(draft.claims.values())
+    assert draft.gain_us.high == pytest.approx(0.85 * whole_us)
+    assert draft.gain_us.low == pytest.approx(0.12 * whole_us + 15 * 20)
+
+
+def test_other_cells_gain_less_and_few_calls_are_no_loop(tmp_path: Path) -> None:
+    small, other = (looped_cell(case(tmp_path / cell, 20, cell)) for cell in ("lstm_cell", "gru_cell"))
+    assert small is not None and other is not None
+    assert small.gain_us is not None and other.gain_us is not None
+    assert other.gain_us.low < small.gain_us.low and other.gain_us.high < small.gain_us.high
+    assert looped_cell(case(tmp_path / "few", 8)) is None
