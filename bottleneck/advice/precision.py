@@ -153,7 +153,9 @@ def half_precision(evidence: Evidence) -> Draft | None:
         title=f"The model works in fp32 where {narrow.dtype} would do",
         evidence=(*_narrow_words(work, narrow), *costs, *work.describe(products), *work.critical_path_note(most)),
         advice=(
-            "Run forward pass and loss under bf16 autocast, and watch the loss."
+            f"Run the model under {narrow.dtype} autocast, or with weights in {narrow.dtype}, and compare its outputs."
+            if not has_backward_pass(evidence)
+            else "Run forward pass and loss under bf16 autocast, and watch the loss."
             if not is_scaled
             else "Run forward pass and loss under fp16 autocast, training with a gradient scaler, and watch the loss."
         ),
@@ -197,6 +199,29 @@ def half_precision_does_not_pay(evidence: Evidence) -> Draft | None:
         gain_reason="casts and the longer calls of small products cost more here than bf16 saves",
         tries=("bf16-autocast",),
         confidence="low",
+        changes_results=True,
+    )
+
+
+def half_precision_not_known(evidence: Evidence) -> Draft | None:
+    """Finds fp32 products on a CPU whose rates are not known.
+
+    No gain is predicted: with AVX512-BF16 or AMX bf16 is faster, without them a hundred times slower.
+    """
+    work, device = work_of(evidence), evidence.analysis.device
+    if not evidence.is_host_only or device.peaks_flops_per_s or evidence.is_broken:
+        return None
+    products = _fp32_products(work) & work.in_model
+    if work.share(products) < _MUCH_OF_STEP:
+        return None
+    return Draft(
+        slug="half-precision-not-known",
+        title="Products take much of the step, and what this CPU could do is not known",
+        evidence=(f"fp32 products take {format_per_step(evidence, work.us_of(products))}", *work.describe(products)),
+        advice="Run the program with `bottleneck run` on that machine: it measures how fast the CPU multiplies in bf16 "
+        "and with more threads. Or try bf16 autocast there, and all its cores.",
+        gain_reason="the trace does not say which CPU it ran on, nor on how many threads",
+        tries=("bf16-autocast",),
         changes_results=True,
     )
 
@@ -506,6 +531,7 @@ RULES = (
     double_precision,
     half_precision,
     half_precision_does_not_pay,
+    half_precision_not_known,
     fp32_products,
     eight_bit_products,
     weights_for_few_rows,

@@ -972,6 +972,7 @@ _GENERAL: Mapping[str, frozenset[str]] = {
     "row-fetching": frozenset({"loader-hot-spot", "loader-without-workers"}),
     "slow-call": frozenset({"python-line", "python-call", "loader-hot-spot", "side-work"}),
     "class-by-class": frozenset({"looped-op", "needless-copies", "unfused-chain"}),
+    "many-small-calls": frozenset({"python-call"}),
 }
 _MOST_OF_IT = 0.5
 

@@ -491,12 +491,30 @@ def _number_of(name: str) -> int | None:
 def _from_optimizer(trace: Trace) -> tuple[Step, ...]:
     """Gives steps from one end of an optimizer's step to the next.
 
-    Of several optimizers the first one seen counts.
+    Of several optimizers the first one seen counts. Where long and short intervals take turns, as where each round of
+    collecting data is followed by some updates, a step is a whole round.
     """
     calls = _annotations(trace, OPTIMIZER_STEP)
     calls = calls[calls["name"] == calls["name"].iloc[0]] if len(calls) else calls
     ends_us = [step.end_us for step in _apart(calls)]
+    ends_us = ends_us[:: _updates_per_round(np.diff(ends_us))]
     return tuple(Step(f"step {number}", start, end) for number, (start, end) in enumerate(pairwise(ends_us)))
+
+
+# Updates of a round at most, and how often a round has to come again. Intervals of one place in it are alike, and the
+# longest takes many times as long as the shortest.
+_MOST_UPDATES, _LEAST_ROUNDS, _ALIKE_INTERVALS, _MUCH_LONGER = 64, 2, 2.0, 4.0
+
+
+def _updates_per_round(intervals_us: Floats) -> int:
+    """Gives how many intervals make a round; 1 where they do not take turns."""
+    for period in range(2, min(_MOST_UPDATES, intervals_us.size // _LEAST_ROUNDS) + 1):
+        places = [intervals_us[place::period] for place in range(period)]
+        middles = [float(np.median(place)) for place in places]
+        are_alike = all(place.max() <= _ALIKE_INTERVALS * place.min() for place in places)
+        if are_alike and max(middles) >= _MUCH_LONGER * min(middles):
+            return period
+    return 1
 
 
 def _from_server(trace: Trace) -> tuple[Step, ...]:

@@ -128,6 +128,24 @@ def test_only_the_first_optimizer_ends_steps(tmp_path: Path) -> None:
     assert spans(window) == [(10, 110)]
 
 
+def updates(ends: Sequence[float]) -> list[Event]:
+    """Updates that end there, each with an op."""
+    return [event for end in ends for event in (optimizer("Adam", end - 5, 5), op("aten::add_", end - 4, 2))]
+
+
+def test_rounds_of_collecting_and_some_updates_are_steps(tmp_path: Path) -> None:
+    """Each round of 1000 us ends with updates 20 us apart, as in reinforcement learning."""
+    rounds = [round_us + at for round_us in (1000, 2000, 3010) for at in (0, 20, 41)]
+    window = find_steps(read(tmp_path, updates(rounds)))
+    assert window.source == "optimizer"
+    assert [round(one.us) for one in window.steps] == [1000, 1010]
+
+
+def test_intervals_that_take_no_turns_are_steps_each(tmp_path: Path) -> None:
+    window = find_steps(read(tmp_path, updates([100, 300, 1200, 1300, 1500, 1530])))
+    assert len(window.steps) + len(window.set_aside) == 5
+
+
 def test_one_optimizer_step_alone_bounds_nothing(tmp_path: Path) -> None:
     window = find_steps(read(tmp_path, [optimizer("SGD", 100, 10), op("aten::mul", 100, 5)]))
     assert window.source == "whole"
