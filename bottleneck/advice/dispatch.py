@@ -43,6 +43,8 @@ _GRAPH_GAP_US = 1.3
 # What launching the graph itself takes: 2.5 us by NVIDIA ("Constant Time Launch for Straight-Line CUDA Graphs", 2024)
 # for the call alone, and Python around it.
 _GRAPH_LAUNCH_US = 10.0
+# Of what a graph saves at most, it saves so much at least: with few waits for the device in the step, and with more.
+_LEAST_OF_GRAPH, _FEW_WAITS = {False: 0.5, True: 0.25}, 1
 # Rule 2: kernels too short for their launch, and enough of them to matter.
 _SHORT_US, _MANY = 10.0, 500
 # Of the ops between two library kernels a compiler makes one kernel at best; no more than half as many as ops at worst.
@@ -62,10 +64,10 @@ def late_launches(evidence: Evidence) -> Draft | None:
     """Finds idle time that one replayed graph would save (rule 1).
 
     The device waits for launches, which the graph would issue at once. The gain is the idle time in which the host
-    dispatched, ran Python or launched, less one launch and the gap that a graph leaves between two kernels. At least
-    half of that is counted. With waiting calls inside, only the stretches between them can be replayed, each with a
-    launch of its own. Silent where ops compute on the CPU or sizes change from step to step, as no graph holds such a
-    step.
+    dispatched, ran Python or launched, and the gaps between queued kernels, less one launch and the gap that a graph
+    leaves between two kernels. At least half of that is counted. With several waiting calls inside, only the stretches
+    between them can be replayed, each with a launch of its own: a quarter is counted. Silent where ops compute on the
+    CPU or sizes change from step to step, as no graph holds such a step.
     """
     late_us = issue_us(evidence)
     if (
@@ -81,7 +83,10 @@ def late_launches(evidence: Evidence) -> Draft | None:
     if graph is None or not is_program or _has_no_graph(evidence):
         return None
     waits = evidence.analysis.totals.sync_count
-    high_us = late_us - _GRAPH_GAP_US * evidence.kernels_per_step - _GRAPH_LAUNCH_US * (1 + waits)
+    gaps_us = late_us + evidence.account_us("overhead.kernel_gap")
+    high_us = gaps_us - _GRAPH_GAP_US * evidence.kernels_per_step - _GRAPH_LAUNCH_US * (1 + waits)
+    # With one wait for a result at the end of the step, one graph still holds the rest.
+    least = _LEAST_OF_GRAPH[waits > _FEW_WAITS]
     if evidence.share_of_step(high_us) < _LEAST_SHARE:
         return None
     empty = None if evidence.analysis.queue is None else evidence.analysis.queue.empty_idle_share
@@ -101,11 +106,11 @@ def late_launches(evidence: Evidence) -> Draft | None:
         else f"Take the calls that wait for the device ({format_count(waits)} per step) out of the step, then replay "
         f"it as a {graph}, so that one call launches all of its kernels.",
         code='model = torch.compile(model, mode="reduce-overhead")  # or torch.cuda.make_graphed_callables',
-        gain_us=Interval(high_us * (0.25 if waits else 0.5), high_us),
-        claims=claims_of(evidence, *ISSUE_ACCOUNTS, most_us=high_us),
+        gain_us=Interval(high_us * least, high_us),
+        claims=claims_of(evidence, *ISSUE_ACCOUNTS, "overhead.kernel_gap", most_us=gaps_us - _GRAPH_LAUNCH_US),
         tries=("compile-reduce-overhead", "cuda-graph"),
         confidence="low" if waits else timing_confidence(evidence),
-        transformation=Transformation(("graph",), least=0.25 if waits else 0.5),
+        transformation=Transformation(("graph",), least=least),
     )
 
 
