@@ -204,8 +204,9 @@ _FEWER_BYTES: Mapping[str, tuple[str, str]] = {
     ),
 }
 _NARROWER = "Send in bf16, which halves the bytes. "
-# Of their time, what calls of one size wait at most where the link paces them; of the step, what a busy link fills.
-_STEADY, _LINK_FILLED, _CALLS_ALIKE = 0.05, 0.9, 3
+# Of their time, what calls of one size take beyond the quickest where the link paces them: a busy link varies so. Of
+# the step, what a busy link fills.
+_STEADY, _LINK_FILLED, _CALLS_ALIKE = 0.15, 0.9, 3
 _FEWER_AT_LEAST, _UNSEEN = 0.25, 0.001
 _ALL_RANKS = ("Look at all ranks together first: one that comes late would hold the others like this.", None)
 _ONE_RANK = "one rank does not show how much of it is waiting for late ranks: give the traces of all"
@@ -238,7 +239,7 @@ def exposed_communication(evidence: Evidence) -> Draft | None:
     hideable_us = min(exposed_us, transfer_us, work_us)
     if evidence.share_of_step(hideable_us) < _LEAST_SHARE:
         return None
-    alone = not evidence.analysis.ranks
+    alone = not evidence.analysis.ranks and not transfers_steadily(evidence)
     advice, code = _ALL_RANKS if alone and not is_known else _remedy(evidence, others)
     return Draft(
         slug="exposed-communication",

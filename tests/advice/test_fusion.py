@@ -5,7 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice.fusion import find_chains, unfused_attention, unfused_chain, unfused_norm, vocabulary_loss
+from bottleneck.advice.fusion import (
+    find_chains,
+    unfused_attention,
+    unfused_chain,
+    unfused_norm,
+    vocabulary_loss,
+    written_loss,
+)
 from bottleneck.schema.learned_rates import fused_share
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.records import replace
@@ -380,3 +387,21 @@ def test_a_cast_of_the_logits_counts_with_their_loss(tmp_path: Path) -> None:
     assert plain.gain_us is not None and with_cast.gain_us is not None and beside.gain_us is not None
     assert with_cast.gain_us.high > plain.gain_us.high + 300
     assert beside.gain_us.high == pytest.approx(plain.gain_us.high)
+
+
+def test_a_cross_entropy_that_is_written_out_is_told_to_be_called(tmp_path: Path) -> None:
+    logits = [[192, 50304]]
+    calls = [
+        Call("aten::mm", 400, [[192, 96], [96, 50304]]),
+        Call("aten::_softmax", 100, logits),
+        Call("aten::log", 100, logits),
+        Call("aten::mul", 150, [*logits, *logits]),
+        Call("aten::sum", 50, logits),
+    ]
+    draft = written_loss(on_cpu(tmp_path, calls))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(0.9 * 400, rel=0.01)
+    assert draft.gain_us.low == pytest.approx(150, rel=0.01)
+    assert "192x50304" in draft.evidence[0]
+    without = [call for call in calls if call.name != "aten::log"]
+    assert written_loss(on_cpu(tmp_path / "attention", without)) is None
