@@ -575,8 +575,8 @@ def written_loss(evidence: Evidence) -> Draft | None:
     rows = work.calls_that(work.in_model & ~work.family(*PRODUCTS), lambda call: bool(_classes_of(work, call) & logits))
     if work.share(rows) < 2 * _LEAST_SHARE:
         return None
-    kept = softmax | work.op_like(_SOFTMAX_BACKWARD)
-    low = np.where(rows & ~kept, work.us / 2, 0.0)
+    of_softmax = softmax | work.op_like(_SOFTMAX_BACKWARD)
+    low = np.where(rows & ~of_softmax, work.us / 2, 0.0)
     high = np.where(rows, work.us * (1 - _KEPT_OF_LOSS), 0.0)
     size = "x".join(map(str, max(logits, key=math.prod)))
     return Draft(

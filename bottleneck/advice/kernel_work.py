@@ -33,6 +33,7 @@ _BACKWARD = re.compile(r"^aten::\w+_backward")
 _NAME_LIMIT = 1000
 _LONGEST = 80
 _LEAST_GAIN = 0.001  # of the step
+_SETS_THE_PACE = 0.8  # of the step that a device works
 
 
 class KernelWork(Struct, frozen=True):
@@ -191,6 +192,10 @@ class KernelWork(Struct, frozen=True):
             return whole
         if spared is None and not less_us.any():
             return 0.0
+        if self.evidence.linked.kernels["launch"].isna().all():
+            # No replay tells who waits for whom: a device that is busy nearly all the time sets the pace.
+            busy = self.evidence.share_of_step(self.evidence.analysis.totals.busy_us)
+            return whole * busy if busy >= _SETS_THE_PACE else 0.0
         less, dropped = np.zeros(len(self.evidence.linked.kernels)), None
         less[self.row] = less_us * self.evidence.steps / self.scale
         if spared is not None:

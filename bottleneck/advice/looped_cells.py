@@ -1,4 +1,4 @@
-"""Finds recurrent cells that a program calls step by step, in place of the module of the whole sequence."""
+"""Finds recurrent cells that a program steps through a sequence itself."""
 
 import numpy as np
 

@@ -1,4 +1,4 @@
-"""Finds a small model that is called again and again for few rows, where one call for all of them would do."""
+"""Finds small models that are called for few rows at a time."""
 
 import numpy as np
 from msgspec import Struct

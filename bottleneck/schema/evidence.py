@@ -178,13 +178,14 @@ class Evidence:
     def kernels_in_window(self) -> "npt.NDArray[np.bool_]":
         """Mask of the KERNELS rows issued in steps of the window.
 
-        If the window has no steps, the rows that ran in it.
+        If the window has no steps, or the trace no launches, the rows that ran in it.
         """
         kernels, window = self.linked.kernels, self.linked.window
-        if window.steps:
-            return kernels["step"].notna().to_numpy()
         start = kernels["ts_us"].to_numpy()
-        return np.asarray((start >= window.start_us) & (start < window.end_us))
+        ran = np.asarray((start >= window.start_us) & (start < window.end_us))
+        if not window.steps or (not self.is_host_only and kernels["launch"].isna().all()):
+            return np.asarray(ran | (kernels["step"].notna().to_numpy() & bool(window.steps)))
+        return kernels["step"].notna().to_numpy()
 
     def share_of_step(self, us: float) -> float:
         """Share of the step (0-1) of so much time per step."""
