@@ -44,7 +44,7 @@ _GRAPH_GAP_US = 1.3
 # for the call alone, and Python around it.
 _GRAPH_LAUNCH_US = 10.0
 # Of what a graph saves at most, it saves so much at least: with few waits for the device in the step, and with more.
-_LEAST_OF_GRAPH, _FEW_WAITS = {False: 0.5, True: 0.25}, 1
+_LEAST_OF_GRAPH, _FEW_WAITS = {True: 0.5, False: 0.25}, 1
 # Rule 2: kernels too short for their launch, and enough of them to matter.
 _SHORT_US, _MANY = 10.0, 500
 # Of the ops between two library kernels a compiler makes one kernel at best; no more than half as many as ops at worst.
@@ -66,7 +66,7 @@ def late_launches(evidence: Evidence) -> Draft | None:
     The device waits for launches, which the graph would issue at once. The gain is the idle time in which the host
     dispatched, ran Python or launched, and the gaps between queued kernels, less one launch and the gap that a graph
     leaves between two kernels. At least half of that is counted. With several waiting calls inside, only the stretches
-    between them can be replayed, each with a launch of its own: a quarter is counted. Silent where ops compute on the
+    between them can be replayed, each with a launch of its own: a quarter is counted then, and no gaps. Silent where ops compute on the
     CPU or sizes change from step to step, as no graph holds such a step.
     """
     late_us = issue_us(evidence)
@@ -83,10 +83,11 @@ def late_launches(evidence: Evidence) -> Draft | None:
     if graph is None or not is_program or _has_no_graph(evidence):
         return None
     waits = evidence.analysis.totals.sync_count
-    gaps_us = late_us + evidence.account_us("overhead.kernel_gap")
+    has_few_waits = waits <= _FEW_WAITS
+    gaps_us = late_us + (evidence.account_us("overhead.kernel_gap") if has_few_waits else 0.0)
     high_us = gaps_us - _GRAPH_GAP_US * evidence.kernels_per_step - _GRAPH_LAUNCH_US * (1 + waits)
     # With one wait for a result at the end of the step, one graph still holds the rest.
-    least = _LEAST_OF_GRAPH[waits > _FEW_WAITS]
+    least = _LEAST_OF_GRAPH[has_few_waits]
     if evidence.share_of_step(high_us) < _LEAST_SHARE:
         return None
     empty = None if evidence.analysis.queue is None else evidence.analysis.queue.empty_idle_share

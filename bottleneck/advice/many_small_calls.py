@@ -39,7 +39,10 @@ class _ModelCalls(Struct, frozen=True):
 
 @remembered
 def _most_calls(evidence: Evidence) -> _ModelCalls | None:
-    """Returns the model that one place calls most often, null without Python calls in the trace."""
+    """Returns the model that one place calls most often.
+
+    Null without Python calls in the trace.
+    """
     places = evidence.linked.places
     if places is None or places.empty:
         return None
