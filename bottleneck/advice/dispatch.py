@@ -66,8 +66,8 @@ def late_launches(evidence: Evidence) -> Draft | None:
     The device waits for launches, which the graph would issue at once. The gain is the idle time in which the host
     dispatched, ran Python or launched, and the gaps between queued kernels, less one launch and the gap that a graph
     leaves between two kernels. At least half of that is counted. With several waiting calls inside, only the stretches
-    between them can be replayed, each with a launch of its own: a quarter is counted then, and no gaps. Silent where ops compute on the
-    CPU or sizes change from step to step, as no graph holds such a step.
+    between them can be replayed, each with a launch of its own: a quarter is counted then, and no gaps. Silent where
+    ops compute on the CPU or sizes change from step to step, as no graph holds such a step.
     """
     late_us = issue_us(evidence)
     if (

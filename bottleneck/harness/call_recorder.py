@@ -5,7 +5,7 @@ It also records from when to when each piece of the step's memory is held.
 
 import sys
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -61,6 +61,7 @@ _SILENT = frozenset({"prim", "profiler"})
 _ONE_NUMBER = 1.0
 _THEIR_ITEM = "_item_without_bottleneck"
 _THEIR_NUMPY = "_numpy_without_bottleneck"
+_THEIR_TRUTH = "_bool_without_bottleneck"
 # A step counter of an optimizer, by which some choose between their early steps and all others.
 _LATE_STEP = 1000.0
 
@@ -68,28 +69,40 @@ _LATE_STEP = 1000.0
 class DependsOnData(Exception):  # noqa: N818 - ends as a refusal in the words of the command
     """Raised where the step does what a value tells it to.
 
-    A fake tensor has no value; ``asked`` says for what it was asked.
+    A fake tensor has no value; ``asked`` says for what it was asked, ``branches`` that it decides which way to go.
     """
 
-    def __init__(self, asked: str) -> None:
+    def __init__(self, asked: str, *, branches: bool = False) -> None:
         super().__init__(asked)
-        self.asked = asked
+        self.asked, self.branches = asked, branches
 
 
 class UnknownNumber(float):
     """Value read from a fake tensor.
 
-    It can be added up and printed, and decides nothing.
+    It can be added up and printed. What it decides is asked of ``decide``, which gives what the user assumes.
     """
+
+    decide: Callable[[str], bool]
+
+    def __new__(cls, decide: Callable[[str], bool]) -> "UnknownNumber":
+        """Stands for a number that nobody knows."""
+        number = super().__new__(cls, _ONE_NUMBER)
+        number.decide = decide
+        return number
 
     def _refuse(self, *_: object) -> bool:
         raise DependsOnData("a number that was read from a tensor decides what the program does")
 
-    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = __int__ = __round__ = __trunc__ = _refuse
+    def _decided(self, *_: object) -> bool:
+        return self.decide("a number that was read from a tensor decides what the program does")
+
+    __int__ = __round__ = __trunc__ = _refuse
+    __bool__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__ = __ne__ = _decided
     __hash__ = float.__hash__
 
     def _unknown(self, *_: object) -> "UnknownNumber":
-        return UnknownNumber(_ONE_NUMBER)
+        return UnknownNumber(self.decide)
 
     __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _unknown
     __pow__ = __rpow__ = __neg__ = __pos__ = __abs__ = _unknown
@@ -135,6 +148,9 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
         self._torch, self._replaced = torch, replaced
         self._their_item = getattr(torch.Tensor, _THEIR_ITEM, torch.Tensor.item)
         self._their_numpy = getattr(torch.Tensor, _THEIR_NUMPY, torch.Tensor.numpy)
+        self._their_truth = getattr(torch.Tensor, _THEIR_TRUTH, torch.Tensor.__bool__)
+        self.assumed: Mapping[str, bool] = {}
+        self.decided: set[str] = set()
         self._memory: list[_Memory] = []
         self._number_of: dict[int, int] = {}
         self._watches: dict[int, Any] = {}
@@ -211,6 +227,8 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
         """Gives the program an answer where it reads a value that is not there."""
         setattr(self._torch.Tensor, _THEIR_ITEM, self._their_item)
         setattr(self._torch.Tensor, _THEIR_NUMPY, self._their_numpy)
+        setattr(self._torch.Tensor, _THEIR_TRUTH, self._their_truth)
+        self._torch.Tensor.__bool__ = lambda tensor: self._read_truth(tensor)  # noqa: PLW0108 - a bound method gets no tensor
         self._torch.Tensor.numpy = lambda tensor, **options: self._read_array(tensor, **options)  # noqa: PLW0108 - likewise
         self._torch.Tensor.item = lambda tensor: self._read_number(tensor)  # noqa: PLW0108 - a bound method gets no tensor
         self._torch.Tensor.__float__ = lambda tensor: self._read_float(tensor)  # noqa: PLW0108 - likewise
@@ -233,7 +251,26 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
             return _LATE_STEP
         if self.is_on:
             self._read("aten::_local_scalar_dense", tensor)
-        return UnknownNumber(_ONE_NUMBER)
+        return UnknownNumber(self._decide)
+
+    def _decide(self, asked: str) -> bool:
+        """Answers a condition on this line of the program as the user assumes.
+
+        DependsOnData where nothing is assumed of it.
+        """
+        line = self._source() or "the program"
+        if line not in self.assumed:
+            raise DependsOnData(asked, branches=True)
+        self.decided.add(line)
+        return self.assumed[line]
+
+    def _read_truth(self, tensor: Any) -> bool:
+        """The value of `bool(tensor)`, as in `if tensor.any():`."""
+        if not hasattr(tensor, "fake_mode") or self.in_optimizer or getattr(tensor, "constant", None) is not None:
+            return bool(self._their_truth(tensor))
+        if self.is_on:
+            self._read("aten::_local_scalar_dense", tensor)
+        return self._decide("a tensor decides what the program does")
 
     def _known(self, tensor: Any) -> Any:
         """Returns the value of a real tensor.

@@ -127,7 +127,10 @@ def refusal_of(error: BaseException) -> Mapping[str, Any]:
     for name in _DATA_DEPENDENT:
         if name in names:
             asked = str(names[name]) if name == "DependsOnData" else _op_words(name, str(names[name]))
-            return _refusal("the step depends on values of its data", _where(chain), _TO_DO, asked)
+            where = _where(chain)
+            is_branch = where is not None and getattr(names[name], "branches", False)
+            fix = f"say which way it goes: --assume {where}=true (or false); or {_TO_DO}" if is_branch else _TO_DO
+            return _refusal("the step depends on values of its data", where, fix, asked)
     if "UnsupportedOperatorException" in names:
         what = f"torch has no fake version of {names['UnsupportedOperatorException']}"
         return _refusal(_NO_VERSION, _where(chain), _TO_DO, what)
@@ -195,6 +198,7 @@ class FakeSession:
         After its first step ``change`` may change the program's objects; it gets the optimizers that were seen.
         """
         with self.mode:
+            self._steps.assume(asked.assumed)
             self._steps.follow(asked, change)
         return self._steps.result(asked)
 
@@ -204,6 +208,7 @@ class FakeSession:
         With its batch size where the program tells it.
         """
         with self.mode:
+            self._steps.assume(asked.assumed)
             self._steps.repeat(make)
         return self._steps.result(asked)
 
@@ -332,6 +337,7 @@ class _StepRecorder:
         self._kept: list[Any] = []
         self._batch: int | None = None
         self._scales = False
+        self._assumed: Mapping[str, bool] = {}
         self._change: Callable[[Sequence[Any]], None] | None = None
         self._watch()
         self._assume_no_overflow()
@@ -342,6 +348,11 @@ class _StepRecorder:
         recorder = CallRecorder(self._torch, self._choices.replaced)
         recorder.answer_reads()
         return recorder
+
+    def assume(self, assumed: Sequence[tuple[str, bool]]) -> None:
+        """Takes conditions on values of tensors, by line, to be so."""
+        self._assumed = dict(assumed)
+        self._recorder.assumed = self._assumed
 
     def _watch(self) -> None:
         """Listens to optimizers and modules."""
@@ -397,6 +408,7 @@ class _StepRecorder:
         self._optimizers = {}
         self._first_sizes = []
         self._recorder = self._new_recorder()
+        self._recorder.assumed = self._assumed
         with self._recorder:
             step, self._batch = make()
             self._kept.append(step)
@@ -517,6 +529,12 @@ class _StepRecorder:
     def _notes(self) -> Iterator[str]:
         for place in sorted(self._recorder.read_numbers):
             yield f"the value of float() at {place} was taken to be 1"
+        for place, is_true in self._assumed.items():
+            taken = "true" if is_true else "false"
+            if place in self._recorder.decided:
+                yield f"the condition at {place} was taken to be {taken}"
+            else:
+                yield f"no condition on a value of a tensor was met at {place}: --assume changes nothing there"
         if self._scales:
             yield "no gradient overflows: GradScaler takes every step of its optimizer"
 

@@ -25,7 +25,8 @@ class Program:
     """A program: which it is, and how it is to be made.
 
     ``target`` is a file, or the name of a module where ``module`` is true. ``settings`` are the names and texts of
-    ``--set``. ``seed`` sets the random numbers before it is loaded; null leaves them alone.
+    ``--set``. ``seed`` sets the random numbers before it is loaded; null leaves them alone. ``assumed`` are conditions
+    on values of tensors, by line, and what each is taken to be where no tensor has a value (``--assume``).
     """
 
     target: str
@@ -35,12 +36,14 @@ class Program:
     train: bool = False
     seed: int | None = 0
     module: bool = False
+    assumed: tuple[tuple[str, bool], ...] = ()
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> "Program":
         """The program of values that were written as JSON."""
         settings = tuple((name, value) for name, value in values["settings"])
-        return cls(**{**values, "arguments": tuple(values["arguments"]), "settings": settings})
+        assumed = tuple((line, is_true) for line, is_true in values.get("assumed", ()))
+        return cls(**{**values, "arguments": tuple(values["arguments"]), "settings": settings, "assumed": assumed})
 
     @property
     def options(self) -> tuple[str, ...]:
@@ -49,7 +52,8 @@ class Program:
         The line is made with them.
         """
         settings = (word for name, value in self.settings for word in ("--set", f"{name}={value}"))
-        return (*settings, *(("--train",) if self.train else ()))
+        assumed = (f"--assume={line}={'true' if is_true else 'false'}" for line, is_true in self.assumed)
+        return (*settings, *assumed, *(("--train",) if self.train else ()))
 
     @property
     def command(self) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ The form (script, workload or model) comes from the syntax tree.
 import ast
 import shlex
 from collections.abc import Sequence, Set
+from dataclasses import replace
 from pathlib import Path
 
 from bottleneck.errors import UsageError
@@ -63,6 +64,29 @@ def make_program(
             fix="leave --train out: a script or workload says itself what its step is",
         )
     return Program(target, tuple(arguments), form, pairs, train, seed, module)
+
+
+_TRUTHS = {"true": True, "false": False}
+
+
+def with_assumptions(made: Program, texts: Sequence[str]) -> Program:
+    """Returns the program with what conditions are taken to be.
+
+    ``texts`` are those of ``--assume``. Raises UsageError for one that names no line and truth.
+    """
+    return replace(made, assumed=tuple(_split_assumption(text) for text in texts))
+
+
+def _split_assumption(text: str) -> tuple[str, bool]:
+    """Splits 'train.py:12=true' into its line and what the condition there is taken to be."""
+    line, _, word = text.rpartition("=")
+    file, _, number = line.rpartition(":")
+    if not file or not number.isdecimal() or word.casefold() not in _TRUTHS:
+        raise UsageError(
+            f"--assume {text} is no line with true or false",
+            fix="name the line that the refusal names: --assume train.py:12=true",
+        )
+    return f"{Path(file).name}:{int(number)}", _TRUTHS[word.casefold()]
 
 
 def check_source(path: Path) -> None:
