@@ -241,7 +241,7 @@ def _refuse_with_device(given: Sequence[str]) -> None:
 def _elsewhere(
     program: "Program", devices: Sequence[str], paces: Sequence[str], tries: Sequence[str], *, quiet: bool
 ) -> "PredictedChanges":
-    """What each change would bring on devices that are not here."""
+    """Prices each change on devices that are not here."""
     from bottleneck.commands.elsewhere import predict_elsewhere
     from bottleneck.commands.predict import devices_of, host_paces
 
