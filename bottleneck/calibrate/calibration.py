@@ -255,7 +255,7 @@ def _notes(calibration: Calibration) -> list[str]:
 
 
 def _host_pace(calibration: Calibration) -> list[str]:
-    """Returns what predictions for this machine ask for; nothing for a CPU, which no host issues ops to."""
+    """Returns the pace that predictions ask for; nothing for a CPU."""
     if calibration.device.kind != "cuda" or calibration.dispatch_us is None:
         return []
     return [f"pace of the host: predictions for this machine take --host-pace {calibration.dispatch_us:.1f}"]

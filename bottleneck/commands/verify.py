@@ -248,8 +248,8 @@ def _elsewhere(
     names = _checked([name.strip() for text in tries for name in text.split(",") if name.strip() not in ("", _ALL)])
     with _progress(_Timer(time.monotonic(), None), quiet=quiet) as say:
         chosen = devices_of(devices)
-        known = host_paces(paces, chosen)
-        return predict_elsewhere(program, chosen, known, names, lambda text: say(f"pricing {text}", None))
+        pace_by_device = host_paces(paces, chosen)
+        return predict_elsewhere(program, chosen, pace_by_device, names, lambda text: say(f"pricing {text}", None))
 
 
 def _rendered(answer: "PredictedChanges", form: str, output: Path | None) -> str:

@@ -156,7 +156,7 @@ class PricedWork(Struct, frozen=True):
 
     @property
     def us_by_host(self) -> tuple[float, float]:
-        """The time of the step with a quick and with a slow host, all else as predicted."""
+        """The time of the step with a quick and with a slow host."""
         return self.us(1 / self.pace_factor), self.us(self.pace_factor)
 
     @property
