@@ -82,6 +82,15 @@ def format_us(us: float) -> str:
     return f"{_three_digits(us)} us" if us else "0 us"
 
 
+def format_us_range(low: float, high: float, to: str = " to ") -> str:
+    """Formats both ends in the unit of the upper one."""
+    amount, unit = format_us(high).split()
+    size = {"us": 1.0, "ms": 1e3, "s": 1e6}[unit]
+    decimals = len(amount.partition(".")[2])
+    first = f"{low / size:.{decimals}f}"
+    return f"{amount} {unit}" if first == amount else f"{first}{to}{amount} {unit}"
+
+
 def format_si(value: float, unit: str) -> str:
     """A quantity with a decimal prefix: '1.20 GB', '312 TFLOP/s'."""
     for scale, prefix in _SI:

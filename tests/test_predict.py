@@ -51,6 +51,16 @@ def test_device_of_another_maker_gets_the_least_time_of_the_step(capsys: pytest.
     assert device["step"]["floor_us"] > 0
 
 
+def test_pace_of_a_host_counts_for_the_device_that_it_is_given_for(capsys: pytest.CaptureFixture[str]) -> None:
+    steps = []
+    for pace in ([], ["--host-pace", "9"], ["--host-pace", "T4=9"]):
+        assert _run(["predict", str(SAMPLES / "pointwise"), "--device", "A100,T4", *pace, "-f", "json"]) == 0
+        steps.append([device["step"]["host_us"] for device in json.loads(capsys.readouterr().out)["devices"]])
+    (a100, t4), both, (named_a100, named_t4) = steps
+    assert both[0] == both[1] == named_t4 != t4
+    assert named_a100 == a100 != both[0]
+
+
 @pytest.mark.process
 def test_model_is_predicted_without_its_weights(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "model.py").write_text(MODEL)
@@ -76,6 +86,9 @@ def test_model_is_predicted_without_its_weights(tmp_path: Path, capsys: pytest.C
         (["--device", "T4", "--price", "T4"], "--price T4 is no price of an hour"),
         (["--device", "T4", "--price", "T4=-1"], "is no price of an hour"),
         (["--device", "T4", "--price", "A100=1/h"], "is for no device of --device"),
+        (["--device", "T4", "--host-pace", "fast"], "--host-pace fast is no time of a host for an op"),
+        (["--device", "T4", "--host-pace", "4100"], "it is in microseconds, from 0.3 to 300"),
+        (["--device", "T4", "--host-pace", "A100=4"], "is for no device of --device"),
         (["--device", "T4", "--train"], "--train does not go with a trace"),
         (["--device", "T4", "--roofline", "roof.gif"], "cannot draw to roof.gif"),
     ],

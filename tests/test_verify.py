@@ -264,6 +264,11 @@ def test_what_is_measured_does_not_go_with_a_device_that_is_not_here(
     assert message in capsys.readouterr().err
 
 
+def test_the_pace_of_a_host_goes_with_a_device_that_is_not_here(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["verify", "--host-pace", "4.1", str(EXAMPLES / "mlp.py")]) == 2
+    assert "--host-pace goes with --device only" in capsys.readouterr().err
+
+
 def test_a_device_that_nobody_knows_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert _run(["verify", "--device", "toaster", str(EXAMPLES / "mlp.py")]) == 2
     assert "toaster" in capsys.readouterr().err

@@ -31,13 +31,13 @@ from benchmarks.kernelbench.judge import (
     speedups_inside,
     with_intervals,
     without_device,
+    write_intervals,
 )
 from benchmarks.kernelbench.learn import Sample, device_times
 from benchmarks.kernelbench.programs import read_steps, read_timings
 from benchmarks.pages import write_between_markers
 from bottleneck.predict.host_pace import slower_than_usual
-from bottleneck.predict.interval import SPREADS
-from bottleneck.predict.interval import TABLE as INTERVALS
+from bottleneck.predict.interval import ANOTHER_BOARD, ANOTHER_HOST, GAIN, SPREADS
 from bottleneck.predict.rates import KINDS
 from bottleneck.schema.learned_rates import TABLE as RATES
 
@@ -230,14 +230,16 @@ def write_spreads(judged: Sequence[Judged]) -> None:
     errors = learn_errors(judged)
     most = Counter((each.run, int(np.argmax(each.parts * errors.spreads[each.run] ** 2))) for each in judged)
     classes = Counter((each.run, each.calls) for each in judged)
-    with INTERVALS.open("w", encoding="utf-8", newline="") as lines:
-        writer = csv.writer(lines, lineterminator="\n")
-        writer.writerow(("name", "value", "timings"))
-        for run, spreads in errors.spreads.items():
-            for at, name in enumerate(SPREADS):
-                writer.writerow((f"{run}: {name}", f"{spreads[at]:.4f}", most[run, at]))
-        for (run, calls), factor in errors.factors.items():
-            writer.writerow((f"{run}: {calls} calls", f"{factor:.3f}", classes[run, calls]))
+    rows = [
+        (f"{run}: {name}", f"{spreads[at]:.4f}", most[run, at])
+        for run, spreads in errors.spreads.items()
+        for at, name in enumerate(SPREADS)
+    ]
+    rows += [
+        (f"{run}: {calls} calls", f"{factor:.3f}", classes[run, calls])
+        for (run, calls), factor in errors.factors.items()
+    ]
+    write_intervals(rows, (GAIN, ANOTHER_HOST, ANOTHER_BOARD))
 
 
 def draw(judged: Sequence[Judged]) -> None:

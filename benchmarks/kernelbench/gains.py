@@ -8,18 +8,17 @@ groups. Both steps of a pair run on one machine, whose pace is not told.
 """
 
 import argparse
-import csv
 import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.kernelbench.judge import Speedup, covering, folds, judge, learn, samples, speedups
+from benchmarks.kernelbench.judge import Speedup, covering, folds, judge, learn, samples, speedups, write_intervals
 from benchmarks.kernelbench.programs import Key, Timing, read_steps, read_timings
 from bottleneck.devices.match import device_by_name
 from bottleneck.predict.gains import half_width
-from bottleneck.predict.interval import GAIN, TABLE
+from bottleneck.predict.interval import GAIN, read_spreads
 from bottleneck.predict.price import PricedWork, price_work
 from bottleneck.schema.step_calls import StepCalls
 
@@ -108,12 +107,10 @@ def main() -> None:
 
 def ship(learned: dict[str, float], pairs: Sequence[PricedPair]) -> None:
     """Puts the factors into the package's table, in place of those that are there."""
-    with TABLE.open(encoding="utf-8", newline="") as lines:
-        rows = [row for row in csv.reader(lines) if not row[0].startswith(GAIN)]
     counts = {run: sum(each.run == run for each in pairs) for run in learned}
-    rows += [[f"{GAIN}{run}", f"{factor:.3f}", str(counts[run])] for run, factor in learned.items()]
-    with TABLE.open("w", encoding="utf-8", newline="") as lines:
-        csv.writer(lines, lineterminator="\n").writerows(rows)
+    rows = [(f"{GAIN}{run}", f"{factor:.3f}", counts[run]) for run, factor in learned.items()]
+    others = tuple(name for name in read_spreads() if not name.startswith(GAIN))
+    write_intervals(rows, others)
 
 
 if __name__ == "__main__":

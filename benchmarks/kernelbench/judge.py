@@ -1,5 +1,6 @@
 """Holds the prices of ``bottleneck.predict`` against timed programs that their rates were not learned from."""
 
+import csv
 import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,7 +20,17 @@ from benchmarks.kernelbench.learn import (
 )
 from bottleneck.devices.match import device_by_name
 from bottleneck.predict.host_pace import host_time_units, sensitivities, slower_than_usual
-from bottleneck.predict.interval import COVERAGE, SPREADS, calls_of, run_of, spread_parts
+from bottleneck.predict.interval import (
+    ANOTHER_BOARD,
+    ANOTHER_HOST,
+    COVERAGE,
+    GAIN,
+    SPREADS,
+    calls_of,
+    run_of,
+    spread_parts,
+)
+from bottleneck.predict.interval import TABLE as INTERVALS
 from bottleneck.predict.price import step_floor_us
 from bottleneck.schema.intervals import Flags, Floats
 from bottleneck.schema.step_calls import StepCalls
@@ -33,6 +44,8 @@ CHANGE = 0.05
 MARGIN = 0.02
 # A spread before any program is seen, and how far off it may be, as a logarithm.
 _SPREAD = (0.15, 1.0)
+# Rows of the table of intervals at its end, the last ones first.
+_LAST_ROWS = (ANOTHER_BOARD, ANOTHER_HOST, GAIN)
 # A floor this far above the measured time is an error of ours.
 BEYOND = 1.03
 
@@ -101,7 +114,7 @@ def judge(eager: Sample, compiled: Sample, learned: Learned) -> list[Judged]:
         first, second = _of(eager, held), _of(compiled, held)
         rates, paces, _ = fit(eager.some(~first), start=learned.start)
         rates, others, _ = fit(compiled.some(~second), COMPILED_PRIORS, learned.compiled_start, (rates, paces))
-        found += _judged(eager.some(first), rates, paces) + _judged(compiled.some(second), rates, others)
+        found += judged_by(eager.some(first), rates, paces) + judged_by(compiled.some(second), rates, others)
     return found
 
 
@@ -124,7 +137,7 @@ def without_device(eager: Sample, learned: Learned, hardware: str) -> tuple[list
         of_cloud[machine], of_all[machine] = (
             np.exp(np.log(paces[some] / older[some]).mean()) * older[machine] for some in (near, others)
         )
-    own, cloud, unknown = (_judged(eager.some(held), rates, each) for each in (learned.paces, of_cloud, of_all))
+    own, cloud, unknown = (judged_by(eager.some(held), rates, each) for each in (learned.paces, of_cloud, of_all))
     return own, cloud, unknown
 
 
@@ -132,7 +145,8 @@ def _of(sample: Sample, programs: set[tuple[str, int]]) -> Flags:
     return np.array([timing.program in programs for timing in sample.timings], dtype=bool)
 
 
-def _judged(sample: Sample, rates: Mapping[str, float], paces: Floats) -> list[Judged]:
+def judged_by(sample: Sample, rates: Mapping[str, float], paces: Floats) -> list[Judged]:
+    """The timings with their predictions by these rates and paces."""
     us = predict(sample, rates, paces)
     found, busy_us = device_times(sample, rates)
     pace = paces[sample.machine]
@@ -206,6 +220,16 @@ def covering(scores: Sequence[Scored]) -> float:
         if reached >= wanted - 1e-9:
             return score
     return max(score for _, score in scores)
+
+
+def write_intervals(rows: Sequence[tuple[str, str, int]], learned_elsewhere: tuple[str, ...]) -> None:
+    """Writes rows into the package's table of intervals, and keeps those whose names begin with one of these texts."""
+    with INTERVALS.open(encoding="utf-8", newline="") as lines:
+        head, *before = list(csv.reader(lines))
+    kept = [row for row in before if row[0].startswith(learned_elsewhere)]
+    with INTERVALS.open("w", encoding="utf-8", newline="") as lines:
+        ordered = sorted([*rows, *kept], key=lambda row: [row[0].startswith(name) for name in _LAST_ROWS])
+        csv.writer(lines, lineterminator="\n").writerows([head, *ordered])
 
 
 @dataclass(frozen=True)

@@ -248,10 +248,17 @@ def _notes(calibration: Calibration) -> list[str]:
     notes = []
     if not all(ceiling.stable for ceiling in calibration.ceilings):
         notes.append("! did not settle within 3 %: the best of two rounds differ by the spread")
-    notes += [_clock(calibration)]
+    notes += [_clock(calibration), *_host_pace(calibration)]
     notes += [f"not measured: {name} ({why})" for name, why in calibration.missing.items()]
     notes += [f"note: {caveat.message}" for caveat in calibration.caveats]
     return [line for note in notes for line in textwrap.wrap(note, 80, subsequent_indent="  ")]
+
+
+def _host_pace(calibration: Calibration) -> list[str]:
+    """Returns the pace that predictions ask for; nothing for a CPU."""
+    if calibration.device.kind != "cuda" or calibration.dispatch_us is None:
+        return []
+    return [f"pace of the host: predictions for this machine take --host-pace {calibration.dispatch_us:.1f}"]
 
 
 def _clock(calibration: Calibration) -> str:

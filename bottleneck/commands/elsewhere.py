@@ -1,7 +1,7 @@
 """Prices changes of a program on devices that are not here: ``bottleneck verify --device``."""
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,11 +19,15 @@ if TYPE_CHECKING:
 
 
 def predict_elsewhere(
-    program: "Program", devices: "Sequence[Device]", tries: Sequence[str], tell: Callable[[str], None]
+    program: "Program",
+    devices: "Sequence[Device]",
+    paces: Mapping[str, float],
+    tries: Sequence[str],
+    tell: Callable[[str], None],
 ) -> "PredictedChanges":
     """Prices each change on these devices.
 
-    Without names in ``tries`` it takes all changes that have a price.
+    Without names in ``tries`` it takes all changes that have a price. ``paces`` are those of hosts, by device.
 
     UsageError for a change without a price, and where the step depends on values of its data; WorkloadError where the
     program fails as it is.
@@ -57,7 +61,7 @@ def predict_elsewhere(
             except Refused as refused:
                 raise NoStep(refused.reason, has_failed=refused.verdict == "failed") from None
 
-        steps = ChangedSteps(record, {name: CHANGES[name].samples for name in PRICED})
+        steps = ChangedSteps(record, {name: CHANGES[name].samples for name in PRICED}, paces)
         try:
             answer = predict_changes(steps, devices, tuple(tries) or PRICED, tell)
         except NoStep as state:

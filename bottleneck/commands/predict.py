@@ -8,6 +8,7 @@ import typer
 
 from bottleneck.commands.report_options import (
     RESULT_FORMATS,
+    HostPaces,
     Settings,
     Train,
     check_picture,
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from bottleneck.schema.predicted_step import Backend
     from bottleneck.schema.step_calls import StepCalls
 
+# Times of a host for an op that are no slips of units: the quickest processors take a microsecond.
+_LEAST_OP_US, _MOST_OP_US = 0.3, 300.0
 _BACKENDS = ("eager", "compile", "cudagraphs", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 
 
@@ -50,6 +53,7 @@ def predict_command(
         list[str] | None,
         typer.Option("--price", metavar="NAME=N/h", help="Price of an hour of a device: H100=2.5/h; repeatable."),
     ] = None,
+    paces: HostPaces = None,
     form: Annotated[str | None, format_option("the prediction", RESULT_FORMATS)] = None,
     output: Annotated[Path | None, output_option("the prediction")] = None,
     roofline: Annotated[Path | None, picture_option("Also draw the rooflines to this .png, .svg or .pdf file.")] = None,
@@ -59,6 +63,7 @@ def predict_command(
     \b
     bottleneck predict model.py --device 'H100 SXM',A100,T4
     bottleneck predict model.py --device H100 --price H100=2.5/h
+    bottleneck predict model.py --device H100 --host-pace 4.1
     bottleneck predict trace.json.gz --device A100
 
     A program runs for one step under fake tensors: without a GPU, without its weights, without arithmetic. A trace
@@ -70,9 +75,9 @@ def predict_command(
     check_picture(roofline)
     chosen = devices_of(devices or [])
     ways = None if backends is None else _ways(backends)
-    rates = _prices(prices or [], chosen)
+    rates, known_paces = _prices(prices or [], chosen), host_paces(paces or [], chosen)
     steps = _steps(target, arguments or [], settings or [], train=train)
-    answered = answer(steps, chosen, ways or usual_backends(steps[0]), rates)
+    answered = answer(steps, chosen, ways or usual_backends(steps[0]), rates, known_paces)
     write_report(render(answered, form_of(form, output, RESULT_FORMATS), output_style(output)), output)
     draw_picture("predicted roofline", roofline, answered)
 
@@ -136,6 +141,34 @@ def _prices(texts: Sequence[str], devices: "Sequence[Device]") -> dict[str, floa
             raise UsageError(f"--price {text} is for no device of --device", fix=f"add it there: --device {name}")
         prices[device] = price
     return prices
+
+
+def host_paces(texts: Sequence[str], devices: "Sequence[Device]") -> dict[str, float]:
+    """Reads the paces of hosts by the name of the device in the table.
+
+    A text without a name is for all devices.
+    """
+    from bottleneck.predict.host_pace import pace_of_op
+    from bottleneck.predict.rates import read_rates
+
+    paces = {}
+    for text in texts:
+        name, _, amount = text.rpartition("=")
+        try:
+            op_us = float(amount.strip().removesuffix("us"))
+        except ValueError:
+            op_us = -1.0
+        if not _LEAST_OP_US <= op_us <= _MOST_OP_US:
+            raise UsageError(
+                f"--host-pace {text} is no time of a host for an op",
+                why=f"it is in microseconds, from {_LEAST_OP_US:g} to {_MOST_OP_US:g}",
+                fix="write for example --host-pace 4.1 or --host-pace H100=4.1",
+            )
+        named = [_device(name.strip())] if name else devices
+        if named[0].name not in {device.name for device in devices}:
+            raise UsageError(f"--host-pace {text} is for no device of --device", fix=f"add it there: --device {name}")
+        paces.update({device.name: pace_of_op(op_us, read_rates()) for device in named})
+    return paces
 
 
 def _steps(target: str, arguments: Sequence[str], settings: Sequence[str], *, train: bool) -> "tuple[StepCalls, ...]":

@@ -59,6 +59,14 @@ ProbeBudget = Annotated[
         help="Seconds for timing pieces of the recorded step alone, as they are and changed; 0 for none.",
     ),
 ]
+HostPaces = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--host-pace",
+        metavar="[NAME=]US",
+        help="Microseconds that the host of a device takes for an op, as `bottleneck calibrate` prints; repeatable.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 

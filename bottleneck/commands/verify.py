@@ -23,6 +23,7 @@ from bottleneck.commands.progress_bar import ProgressBar
 from bottleneck.commands.report_options import (
     PROBE_BUDGET_S,
     RESULT_FORMATS,
+    HostPaces,
     ProbeBudget,
     ProgramArguments,
     Quiet,
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from bottleneck.harness.messages import Notes, Program
     from bottleneck.schema.analysis import Analysis
     from bottleneck.schema.evidence import Explanation
+    from bottleneck.schema.predicted_changes import PredictedChanges
     from bottleneck.schema.trials import Verification
 
 _ALL = "all"
@@ -92,6 +94,7 @@ def verify_command(
             "--device", metavar="A,B", help="Predict what each change brings on devices that are not here; repeatable."
         ),
     ] = None,
+    paces: HostPaces = None,
     no_gain: Annotated[
         bool, typer.Option("--no-gain", help="Try what the report lists as bringing nothing, in place of advice.")
     ] = False,
@@ -157,7 +160,10 @@ def verify_command(
         }
         _refuse_with_device([name for name, value in given.items() if value])
         program = _program(target, arguments or (), settings or (), train=train, seed=seed, may_be_script=True)
-        return write_report(_elsewhere(program, devices, tries or (), form, output, quiet=quiet), output)
+        answer = _elsewhere(program, devices, paces or (), tries or (), quiet=quiet)
+        return write_report(_rendered(answer, form, output), output)
+    if paces:
+        raise UsageError("--host-pace goes with --device only", fix="leave it out: steps are timed here")
     if is_recorded:
         if settings or train or arguments:
             raise UsageError(
@@ -233,16 +239,22 @@ def _refuse_with_device(given: Sequence[str]) -> None:
 
 
 def _elsewhere(
-    program: "Program", devices: Sequence[str], tries: Sequence[str], form: str, output: Path | None, *, quiet: bool
-) -> str:
-    """The text on what each change would bring on devices that are not here."""
+    program: "Program", devices: Sequence[str], paces: Sequence[str], tries: Sequence[str], *, quiet: bool
+) -> "PredictedChanges":
+    """Prices each change on devices that are not here."""
     from bottleneck.commands.elsewhere import predict_elsewhere
-    from bottleneck.commands.predict import devices_of
-    from bottleneck.report.predicted_changes import render
+    from bottleneck.commands.predict import devices_of, host_paces
 
     names = _checked([name.strip() for text in tries for name in text.split(",") if name.strip() not in ("", _ALL)])
     with _progress(_Timer(time.monotonic(), None), quiet=quiet) as say:
-        answer = predict_elsewhere(program, devices_of(devices), names, lambda text: say(f"pricing {text}", None))
+        chosen = devices_of(devices)
+        pace_by_device = host_paces(paces, chosen)
+        return predict_elsewhere(program, chosen, pace_by_device, names, lambda text: say(f"pricing {text}", None))
+
+
+def _rendered(answer: "PredictedChanges", form: str, output: Path | None) -> str:
+    from bottleneck.report.predicted_changes import render
+
     return render(answer, form, output_style(output))
 
 

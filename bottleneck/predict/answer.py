@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -43,6 +44,7 @@ _FP32_PEAKS = ("fp32_vector", "fp32_matrix", "fp32_tensor")
 _FUSED = "fused "
 _NO_PRICE = "samples have no price, since the batch size is not known; a file with workload(batch_size=…) tells it"
 TF32 = "tf32"
+_NO_PACES: Mapping[str, float] = MappingProxyType({})
 _USUAL_BACKENDS: tuple[Backend, ...] = ("eager", "compile", "cudagraphs")
 _COMPILED_BACKENDS: tuple[Backend, ...] = ("compile", "eager", "reduce-overhead")
 
@@ -60,10 +62,12 @@ def answer(
     devices: Sequence[Device],
     backends: Sequence[Backend],
     prices: Mapping[str, float],
+    paces: Mapping[str, float] = _NO_PACES,
 ) -> Prediction:
     """Returns the prediction for the first step.
 
-    The others are the same step at other batch sizes. ``prices`` are per hour, by the name of the device.
+    The others are the same step at other batch sizes. ``prices`` are per hour, by the name of the device, ``paces``
+    those of hosts whose pace is known, by that name too.
     """
     asked = steps[0]
     works = _group_works(asked, backends[0])
@@ -79,7 +83,10 @@ def answer(
         measured_on=asked.measured_on,
         measured_device_us=asked.measured_device_us,
         memory=step_memory(asked),
-        devices=tuple(_on_device(steps, device, backends, prices.get(device.name), works) for device in devices),
+        devices=tuple(
+            _on_device(steps, device, backends, works, prices.get(device.name), paces.get(device.name))
+            for device in devices
+        ),
         left_out=asked.left_out,
         notes=(*asked.notes, *((_NO_PRICE,) if prices and asked.batch_size is None else ())),
     )
@@ -124,18 +131,19 @@ def _on_device(
     steps: Sequence[StepCalls],
     device: Device,
     backends: Sequence[Backend],
-    price: float | None,
     works: Sequence[_GroupWork],
+    price: float | None,
+    pace: float | None,
 ) -> DevicePrediction:
     asked = steps[0]
     first, *others = backends
-    step, floor_bound = predict_step(asked, device, first), None
+    step, floor_bound = predict_step(asked, device, first, pace), None
     if step.us is None:
         step, floor_bound = _with_floor(step, asked, device)
     work = _work(step, works)
     fit, no_fit = _fits(asked, device)
     largest, no_largest = _largest(steps, device)
-    points = _batches(steps, device, first)
+    points = _batches(steps, device, first, pace)
     knee, no_knee = _knee(points)
     rate = _rate(asked.batch_size, step)
     return DevicePrediction(
@@ -153,7 +161,7 @@ def _on_device(
         largest_batch_reason=no_largest,
         knee_batch=knee,
         knee_reason=no_knee,
-        gains=tuple(_gains(asked, device, step, others)),
+        gains=tuple(_gains(asked, device, step, others, pace)),
         batches=points,
         cost_per_million_samples=_cost(rate, price),
     )
@@ -266,11 +274,13 @@ def _largest(steps: Sequence[StepCalls], device: Device) -> tuple[int | None, st
 _ONE_BATCH = "the program was not run at another batch size"
 
 
-def _batches(steps: Sequence[StepCalls], device: Device, backend: Backend) -> tuple[BatchPoint, ...]:
+def _batches(
+    steps: Sequence[StepCalls], device: Device, backend: Backend, pace: float | None
+) -> tuple[BatchPoint, ...]:
     points = []
     for calls in steps:
         if calls.batch_size is not None:
-            step, memory = predict_step(calls, device, backend), step_memory(calls)
+            step, memory = predict_step(calls, device, backend, pace), step_memory(calls)
             rate = None if not step.us else calls.batch_size / step.us * US_PER_S
             points.append(BatchPoint(calls.batch_size, step.us, rate, None if memory is None else memory.peak_bytes))
     return tuple(sorted(points, key=lambda point: point.batch_size))
@@ -295,15 +305,17 @@ def _knee(points: Sequence[BatchPoint]) -> tuple[int | None, str | None]:
     return (points[0].batch_size if worth is None else worth), None
 
 
-def _gains(calls: StepCalls, device: Device, step: PredictedStep, others: Sequence[Backend]) -> list[BackendGain]:
+def _gains(
+    calls: StepCalls, device: Device, step: PredictedStep, others: Sequence[Backend], pace: float | None
+) -> list[BackendGain]:
     # What a compiled step's ops would take one by one is not its own time: nothing compares with it.
     ways = () if calls.origin == "trace" and calls.settings.compiled else others
-    gains = [_gain(backend, step, predict_step(calls, device, backend)) for backend in ways]
+    gains = [_gain(backend, step, predict_step(calls, device, backend, pace)) for backend in ways]
     if _may_gain_by_tf32(calls, device):
         settings = replace(
             calls.settings, matmul_allow_tf32=True, cudnn_allow_tf32=True, float32_matmul_precision="high"
         )
-        gains.append(_gain(TF32, step, predict_step(replace(calls, settings=settings), device, step.backend)))
+        gains.append(_gain(TF32, step, predict_step(replace(calls, settings=settings), device, step.backend, pace)))
     return gains
 
 

@@ -6,6 +6,7 @@ change no op: they are prices of their own.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 
 from bottleneck.predict.gains import PredictedGain, predict_gain
 from bottleneck.predict.peak_memory import step_memory
@@ -23,6 +24,7 @@ from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import StepCalls
 
 TF32 = "tf32"
+_NO_PACES: Mapping[str, float] = MappingProxyType({})
 BACKENDS: Mapping[str, Backend] = {
     "compile": "compile",
     "cuda-graph": "captured",
@@ -70,8 +72,8 @@ class ChangedSteps:
     Each is recorded once.
     """
 
-    def __init__(self, record: Record, samples: Mapping[str, float]) -> None:
-        self._record, self._samples = record, samples
+    def __init__(self, record: Record, samples: Mapping[str, float], paces: Mapping[str, float] = _NO_PACES) -> None:
+        self._record, self._samples, self._paces = record, samples, paces
         self._steps: dict[tuple[str, ...], StepCalls | NoStep] = {}
 
     def calls(self, changes: Sequence[str]) -> StepCalls:
@@ -91,10 +93,14 @@ class ChangedSteps:
 
     def price(self, changes: Sequence[str], device: Device) -> PricedWork:
         """The work of the step with these changes on a device; raises NoStep."""
-        priced = price_work(self.calls(changes), device, self.backend(changes))
+        priced = price_work(self.calls(changes), device, self.backend(changes), self.pace(device))
         if isinstance(priced, str):
             raise NoStep(priced)
         return priced
+
+    def pace(self, device: Device) -> float | None:
+        """The pace of the device's host; null where it is not known."""
+        return self._paces.get(device.name)
 
     def backend(self, changes: Sequence[str]) -> Backend:
         """The way in which the step with these changes is run."""
@@ -212,7 +218,8 @@ def _change(steps: ChangedSteps, device: Device, made: Sequence[str], name: str,
 
 
 def _step(steps: ChangedSteps, names: Sequence[str], device: Device) -> PredictedStep:
-    return replace(predict_step(steps.calls(names), device, steps.backend(names)), kernels=())
+    step = predict_step(steps.calls(names), device, steps.backend(names), steps.pace(device))
+    return replace(step, kernels=())
 
 
 def verdict_of(gain: PredictedGain) -> PredictedVerdict:

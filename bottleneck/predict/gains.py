@@ -13,7 +13,7 @@ import numpy as np
 from msgspec import Struct
 
 from bottleneck.predict.interval import GAIN, SPREADS, read_spreads, run_of, spread_parts
-from bottleneck.predict.price import PricedWork, pace_spread
+from bottleneck.predict.price import PricedWork
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.intervals import Floats
 
@@ -49,7 +49,7 @@ def predict_gain(before: PricedWork, after: PricedWork, samples: float = 1.0) ->
     factor = max(read_spreads().get(f"{GAIN}{run_of(side.backend)}", 1.0) for side in (before, after))
     # No time was measured with another change than of how a step is run: these are taken to be as uncertain.
     factor = factor if _is_another_way(before, after) else max(factor, read_spreads()[f"{GAIN}compiled"])
-    low, high = half_width(before, after, pace_spread(), factor)
+    low, high = half_width(before, after, before.pace_factor, factor)
     return PredictedGain(middle, Interval(middle * math.exp(-low), middle * math.exp(high)))
 
 

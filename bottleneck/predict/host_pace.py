@@ -173,6 +173,14 @@ def slower_than_usual(device_name: str) -> float:
     return float(_FASTER_PER_YEAR ** (_YEAR - board_of(device_name).year))
 
 
+def pace_of_op(op_us: float, rates: Mapping[str, float]) -> float:
+    """Returns the pace of a host that issues an elementwise op in this time.
+
+    That is what `bottleneck calibrate` measures on a machine with the device: a loop of the same op.
+    """
+    return op_us / rates["host:op"]
+
+
 def step_us(device_us: Floats, lead_us: Floats, issue_us: Floats, rates: Mapping[str, float]) -> Floats:
     """Returns the time of a step that starts on an idle device.
 

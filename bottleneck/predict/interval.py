@@ -6,7 +6,11 @@ that it has shown. Small kernels, the host's start and its issuing have a spread
 decide, and so has whatever differs from one run to the next. The spreads are fitted to the logarithms of measured over
 predicted time, each predicted from rates that were learned without the program. The factors on them, by the way to run
 a step and its number of calls, are split-conformal (Lei et al. 2018, J. Am. Stat. Assoc. 113), and each program weighs
-the same. `python -m benchmarks.kernelbench FOLDER --ship` writes intervals.csv.
+the same. Two more spreads are those between machines: of the paces of hosts, where the pace is not known, and of the
+times of boards, where no program was timed on one. They are learned by leaving out whole machines.
+
+`python -m benchmarks.kernelbench FOLDER --ship` writes intervals.csv, `benchmarks.kernelbench.machines` its last two
+rows.
 """
 
 import csv
@@ -36,6 +40,8 @@ _FAMILY_OF = {
 }
 _FAMILIES = ("streams", "reductions", "products", "convolutions", "unusual convolutions", "recurrent layers")
 # Rows of the factors on the spread of a speedup, by the way to run the changed step.
+# Rows of half the interval of a host's pace, and of a device's time, where nothing was learned from that host or board.
+ANOTHER_HOST, ANOTHER_BOARD = "another host", "another board"
 GAIN = "gain: "
 SPREADS = (*_FAMILIES, "small kernels", "start", "host", "step")
 _NUMBER = np.array([_FAMILIES.index(_FAMILY_OF[kind]) for kind in KINDS])
@@ -98,6 +104,14 @@ def interval_factor(parts: Floats, run: str, calls: str) -> float:
     table = read_spreads()
     spread = math.sqrt(float(parts @ np.square([table[f"{run}: {name}"] for name in SPREADS])))
     return math.exp(table[f"{run}: {calls} calls"] * spread)
+
+
+def pace_factor() -> float:
+    """Returns the factor between the usual pace and that of an unknown host.
+
+    It is that at the ends of the interval.
+    """
+    return math.exp(read_spreads()[ANOTHER_HOST])
 
 
 @lru_cache(maxsize=1)

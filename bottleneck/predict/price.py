@@ -21,7 +21,16 @@ from bottleneck.predict.host_pace import (
     step_us,
 )
 from bottleneck.predict.inductor_fusion import KernelGroup, copied_bytes, fuse, least_bytes
-from bottleneck.predict.interval import COVERAGE, calls_of, interval_factor, run_of, spread_parts
+from bottleneck.predict.interval import (
+    ANOTHER_BOARD,
+    COVERAGE,
+    calls_of,
+    interval_factor,
+    pace_factor,
+    read_spreads,
+    run_of,
+    spread_parts,
+)
 from bottleneck.predict.rates import (
     KINDS,
     KernelCeilings,
@@ -34,6 +43,7 @@ from bottleneck.predict.rates import (
     times,
 )
 from bottleneck.predict.step_kernels import Kernel, split
+from bottleneck.schema.analysis import Interval
 from bottleneck.schema.device import Device
 from bottleneck.schema.device_facts import board_of
 from bottleneck.schema.intervals import Floats
@@ -49,8 +59,8 @@ BOUNDS: tuple[Literal["compute"], Literal["memory"], Literal["latency"], Literal
     "latency",
     "overhead",
 )
-# The middle 80 % of a normal distribution, in standard deviations.
-_DEVIATIONS = 1.28
+# A step grows with the device's times by at least this part of their growth where the device sets the pace.
+_MOST_BY_DEVICE = 0.5
 # The time of a step of which more than this share has no predicted time would say nothing.
 _MOST_UNPRICED = 0.25
 
@@ -105,7 +115,7 @@ class PricedWork(Struct, frozen=True):
 
     The time of each kernel, and of the host. ``work``, ``ceilings``, ``found`` and ``floor`` have an entry per kernel,
     ``engines`` the names of the ceilings. ``units`` is the time of the host before the first kernel and for issuing, in
-    times of its ``pace`` for one op.
+    times of its ``pace``. The true pace may be ``pace_factor`` times as slow or quick; 1 where it was given.
     """
 
     calls: StepCalls
@@ -120,6 +130,7 @@ class PricedWork(Struct, frozen=True):
     found: PredictedTimes
     units: tuple[float, float]
     pace: float
+    pace_factor: float
 
     @property
     def busy_us(self) -> float:
@@ -137,6 +148,21 @@ class PricedWork(Struct, frozen=True):
         """
         lead_us, issue_us = (np.array(part * self.pace) for part in self.units)
         return sensitivities(np.array(self.busy_us), lead_us, issue_us, read_rates())
+
+    @property
+    def is_host_bound(self) -> bool:
+        """True where the step grows with the host's times more than with the device's."""
+        return float(self.sensitivities()[0]) < _MOST_BY_DEVICE
+
+    @property
+    def us_by_host(self) -> tuple[float, float]:
+        """The time of the step with a quick and with a slow host."""
+        return self.us(1 / self.pace_factor), self.us(self.pace_factor)
+
+    @property
+    def is_timed(self) -> bool:
+        """True where programs were timed on such a device."""
+        return self.device.name in board_of(self.device.name).timed
 
 
 def price_work(
@@ -158,15 +184,10 @@ def price_work(
     predicted = _above(floor[2], times(work, ceilings, rates))
     units = host_time_units(host_counts(calls, backend, kernels), rates)
     pace = host_pace_us or rates["pace"] * slower_than_usual(device.name)
-    return PricedWork(calls, device, backend, groups, unknown, work, ceilings, engines, floor, predicted, units, pace)
-
-
-def pace_spread() -> float:
-    """Returns the factor between hosts whose pace is not known.
-
-    It is that at the ends of the interval.
-    """
-    return float(read_rates()["pace:spread"] ** _DEVIATIONS)
+    factor = 1.0 if host_pace_us else pace_factor()
+    return PricedWork(
+        calls, device, backend, groups, unknown, work, ceilings, engines, floor, predicted, units, pace, factor
+    )
 
 
 def predict_step(
@@ -174,8 +195,9 @@ def predict_step(
 ) -> PredictedStep:
     """The time of a step on a device, with its interval.
 
-    ``host_pace_us`` is the time that the host of that machine needs for one op; without it the pace is that of the
-    timed machines, which differ by a factor of three. Nothing is predicted for devices whose ceilings are not known.
+    ``host_pace_us`` is the pace of that machine's host, as `pace_of_op` gives it. Without it the pace is the usual one
+    of the device's year, and the interval holds four of five hosts. Nothing is predicted for devices whose ceilings are
+    not known.
     """
     priced = price_work(calls, device, backend, host_pace_us)
     if isinstance(priced, str):
@@ -183,12 +205,12 @@ def predict_step(
     work, us = priced.work, priced.us()
     spreads = spread_parts(work, priced.found, priced.ceilings.is_tensor, priced.sensitivities())
     own = math.log(interval_factor(spreads, run_of(backend), calls_of(work)))
-    spread = 1.0 if host_pace_us else pace_spread()
-    by_host = [math.log(priced.us(factor) / us) for factor in (1 / spread, spread)]
+    if not priced.is_timed:
+        own = math.hypot(own, float(priced.sensitivities()[0]) * read_spreads()[ANOTHER_BOARD])
+    by_host = [math.log(other_us / us) for other_us in priced.us_by_host]
     floor_us = step_floor_us(calls, device, backend)
     rows = _rows(priced.groups, work, priced.found, priced.floor, priced.engines)
     parts = _groups(us, rows, work, priced.found)
-    unknown, engines = priced.unknown, set(priced.engines)
     return PredictedStep(
         device=device.name,
         backend=backend,
@@ -204,8 +226,9 @@ def predict_step(
         bound=_bound(parts),
         groups=parts,
         kernels=rows,
-        unknown_calls=sum(unknown.values()),
-        reasons=tuple(_reasons(calls, device, unknown, engines, host_pace_us)) + _no_graph(calls, backend),
+        unknown_calls=sum(priced.unknown.values()),
+        reasons=tuple(_reasons(priced)) + _no_graph(calls, backend),
+        by_host=Interval(*priced.us_by_host) if priced.pace_factor > 1.0 and priced.is_host_bound else None,
     )
 
 
@@ -337,18 +360,17 @@ def _no_graph(calls: StepCalls, backend: Backend) -> tuple[str, ...]:
     return ("the backend cudagraphs makes no graph of a step that writes to a buffer, and runs it op by op",)
 
 
-def _reasons(
-    calls: StepCalls, device: Device, unknown: Mapping[Reason, int], engines: set[str], host_pace_us: float | None
-) -> list[str]:
+def _reasons(priced: PricedWork) -> list[str]:
+    name = priced.device.name
     reasons = [
-        f"{counted(count, 'call')} without a predicted time: {reason.words}" for reason, count in unknown.items()
+        f"{counted(count, 'call')} without a predicted time: {reason.words}" for reason, count in priced.unknown.items()
     ]
-    if device.name not in board_of(device.name).timed:
-        reasons.append(f"no program was timed on {device.name}: its efficiencies are those of other NVIDIA GPUs")
-    if host_pace_us is None:
-        reasons.append("the pace of the host is that of the timed machines, which differ by a factor of three")
-    if {"bf16_tensor", "fp16_tensor", "fp8_tensor"} & engines:
+    if not priced.is_timed:
+        reasons.append(f"no program was timed on {name}: its efficiencies are those of other NVIDIA GPUs")
+    if priced.pace_factor > 1.0 and not priced.is_host_bound:
+        reasons.append("the host's pace is the usual one of the device's year, since --host-pace gives none")
+    if {"bf16_tensor", "fp16_tensor", "fp8_tensor"} & set(priced.engines):
         reasons.append("the efficiency of products in half precision comes from three public traces of one device")
-    if calls.origin == "trace":
+    if priced.calls.origin == "trace":
         reasons.append("a trace records no results: fused bytes follow from the inputs of the calls alone")
     return reasons

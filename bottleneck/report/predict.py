@@ -6,7 +6,7 @@ the roofs of each device, for the picture and the charts of the page.
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from bottleneck.report import render_document
@@ -18,7 +18,7 @@ from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN
 from bottleneck.schema.predicted_step import PredictedStep
 from bottleneck.schema.prediction import BackendGain, DevicePrediction, PredictedWork, Prediction
-from bottleneck.units import US_PER_S, apportion, counted, format_share, format_si, format_us
+from bottleneck.units import US_PER_S, apportion, counted, format_share, format_si, format_us, format_us_range
 
 _GIB = 2**30
 _WHOLE_GIB = 99.5
@@ -148,7 +148,7 @@ def _device_sentence(prediction: DevicePrediction) -> str:
         return f"No time is predicted for {name}: {why}. {floor}"
     article = "an" if name[:1] in "AEIHLMRX" and not name.startswith("RTX 9") else "a"
     run = _WAYS[step.backend].run_as if step.graph or step.backend != "cudagraphs" else ""
-    takes = _us_range(step.low_us, step.high_us)
+    takes = format_us_range(step.low_us, step.high_us)
     words = f"On {article} {name} this step{run} takes {takes} and {_held_by(prediction)}"
     if prediction.fits is False:
         words += ", but its memory does not fit"
@@ -176,15 +176,6 @@ def _held_by(prediction: DevicePrediction) -> str:
         "overhead": "is bound by overhead (the host and its launches)",
         "mixed": "is held back by no single resource",
     }.get(prediction.bound, "what holds it is not known")
-
-
-def _us_range(low: float, high: float, to: str = " to ") -> str:
-    """Both ends in the unit of the upper one."""
-    amount, unit = format_us(high).split()
-    size = {"us": 1.0, "ms": 1e3, "s": 1e6}[unit]
-    decimals = len(amount.partition(".")[2])
-    first = f"{low / size:.{decimals}f}"
-    return f"{amount} {unit}" if first == amount else f"{first}{to}{amount} {unit}"
 
 
 def _facts(answer: Prediction) -> list[tuple[str, str]]:
@@ -262,7 +253,7 @@ def _step_row(prediction: DevicePrediction, groups: Sequence[str]) -> TableRow:
     step = prediction.step
     interval = UNKNOWN if step.floor_us is None else f"over {format_us(step.floor_us)}"
     if step.low_us is not None and step.high_us is not None:
-        interval = _us_range(step.low_us, step.high_us, "-")
+        interval = format_us_range(step.low_us, step.high_us, "-")
     bound = f"({prediction.floor_bound})" if prediction.floor_bound else UNKNOWN
     bound = bound if step.us is None else prediction.bound
     cells = (short_name(prediction), _us_or_unknown(step.us), interval, bound, *_shares(step, groups))
@@ -425,7 +416,17 @@ def _assumed(answer: Prediction) -> list[str]:
     reasons = [reason for step in steps for reason in step.reasons]
     unknown = max((step.unknown_calls for step in steps), default=0)
     left_out = [f"{counted(unknown, 'call')} without a predicted time: the step leaves them out"] if unknown else []
-    return [*left_out, *dict.fromkeys([*answer.notes, *reasons])]
+    return [*host_words(steps), *left_out, *dict.fromkeys([*answer.notes, *reasons])]
+
+
+def host_words(steps: Iterable[PredictedStep]) -> list[str]:
+    """Says of each host-bound step between which times the pace of its host decides."""
+    return [
+        f"host-bound on {without_maker(step.device)}: {format_us_range(step.by_host.low, step.by_host.high)} by the "
+        "host's pace; give --host-pace or run `bottleneck calibrate` there"
+        for step in steps
+        if step.by_host is not None
+    ]
 
 
 def render(answer: Prediction, form: str, style: TerminalStyle = PLAIN) -> str:

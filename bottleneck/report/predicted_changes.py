@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from bottleneck.report import render_document
 from bottleneck.report.document import Document, ListSection, TableRow, TableSection, columns
 from bottleneck.report.json_text import encode
-from bottleneck.report.predict import without_maker
+from bottleneck.report.predict import host_words, without_maker
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN, clean
 from bottleneck.schema.predicted_changes import DeviceChanges, PredictedChange, PredictedChanges, PredictedVerdict
@@ -142,7 +142,8 @@ def _refused(answer: PredictedChanges) -> Iterator[ListSection]:
 def _assumed(answer: PredictedChanges) -> list[str]:
     reasons = [reason for device in answer.devices for reason in device.step.reasons]
     changed = [reason for device in answer.devices for change in device.alone for reason in change.step.reasons]
-    return list(dict.fromkeys((*answer.notes, *reasons, *changed)))
+    hosts = host_words(device.step for device in answer.devices)
+    return list(dict.fromkeys((*hosts, *answer.notes, *reasons, *changed)))
 
 
 def _us(us: float | None) -> str:

@@ -6,6 +6,7 @@
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from bottleneck.schema.analysis import Interval
 from bottleneck.schema.records import Doc
 
 # How a program is run: op by op, or compiled. 'cudagraphs' replays the eager kernels as one graph, by torch.compile;
@@ -68,3 +69,10 @@ class PredictedStep:
     kernels: Annotated[tuple[PredictedKernels, ...], Doc("the work in the order of the step")]
     unknown_calls: Annotated[int, Doc("calls whose time is not known, which the predicted time leaves out")]
     reasons: Annotated[tuple[str, ...], Doc("what is not known, and what was assumed")]
+    by_host: Annotated[
+        Interval | None,
+        Doc(
+            "time of a host-bound step by the pace of its host alone; null where the device decides, or it is given",
+            "us",
+        ),
+    ] = None

@@ -161,6 +161,14 @@ class TestTable:
         assert "data sheet" not in text and "share" not in text
         assert "clock: 2445 MHz all the time" in text
 
+    def test_only_a_gpu_tells_the_pace_that_predictions_take(self) -> None:
+        of_gpu, of_cpu = (
+            calibration_table(made(device=replace(made().device, kind=kind), dispatch_us=4.13))
+            for kind in ("cuda", "cpu")
+        )
+        assert "predictions for this machine take --host-pace 4.1" in of_gpu
+        assert "--host-pace" not in of_cpu
+
     def test_what_could_not_be_measured_is_named_with_the_reason(self) -> None:
         text = calibration_table(made(missing={"fp8 product": "no kernel for this device"}))
         assert "not measured: fp8 product (no kernel for this device)" in text

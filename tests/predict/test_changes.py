@@ -115,3 +115,20 @@ def test_a_step_without_a_price_is_refused() -> None:
 
     with pytest.raises(NoStep, match="depends on values"):
         predict_changes(ChangedSteps(record, {}), [A100], PRICED, lambda _: None)
+
+
+def test_a_given_pace_of_the_host_makes_no_interval_of_a_change_wider() -> None:
+    gains = []
+    for paces in ({}, {A100.name: 17.6}):
+        steps = ChangedSteps(lambda _: stream_of_small_ops(), {}, paces)
+        found = predict_changes(steps, [A100], ["cuda-graph"], lambda _: None)
+        gains.append(found.devices[0])
+    unknown, known = gains
+    assert unknown.step.by_host is not None
+    assert known.step.by_host is None
+    widths = [device.alone[0].interval.high / device.alone[0].interval.low for device in (known, unknown)]
+    assert widths[0] < widths[1]
+
+
+def stream_of_small_ops() -> StepCalls:
+    return step(*(call("relu", [use(at, 1 << 16)], use(at + 1, 1 << 16)) for at in range(50)))

@@ -6,9 +6,11 @@ import pytest
 
 from bottleneck.devices.match import device_by_name
 from bottleneck.predict import price
-from bottleneck.predict.interval import CALLS, GAIN, SPREADS, read_spreads
+from bottleneck.predict.host_pace import pace_of_op
+from bottleneck.predict.interval import ANOTHER_BOARD, ANOTHER_HOST, CALLS, GAIN, SPREADS, pace_factor, read_spreads
 from bottleneck.predict.price import plan, predict_step, step_floor_us
 from bottleneck.predict.rates import KINDS, PredictedTimes, engine_of, read_rates
+from bottleneck.schema.analysis import Interval
 from bottleneck.schema.device import Device
 from bottleneck.schema.predicted_step import Backend, PredictedStep
 from bottleneck.schema.records import replace
@@ -95,8 +97,8 @@ def test_fusing_a_chain_spares_its_traffic_and_a_graph_its_launches() -> None:
 def test_a_known_pace_of_the_host_narrows_the_interval() -> None:
     known, unknown = predict_step(stream(1 << 10), H100, host_pace_us=10.0), predict_step(stream(1 << 10), H100)
     assert width(known) < width(unknown)
-    assert any("pace of the host" in reason for reason in unknown.reasons)
-    assert not any("pace of the host" in reason for reason in known.reasons)
+    assert unknown.by_host is not None
+    assert known.by_host is None
 
 
 def test_another_vendors_device_gets_no_time_but_a_reason() -> None:
@@ -160,7 +162,7 @@ def test_every_kind_of_error_has_a_spread_and_every_way_to_run_a_step_a_factor()
     names = (*SPREADS, *(f"{calls} calls" for calls in CALLS))
     runs = ("eager", "compiled", "cudagraphs", "graph")
     gains = {f"{GAIN}{run}" for run in runs[1:]}
-    assert table.keys() == {f"{run}: {name}" for run in runs for name in names} | gains
+    assert table.keys() == {f"{run}: {name}" for run in runs for name in names} | gains | {ANOTHER_HOST, ANOTHER_BOARD}
     assert all(0.0 < value < 5.0 for value in table.values())
 
 
@@ -195,6 +197,51 @@ def test_unknown_pace_of_the_host_widens_only_where_launches_decide() -> None:
     assert width(unknown) < 1.02 * width(known)
     unknown, known = (predict_step(stream(1 << 10, 50), H100, host_pace_us=pace) for pace in (None, 19.0))
     assert width(unknown) > 1.2 * width(known)
+
+
+@pytest.mark.parametrize("ops", [1, 5, 50])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("power", range(10, 31, 4))
+def test_interval_holds_the_time_and_a_given_pace_makes_it_no_wider(ops: int, power: int, backend: Backend) -> None:
+    calls = stream(1 << power, ops)
+    unknown = predict_step(calls, H100, backend)
+    known = predict_step(calls, H100, backend, host_pace_us=read_rates()["pace"])
+    assert known.us == unknown.us
+    for prediction in (known, unknown):
+        assert (prediction.low_us or 0.0) <= total(prediction) <= (prediction.high_us or 0.0)
+    assert (known.low_us or 0.0) >= (unknown.low_us or 0.0)
+    assert (known.high_us or 0.0) <= (unknown.high_us or 0.0)
+
+
+def test_host_bound_step_knows_between_which_times_the_pace_decides() -> None:
+    many, large = (predict_step(calls, H100) for calls in (stream(1 << 10, 50), stream(1 << 30)))
+    factor = pace_factor()
+    ends = [
+        total(predict_step(stream(1 << 10, 50), H100, host_pace_us=read_rates()["pace"] * times))
+        for times in (1 / factor, factor)
+    ]
+    assert many.by_host == Interval(*ends)
+    assert large.by_host is None
+    assert any("the usual one" in reason for reason in large.reasons)
+
+
+def test_a_board_without_timings_widens_what_the_device_decides_alone() -> None:
+    pace = read_rates()["pace"]
+    other = replace(H100, name="NVIDIA H100 of another kind")
+    for calls, widens in ((stream(1 << 30), True), (stream(1 << 10, 50), False)):
+        timed, unseen = (predict_step(calls, device, host_pace_us=pace) for device in (H100, other))
+        assert total(timed) == total(unseen)
+        # The floor may end the interval below.
+        assert ((unseen.high_us or 0.0) > 1.05 * (timed.high_us or 0.0)) is widens
+
+
+def test_pace_of_a_host_is_given_by_its_time_for_an_op_in_a_loop() -> None:
+    rates, op_us = read_rates(), 4.0
+    short, long = (
+        predict_step(stream(1 << 4, ops), H100, host_pace_us=pace_of_op(op_us, rates)).host_us or 0.0
+        for ops in (1000, 2000)
+    )
+    assert long - short == pytest.approx(1000 * op_us)
 
 
 def test_hosts_of_older_boards_are_slower() -> None:

@@ -43,7 +43,7 @@ def _step(us: float, bound: PredictedBound = "compute", backend: str = "eager") 
         groups={"compute": us * 0.615, "memory": us * 0.38, "latency": 0.0, "overhead": us * 0.005},
         kernels=(),
         unknown_calls=0,
-        reasons=("the pace of the host is that of the timed machines",),
+        reasons=("the host's pace is the usual one of the device's year",),
     )
 
 
@@ -318,3 +318,12 @@ def test_tf32_has_no_column_where_no_product_would_use_it() -> None:
     idle = replace(ON_H100, gains=(ON_H100.gains[0], BackendGain("tf32", _step(2840.0), 1.0)))
     shown = next(s for s in build(replace(ANSWER, devices=(idle,))).sections if s.title == "Other ways to run it")
     assert [column.title for column in shown.columns] == ["device", "eager", "compile"]
+
+
+def test_host_bound_step_says_what_the_pace_of_its_host_decides_and_how_to_tell_it() -> None:
+    step = replace(_step(800.0, "overhead"), by_host=Interval(400.0, 1300.0))
+    known = replace(ON_H100, step=_step(800.0, "overhead"))
+    waiting = replace(ON_H100, step=step)
+    words = "host-bound on H100 80GB HBM3: 0.40 to 1.30 ms by the host's pace; give --host-pace or run"
+    assert words in " ".join(render(replace(ANSWER, devices=(waiting,)), "terminal").split())
+    assert "host-bound" not in render(replace(ANSWER, devices=(known,)), "terminal")
