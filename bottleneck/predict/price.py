@@ -34,6 +34,7 @@ from bottleneck.predict.rates import (
     times,
 )
 from bottleneck.predict.step_kernels import Kernel, split
+from bottleneck.predict.tensor_products import is_timed
 from bottleneck.schema.device import Device
 from bottleneck.schema.device_facts import board_of
 from bottleneck.schema.intervals import Floats
@@ -347,8 +348,8 @@ def _reasons(
         reasons.append(f"no program was timed on {device.name}: its efficiencies are those of other NVIDIA GPUs")
     if host_pace_us is None:
         reasons.append("the pace of the host is that of the timed machines, which differ by a factor of three")
-    if {"bf16_tensor", "fp16_tensor", "fp8_tensor"} & engines:
-        reasons.append("the efficiency of products in half precision comes from three public traces of one device")
+    if any(engine.endswith("_tensor") for engine in engines) and not is_timed(device.architecture):
+        reasons.append("no products on tensor cores were timed on this generation: their rates are those of others")
     if calls.origin == "trace":
         reasons.append("a trace records no results: fused bytes follow from the inputs of the calls alone")
     return reasons
