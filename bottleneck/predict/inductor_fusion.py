@@ -84,10 +84,11 @@ def _library_kernels(call: StepCall, loop: FusedLoop, channels_last: bool, autot
 
 
 def _with_padding(kernel: Kernel, call: StepCall, step: StepCalls) -> Kernel:
-    """Returns a product whose rows are not aligned with the bytes that padding its operands would copy.
+    """Returns a kernel with the bytes that padding copies.
 
-    Inductor times both ways and takes the quicker (torch/_inductor/fx_passes/pad_mm.py, should_pad). What a step makes
-    is padded where it is made; what was there before is copied.
+    They are known of a product whose rows are not aligned. Inductor times both ways and takes the quicker
+    (torch/_inductor/fx_passes/pad_mm.py, should_pad). What a step makes is padded where it is made; what was there
+    before is copied.
     """
     if kernel.kind != "product" or kernel.load_bytes >= ALIGNED_BYTES:
         return kernel

@@ -347,9 +347,10 @@ def _tensor_share(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[
 def _tensor_product_us(
     work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float], of_products: Mapping[str, float]
 ) -> Floats:
-    """Returns the time of the arithmetic of products on tensor cores; only that of products means anything.
+    """Returns the time of the arithmetic of products on tensor cores.
 
-    A product with a vector runs on lanes. Where rows can be padded, they are if that is quicker.
+    Only that of products means anything. A product with a vector runs on lanes. Where rows can be padded, they are if
+    that is quicker.
     """
     products = TensorProducts(
         rows=work.rows,

@@ -163,10 +163,11 @@ def _of(kind: str) -> Callable[[OpCall, Cost, float], list[Kernel]]:
 
 
 def load_bytes(rows: Sequence[float], element_bytes: float) -> float:
-    """Returns how many bytes of operands and result a kernel handles at once, by the lengths of their rows.
+    """Returns how many bytes a kernel of a product loads at once.
 
-    Names of kernels in public traces end in align1 where any row in TF32 does not begin at a multiple of 16 bytes, and
-    in half precision in align2 or align1 where one begins at no multiple of 8 or 4 bytes.
+    The lengths of the rows of operands and result decide. Names of kernels in public traces end in align1 where any row
+    in TF32 does not begin at a multiple of 16 bytes, and in half precision in align2 or align1 where one begins at no
+    multiple of 8 or 4 bytes.
     """
     shared = math.gcd(int(ALIGNED_BYTES), *(int(row * element_bytes) for row in rows))
     if shared >= ALIGNED_BYTES or (element_bytes < _TF32_BYTES and shared >= _HALF_ALIGNED):
@@ -175,7 +176,10 @@ def load_bytes(rows: Sequence[float], element_bytes: float) -> float:
 
 
 def _row_length(matrix: Tensor) -> float:
-    """Returns from how many elements to how many the rows of a matrix begin, as its strides say or its shape."""
+    """Returns the elements from one row of a matrix to the next.
+
+    As its strides say or its shape.
+    """
     strides = matrix.strides if matrix.strides and len(matrix.strides) == len(matrix.shape) else (*matrix.shape[-1:], 1)
     return float(max(strides[-2:]))
 

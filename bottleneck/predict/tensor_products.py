@@ -1,4 +1,4 @@
-"""Prices matrix products on tensor cores by the tiles and waves that a library may choose.
+"""Prices matrix products on tensor cores by tiles and waves.
 
 A block computes a tile of the result, or a part of the inner dimension of one. A wave is a block on each
 multiprocessor. Each tile and each split has a time, and a library takes the quickest. Rows that do not begin at 16
@@ -62,7 +62,10 @@ class TensorProducts(Struct, frozen=True):
 
 
 def arithmetic_us(products: TensorProducts, rates: Mapping[str, float]) -> Floats:
-    """Returns the microseconds of the arithmetic of each product, by its quickest tile and split."""
+    """Returns the microseconds of the arithmetic of each product.
+
+    A library takes the quickest tile and split.
+    """
     best = np.full(products.rows.shape, np.inf)
     for tile_rows, tile_columns in _TILES:
         for parts in _SPLITS:
@@ -71,7 +74,10 @@ def arithmetic_us(products: TensorProducts, rates: Mapping[str, float]) -> Float
 
 
 def _tiled_us(products: TensorProducts, tile: tuple[float, float], parts: float, rates: Mapping[str, float]) -> Floats:
-    """Returns the time of products in tiles of one size, their inner dimension in so many parts."""
+    """Returns the time of products in tiles of one size.
+
+    Their inner dimension is in so many parts.
+    """
     tiles = count_tiles(products.rows, products.columns, products.batch * parts, *tile)
     waves = np.ceil(tiles / products.multiprocessors)
     inner = products.inner if parts == 1.0 else np.maximum(products.inner / parts, _LEAST_INNER)
@@ -86,16 +92,19 @@ def _tiled_us(products: TensorProducts, tile: tuple[float, float], parts: float,
 
 
 def _efficiency(tile: tuple[float, float], intensity: float) -> float:
-    """Returns the rate in a tile relative to the largest: a small one reuses fewer of its loads."""
+    """Returns the rate in a tile relative to the largest.
+
+    A small one reuses fewer of its loads.
+    """
     reuse, most = (rows * columns / (rows + columns) for rows, columns in (tile, _TILES[0]))
     return reuse / (reuse + intensity) * (most + intensity) / most
 
 
 def _loaded(products: TensorProducts, rates: Mapping[str, float]) -> Floats:
-    """Returns FLOPs per microsecond of a multiprocessor that its loads allow in the largest tile.
+    """Returns FLOPs per microsecond of a multiprocessor that its loads allow.
 
-    Loads of 4 bytes go to shared memory on their own and bring one or two elements; those of 2 bytes go through
-    registers.
+    They are those in the largest tile. Loads of 4 bytes go to shared memory on their own and bring one or two elements;
+    those of 2 bytes go through registers.
     """
     by_four = rates["loads of 4 bytes"] * 4.0 / products.element_bytes
     rate = np.where(products.load_bytes >= 4.0, by_four, rates["loads of 2 bytes"])
@@ -103,7 +112,7 @@ def _loaded(products: TensorProducts, rates: Mapping[str, float]) -> Floats:
 
 
 def width_of(engine: str) -> str:
-    """Returns 'tf32' or 'half', by which shares of the peak are learned."""
+    """Returns 'tf32' or 'half', by which shares are learned."""
     return "tf32" if engine.startswith("tf32") else "half"
 
 
@@ -115,7 +124,10 @@ def product_rates() -> Mapping[str, float]:
 
 
 def of_generation(rates: Mapping[str, float], architecture: str | None, name: str) -> float:
-    """Returns a rate of a generation, or of the others where it was not timed."""
+    """Returns a rate of a generation.
+
+    It is that of the others where it was not timed.
+    """
     return rates.get(f"{architecture}:{name}", rates[f"{OTHERS}:{name}"])
 
 
