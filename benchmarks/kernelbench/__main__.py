@@ -44,9 +44,6 @@ from bottleneck.schema.learned_rates import TABLE as RATES
 PAGE = Path(__file__).parents[2] / "docs/explanation/predict.md"
 PICTURE = PAGE.parents[1] / "assets/predict-kernelbench.svg"
 DEVICES = {"A100": "A100 40 GB", "H100": "H100 SXM", "T4": "T4"}
-# Of other origin: predicted over measured time of the products of three public traces of an H100 in half precision
-# was 0.65, 0.74 and 0.46 with the rates of convolutions.
-_FROM_TRACES = {"tensor product": [abs(math.log(ratio / 0.6)) for ratio in (0.65, 0.74, 0.46)]}
 # A kind of work counts for a timing where it takes this part of its time.
 _TAKES_PART = 0.1
 
@@ -220,7 +217,7 @@ def write_rates(eager: Sample, compiled: Sample, learned: Learned, judged: Seque
         writer = csv.writer(lines, lineterminator="\n")
         writer.writerow(("name", "value", "timings", "spread"))
         for name, value in sorted(values.items()):
-            mine = _FROM_TRACES.get(name) or parts.get(name.split(":", maxsplit=1)[0], everything) or []
+            mine = parts.get(name.split(":", maxsplit=1)[0], everything) or []
             spread = f"{math.exp(statistics.median(mine)):.2f}" if mine else ""
             writer.writerow((name, f"{value:.4g}", len(mine), spread))
 

@@ -40,7 +40,6 @@ PRIORS: Mapping[str, tuple[float, float]] = {
     "lanes": (0.8, 0.15),
     "lanes:inner": (8.0, 0.3),
     "tensor": (0.8, 0.4),
-    "tensor product": (0.6, 0.3),
     "tensor:inner": (64.0, 0.5),
     "tensor:columns": (32.0, 0.5),
     "convolution 3d:compute": (0.6, 0.5),

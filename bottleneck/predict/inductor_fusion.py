@@ -18,6 +18,7 @@ from bottleneck.predict.step_kernels import (
     in_channels_last,
     split,
 )
+from bottleneck.predict.tensor_products import ALIGNED_BYTES
 from bottleneck.schema.predicted_step import Backend
 from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
@@ -52,6 +53,8 @@ def fuse(step: StepCalls, backend: Backend = "compile") -> tuple[list[KernelGrou
     for loop in fuse_calls(step, channels_last=channels_last, tunes=autotunes):
         call = step.calls[loop.calls[0]]
         kernels = _library_kernels(call, loop, channels_last, autotunes) if loop.is_library else [_kernel(call, loop)]
+        if not isinstance(kernels, Reason):
+            kernels = [_with_padding(kernel, call, step) for kernel in kernels]
         if isinstance(kernels, Reason):
             unknown[kernels] = unknown.get(kernels, 0) + 1
         else:
@@ -78,6 +81,19 @@ def _library_kernels(call: StepCall, loop: FusedLoop, channels_last: bool, autot
     if isinstance(kernels, Reason) or not autotunes:
         return kernels
     return [replace(kernel, autotuned=kernel.kind in AUTOTUNED and not kernel.dilated) for kernel in kernels]
+
+
+def _with_padding(kernel: Kernel, call: StepCall, step: StepCalls) -> Kernel:
+    """Returns a kernel with the bytes that padding copies.
+
+    They are known of a product whose rows are not aligned. Inductor times both ways and takes the quicker
+    (torch/_inductor/fx_passes/pad_mm.py, should_pad). What a step makes is padded where it is made; what was there
+    before is copied.
+    """
+    if kernel.kind != "product" or kernel.load_bytes >= ALIGNED_BYTES:
+        return kernel
+    given = [use for use in call.inputs if use.storage is not None and step.storages[use.storage].created < 0]
+    return replace(kernel, padding_bytes=float(sum(2.0 * use.bytes for use in given)))
 
 
 def _convolution_kernels(

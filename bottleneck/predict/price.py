@@ -43,6 +43,7 @@ from bottleneck.predict.rates import (
     times,
 )
 from bottleneck.predict.step_kernels import Kernel, split
+from bottleneck.predict.tensor_products import is_timed
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.device import Device
 from bottleneck.schema.device_facts import board_of
@@ -369,8 +370,8 @@ def _reasons(priced: PricedWork) -> list[str]:
         reasons.append(f"no program was timed on {name}: its efficiencies are those of other NVIDIA GPUs")
     if priced.pace_factor > 1.0 and not priced.is_host_bound:
         reasons.append("the host's pace is the usual one of the device's year, since --host-pace gives none")
-    if {"bf16_tensor", "fp16_tensor", "fp8_tensor"} & set(priced.engines):
-        reasons.append("the efficiency of products in half precision comes from three public traces of one device")
+    if any(engine.endswith("_tensor") for engine in priced.engines) and not is_timed(priced.device.architecture):
+        reasons.append("no products on tensor cores were timed on this generation: their rates are those of others")
     if priced.calls.origin == "trace":
         reasons.append("a trace records no results: fused bytes follow from the inputs of the calls alone")
     return reasons

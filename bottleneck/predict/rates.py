@@ -3,8 +3,9 @@
 It is floors over efficiencies by kind of work, learned from timed programs. The time of a kernel is that of its launch
 and a smooth maximum of two parts. The bytes take their time at a share of the device's bandwidth that its kind reaches.
 The arithmetic takes its time at a share of the peak that its kind reaches with much work; little of it (a short inner
-dimension, few columns, fewer tiles than multiprocessors) lowers the share. schema/learned_rates.csv holds the shares
-and sizes with the number of timings behind each. `python -m benchmarks.kernelbench FOLDER --ship` fits them.
+dimension, few columns, fewer tiles than multiprocessors) lowers the share. Products on tensor cores have a model of
+their own (tensor_products.py). schema/learned_rates.csv holds the shares and sizes with the number of timings behind
+each. `python -m benchmarks.kernelbench FOLDER --ship` fits them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,10 +17,19 @@ from msgspec import Struct
 from bottleneck.analysis.floors import FP32_ATTENTION_PASSES, MATRIX_PEAKS, arithmetic_us, first_peak, memory_us
 from bottleneck.analysis.tiles import count_tiles, fill_of_tiles, fill_of_waves
 from bottleneck.predict.step_kernels import Kernel
+from bottleneck.predict.tensor_products import (
+    ALIGNED_BYTES,
+    TensorProducts,
+    of_generation,
+    product_rates,
+    width_of,
+)
+from bottleneck.predict.tensor_products import arithmetic_us as tensor_arithmetic_us
 from bottleneck.schema.device import Device
 from bottleneck.schema.device_facts import USUAL_LANES, board_of, generation_of
 from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.learned_rates import learned_rates
+from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import EngineSettings
 
 _PER_US = 1e-6
@@ -83,9 +93,8 @@ _MOST_OF_TENSOR = 0.79
 # ATen's softmax gives a row to a block of 1024 threads, of which a multiprocessor holds two. A public trace of an H100
 # (timesformer) has 301,152 rows of 3137 elements in bf16 in 5.72 ms, which is a row in 5 microseconds.
 _ROW_US, _ROWS_AT_ONCE = 5.0, 2.0
-# Rows of an odd number of elements in half precision are loaded one by one, by kernels of an older architecture
-# (cutlass_75_tensorop_bf16_s1688gemm_…_align1): in the same trace they reach 67 of 989 TFLOP/s.
-_ODD_SHARE = 0.07
+# Of devices that do not say their clock.
+_USUAL_CYCLES = 1500.0
 # Blocks of 16 rows, of which a multiprocessor holds four (ATen's ScanUtils.cuh: 512 threads).
 _SCANS_AT_ONCE = 64.0
 # FLOPs per microsecond of the lanes of one multiprocessor, at which a step of a recurrent layer takes its learned time.
@@ -95,7 +104,9 @@ _STEP_LANES = 5e5
 class KernelCeilings(Struct, frozen=True):
     """Ceilings per kernel, each an array or one number: per microsecond, bytes, and multiprocessors.
 
-    The factors are the shares of bandwidth, fp32 peak and tensor peak that a board sustains, relative to others.
+    The factors are the shares of bandwidth, fp32 peak and tensor peak that a board sustains, relative to others. Large
+    products on tensor cores reach ``product_share`` of the peak, and attention no more than ``attention_share``.
+    ``cycles`` are those of the clock.
     """
 
     peak: Floats
@@ -107,6 +118,9 @@ class KernelCeilings(Struct, frozen=True):
     memory_factor: Floats
     lanes_factor: Floats
     tensor_factor: Floats
+    attention_share: Floats
+    product_share: Floats
+    cycles: Floats
 
 
 class KernelColumns(Struct, frozen=True):
@@ -130,7 +144,9 @@ class KernelColumns(Struct, frozen=True):
     launches: Floats
     dilated: Flags
     winograd: Flags
-    odd: Flags
+    load_bytes: Floats
+    element_bytes: Floats
+    padding_bytes: Floats
     autotuned: Flags
     long_rows: Floats
     count: Floats
@@ -154,7 +170,7 @@ class PredictedTimes(Struct, frozen=True):
     waits: Flags
 
 
-_FLAGS = frozenset({"dilated", "winograd", "odd", "autotuned"})
+_FLAGS = frozenset({"dilated", "winograd", "autotuned"})
 
 
 def as_columns(kernels: Sequence[Kernel]) -> KernelColumns:
@@ -190,12 +206,13 @@ def ceilings_of(
     """The ceilings for each kernel on one device, and the names of the engines."""
     engines = [engine_of(kernel, settings, device) for kernel in kernels]
     peaks, board = device.peaks_flops_per_s, board_of(device.name)
-    tensor_share = generation_of(device.architecture).tensor_share
+    facts = generation_of(device.architecture)
     is_split = (
         kernel.kind == "attention" and kernel.dtype == "fp32" and engine == "tf32_tensor"
         for kernel, engine in zip(kernels, engines, strict=True)
     )
     passes = np.array([FP32_ATTENTION_PASSES if is_slow else 1.0 for is_slow in is_split])
+    of_products, generation = product_rates(), device.architecture
     return (
         KernelCeilings(
             peak=np.array([peaks.get(engine, np.nan) * _PER_US for engine in engines]) / passes,
@@ -206,7 +223,10 @@ def ceilings_of(
             multiprocessors=np.full(len(kernels), float(device.sm_count or 100)),
             memory_factor=np.full(len(kernels), board.memory_share),
             lanes_factor=np.full(len(kernels), board.lanes_share / USUAL_LANES),
-            tensor_factor=np.full(len(kernels), tensor_share),
+            tensor_factor=np.full(len(kernels), facts.tensor_share),
+            attention_share=np.full(len(kernels), facts.attention_share),
+            product_share=np.array([of_generation(of_products, generation, width_of(engine)) for engine in engines]),
+            cycles=np.array([device.peak_clocks_mhz.get(engine, _USUAL_CYCLES) for engine in engines]),
         ),
         engines,
     )
@@ -222,11 +242,21 @@ def floors(work: KernelColumns, ceilings: KernelCeilings, device: Device) -> tup
     return compute, memory, np.maximum(np.nan_to_num(compute), np.nan_to_num(spared))
 
 
-def times(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float]) -> PredictedTimes:
-    """The predicted time of each kernel."""
+def times(
+    work: KernelColumns,
+    ceilings: KernelCeilings,
+    rates: Mapping[str, float],
+    of_products: Mapping[str, float] | None = None,
+) -> PredictedTimes:
+    """Returns the predicted time of each kernel.
+
+    ``of_products`` are other rates of products on tensor cores than those of the package.
+    """
     memory = _memory_us(work, ceilings, rates)
-    compute, waits = _compute_us(work, ceilings, rates)
+    of_products = of_products or product_rates()
+    compute, waits = _compute_us(work, ceilings, rates, of_products)
     launch = rates["launch"] * np.where(work.are(*LAYOUTS) & ~ceilings.is_tensor, 0.0, work.launches)
+    launch = launch + np.where(work.are("product") & ceilings.is_tensor, of_products["start"], 0.0)
     busy = (compute**_SHARPNESS + memory**_SHARPNESS) ** (1 / _SHARPNESS)
     return PredictedTimes(busy + launch, compute, memory, launch, waits)
 
@@ -240,7 +270,9 @@ def _memory_us(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str
     return np.where(needless, 0.0, work.bytes / (ceilings.bandwidth * share * ceilings.memory_factor * faster))
 
 
-def _compute_us(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float]) -> tuple[Floats, Flags]:
+def _compute_us(
+    work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float], of_products: Mapping[str, float]
+) -> tuple[Floats, Flags]:
     """Returns the time of the arithmetic of each kernel.
 
     And whether it is one of waiting.
@@ -258,9 +290,6 @@ def _compute_us(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[st
         np.array([rates.get(f"{kind}:{part}", 1.0) for kind in KINDS])[work.kind] for part in ("compute", "lanes")
     )
     ratio = np.where(work.are(*CONVOLUTIONS) & ~ceilings.is_tensor, on_lanes, on_tensor)
-    # KernelBench has no product on tensor cores: the shares are from three public traces of an H100 in half precision.
-    is_half = work.are("product") & ceilings.is_tensor
-    ratio = np.where(is_half, rates["tensor product"], ratio)
     is_product = work.are(*PRODUCTS, *CONVOLUTIONS, "convolution channels last")
     moved = work.are("convolution channels last")
     # Neighbours in memory are channels then: few of them leave most of a load unused.
@@ -276,7 +305,10 @@ def _compute_us(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[st
     of_product = np.where(ceilings.is_tensor, 1.0, rates["autotuned product"])
     chosen = np.where(work.are("product"), of_product, rates["autotuned convolution"])
     ratio = ratio * np.where(work.dilated, dilated, 1.0) * np.where(work.autotuned, chosen, 1.0)
-    product_us = ideal / np.where(is_half & work.odd, np.minimum(share * ratio, _ODD_SHARE), share * ratio)
+    most = np.where(work.are("attention"), ceilings.attention_share, np.inf)
+    product_us = ideal / np.minimum(share * ratio, most)
+    tensor_us = _tensor_product_us(work, ceilings, rates, of_products)
+    product_us = np.where(work.are("product") & ceilings.is_tensor, tensor_us, product_us)
     direct = work.are(*DEPTHWISE)
     direct_us = work.flops / (ceilings.lanes * ratio * ceilings.lanes_factor)
     plain = np.where(is_product, product_us, np.where(direct, direct_us, ideal))
@@ -310,6 +342,34 @@ def _tensor_share(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[
     short = work.inner / (work.inner + rates["tensor:inner"]) * work.columns / (work.columns + rates["tensor:columns"])
     share = np.minimum(rates["tensor"] * ceilings.tensor_factor * short, _MOST_OF_TENSOR)
     return np.asarray(np.maximum(share * used, 1e-6))
+
+
+def _tensor_product_us(
+    work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float], of_products: Mapping[str, float]
+) -> Floats:
+    """Returns the time of the arithmetic of products on tensor cores.
+
+    Only that of products means anything. A product with a vector runs on lanes. Where rows can be padded, they are if
+    that is quicker.
+    """
+    products = TensorProducts(
+        rows=work.rows,
+        columns=work.columns,
+        inner=work.inner,
+        batch=work.batch,
+        load_bytes=work.load_bytes,
+        element_bytes=work.element_bytes,
+        peak=ceilings.peak,
+        share=ceilings.product_share,
+        multiprocessors=ceilings.multiprocessors,
+        cycles=ceilings.cycles,
+        bandwidth=ceilings.bandwidth,
+    )
+    aligned = replace(products, load_bytes=np.full(work.rows.shape, ALIGNED_BYTES))
+    copied = work.padding_bytes / (ceilings.bandwidth * rates["memory"] * ceilings.memory_factor) + rates["launch"]
+    as_is, padded = (tensor_arithmetic_us(way, of_products) for way in (products, aligned))
+    by_vector = np.minimum(work.rows, work.columns) == 1
+    return np.where(by_vector, work.flops / ceilings.lanes, np.minimum(as_is, padded + copied))
 
 
 def _waves(work: KernelColumns, ceilings: KernelCeilings) -> Floats:

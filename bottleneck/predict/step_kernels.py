@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from bottleneck.cost import OP_FAMILIES, compute_cost
 from bottleneck.cost.call import Cost, OpCall, Tensor, Unmodelled, parse_call
+from bottleneck.predict.tensor_products import ALIGNED_BYTES
 from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import StepCall
@@ -27,6 +28,8 @@ _AT_ONCE = 4
 _IMAGE_DIMS = 4
 GROUPED_IN_CHANNELS_LAST, _GROUPED = 1.358, "grouped convolution"
 _WINOGRAD, _WINOGRAD_AREA = 4.0, 9
+# Bytes of an element of TF32, and the multiple at which rows in half precision begin for the quickest kernels.
+_TF32_BYTES, _HALF_ALIGNED = 4.0, 8.0
 
 
 @dataclass(frozen=True)
@@ -35,9 +38,10 @@ class Kernel:
 
     ``flops`` run at the peak of an engine: that for products of ``dtype`` where ``kind`` is one, else vector lanes.
     ``elements`` are folded one after the other by at most ``blocks`` independent parts. Each of the ``results`` of a
-    window computes where the window lies. A product has ``rows``, ``columns``, ``inner`` and ``batch``; it is ``odd``
-    where the rows of an operand have an odd number of elements. A convolution has input ``channels`` per group, and is
-    ``winograd`` where that algorithm applies. ``steps`` run in sequence. ``long_rows`` each take a whole block of
+    window computes where the window lies. A product has ``rows``, ``columns``, ``inner`` and ``batch``; its
+    elements of ``element_bytes`` are loaded by at most ``load_bytes`` at once, unless a compiler pads its operands,
+    which copies ``padding_bytes``. A convolution has input ``channels`` per group, and is ``winograd`` where that
+    algorithm applies. ``steps`` run in sequence. ``long_rows`` each take a whole block of
     threads. An ``autotuned`` kernel was chosen by timing. ``least_bytes`` and ``least_flops`` are the amounts that
     every implementation needs. ``count`` kernels are like this one.
     """
@@ -61,7 +65,9 @@ class Kernel:
     launches: float = 1.0
     dilated: bool = False
     winograd: bool = False
-    odd: bool = False
+    load_bytes: float = ALIGNED_BYTES
+    element_bytes: float = 4.0
+    padding_bytes: float = math.inf
     autotuned: bool = False
     long_rows: float = 0.0
     count: float = 1.0
@@ -156,16 +162,32 @@ def _of(kind: str) -> Callable[[OpCall, Cost, float], list[Kernel]]:
     return lambda call, cost, result: _stream(call, cost, result, kind)
 
 
-def _has_odd_rows(matrix: Tensor) -> bool:
-    """True where the rows of a matrix begin at an odd number of elements.
+def load_bytes(rows: Sequence[float], element_bytes: float) -> float:
+    """Returns how many bytes a kernel of a product loads at once.
+
+    The lengths of the rows of operands and result decide. Names of kernels in public traces end in align1 where any row
+    in TF32 does not begin at a multiple of 16 bytes, and in half precision in align2 or align1 where one begins at no
+    multiple of 8 or 4 bytes.
+    """
+    shared = math.gcd(int(ALIGNED_BYTES), *(int(row * element_bytes) for row in rows))
+    if shared >= ALIGNED_BYTES or (element_bytes < _TF32_BYTES and shared >= _HALF_ALIGNED):
+        return ALIGNED_BYTES
+    return float(min(shared, _TF32_BYTES))
+
+
+def _row_length(matrix: Tensor) -> float:
+    """Returns the elements from one row of a matrix to the next.
 
     As its strides say or its shape.
     """
     strides = matrix.strides if matrix.strides and len(matrix.strides) == len(matrix.shape) else (*matrix.shape[-1:], 1)
-    return max(strides[-2:]) % 2 == 1 and max(strides[-2:]) > 1
+    return float(max(strides[-2:]))
 
 
 def _product(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
+    operands = [tensor for tensor in call.tensors() if len(tensor.shape) > 1][-2:]
+    element = min((tensor.item_bytes for tensor in operands), default=_TF32_BYTES)
+    rows = [length for length in (*map(_row_length, operands), cost.n or 1.0) if length > 1]
     return [
         Kernel(
             "product",
@@ -178,7 +200,8 @@ def _product(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
             columns=cost.n or 1.0,
             inner=cost.k or 1.0,
             batch=cost.batch or 1.0,
-            odd=any(_has_odd_rows(tensor) for tensor in [x for x in call.tensors() if len(x.shape) > 1][-2:]),
+            load_bytes=load_bytes(rows, element),
+            element_bytes=element,
         )
     ]
 

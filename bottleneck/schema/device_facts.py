@@ -30,11 +30,13 @@ class Generation(Struct, frozen=True):
 
     ``instruction`` reaches its matrix units, kernels whose name ``older`` finds use that of the generation before.
     ``tensor_share`` is the part of the peaks of its tensor cores that kernels of libraries reach, relative to others.
+    ``attention_share`` is the most of the peak that attention reaches in training.
     """
 
     instruction: str = ""
     older: re.Pattern[str] = _NEVER
     tensor_share: float = 1.0
+    attention_share: float = 1.0
 
 
 class Board(Struct, frozen=True):
@@ -77,6 +79,7 @@ def _generations() -> dict[str, Generation]:
             row["instruction"],
             re.compile(row["older_kernels"]) if row["older_kernels"] else _NEVER,
             float(row["tensor_share"] or 1.0),
+            float(row["attention_share"] or 1.0),
         )
         for row in read_rows("generations.csv")
         for architecture in row["architectures"].split("|")

@@ -260,12 +260,33 @@ def test_softmax_over_rows_of_medium_length_is_bound_by_latency() -> None:
     assert prediction.kernels[0].bound == "latency"
 
 
-def test_product_with_an_odd_number_of_columns_is_slow_only_where_rows_of_memory_are_odd() -> None:
+def half_product(rows: int, inner: int, columns: int) -> StepCalls:
     half = "c10::BFloat16"
-    x, result = use(0, 4096, 768, dtype=half), use(2, 4096, 50257, dtype=half)
-    by_rows, by_columns = (TensorUse((768, 50257), strides, half, 1) for strides in ((50257, 1), (1, 768)))
-    slow, quick = (total(predict_step(step(call("mm", [x, each], result)), H100)) for each in (by_rows, by_columns))
-    assert slow > 3 * quick
+    operands = [use(0, rows, inner, dtype=half), use(1, inner, columns, dtype=half)]
+    return step(call("mm", operands, use(2, rows, columns, dtype=half)))
+
+
+def test_a_product_whose_operand_or_result_has_odd_rows_is_slow() -> None:
+    even, odd_result, odd_operand = ((4096, 768, 50304), (4096, 768, 50257), (4096, 767, 50304))
+    quick, *slow = (total(predict_step(half_product(*sizes), H100)) for sizes in (even, odd_result, odd_operand))
+    assert all(us > 2 * quick for us in slow)
+
+
+def test_the_strides_tell_whether_rows_are_odd() -> None:
+    half = "c10::BFloat16"
+    weight, result = use(1, 767, 768, dtype=half), use(2, 4096, 768, dtype=half)
+    padded, dense = (TensorUse((4096, 767), strides, half, 0) for strides in ((768, 1), (767, 1)))
+    slow, quick = (total(predict_step(step(call("mm", [x, weight], result)), H100)) for x in (dense, padded))
+    assert slow > 2 * quick
+
+
+def test_a_compiler_pads_an_odd_product_where_that_is_quicker() -> None:
+    even, odd = half_product(16384, 768, 50304), half_product(16384, 768, 50257)
+    eager, compiled = (
+        [total(predict_step(product, H100, backend)) for product in (even, odd)] for backend in ("eager", "compile")
+    )
+    assert eager[1] > 2 * eager[0]
+    assert compiled[0] < compiled[1] < 1.2 * compiled[0]
 
 
 def test_cudagraphs_says_where_it_makes_no_graph() -> None:

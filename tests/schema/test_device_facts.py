@@ -5,7 +5,7 @@ import pytest
 from bottleneck.devices.catalogue import entries, kernel_names, kinds_by_vendor, rates, usual_names
 from bottleneck.schema.device_facts import Generation, attention_kernels, board_of, generation_of, read_rows
 
-SHARES = ("tensor_share", "memory_share", "lanes_share", "reached")
+SHARES = ("tensor_share", "attention_share", "memory_share", "lanes_share", "reached")
 
 
 @pytest.mark.parametrize("file", ["generations.csv", "kernel_names.csv", "attention.csv"])
