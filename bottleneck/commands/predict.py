@@ -8,6 +8,7 @@ import typer
 
 from bottleneck.commands.report_options import (
     RESULT_FORMATS,
+    Assumptions,
     HostPaces,
     Settings,
     Train,
@@ -44,6 +45,7 @@ def predict_command(
         typer.Option("--device", metavar="A,B", help="Devices by name: 'H100 SXM',A100,T4; repeatable."),
     ] = None,
     settings: Settings = None,
+    assumed: Assumptions = None,
     train: Train = False,
     backends: Annotated[
         str | None,
@@ -76,7 +78,7 @@ def predict_command(
     chosen = devices_of(devices or [])
     ways = None if backends is None else _ways(backends)
     rates, known_paces = _prices(prices or [], chosen), host_paces(paces or [], chosen)
-    steps = _steps(target, arguments or [], settings or [], train=train)
+    steps = _steps(target, arguments or [], settings or [], assumed or [], train=train)
     answered = answer(steps, chosen, ways or usual_backends(steps[0]), rates, known_paces)
     write_report(render(answered, form_of(form, output, RESULT_FORMATS), output_style(output)), output)
     draw_picture("predicted roofline", roofline, answered)
@@ -171,18 +173,25 @@ def host_paces(texts: Sequence[str], devices: "Sequence[Device]") -> dict[str, f
     return paces
 
 
-def _steps(target: str, arguments: Sequence[str], settings: Sequence[str], *, train: bool) -> "tuple[StepCalls, ...]":
+def _steps(
+    target: str, arguments: Sequence[str], settings: Sequence[str], assumed: Sequence[str], *, train: bool
+) -> "tuple[StepCalls, ...]":
     """Gives the op calls of a step.
 
     They are of a program's step at several batch sizes, or of the step of a trace.
     """
     if Path(target).suffix == ".py":
         from bottleneck.harness.fake_step import fake_steps
-        from bottleneck.harness.target import check_source, make_program
+        from bottleneck.harness.target import check_source, make_program, with_assumptions
 
         check_source(Path(target))
-        return fake_steps(make_program(target, arguments, settings, train=train))
-    options: Mapping[str, object] = {"--train": train, "--set": settings, " ".join(arguments): arguments}
+        return fake_steps(with_assumptions(make_program(target, arguments, settings, train=train), assumed))
+    options: Mapping[str, object] = {
+        "--train": train,
+        "--set": settings,
+        "--assume": assumed,
+        " ".join(arguments): arguments,
+    }
     given = next((name for name, value in options.items() if value), None)
     if given:
         raise UsageError(f"{given} does not go with a trace", fix="leave it out: a trace holds its step as it was")

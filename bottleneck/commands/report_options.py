@@ -37,6 +37,14 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Set a parameter of workload(); repeat for several."),
 ]
+Assumptions = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--assume",
+        metavar="LINE=true|false",
+        help="What a condition on a tensor's value is taken to be on a device that is not here; repeatable.",
+    ),
+]
 Train = Annotated[bool, typer.Option("--train", help="Bare model: full training steps with AdamW.")]
 ProgramArguments = Annotated[
     list[str] | None, typer.Argument(metavar="[ARGS]...", help="The program's own arguments, untouched.")

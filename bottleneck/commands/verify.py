@@ -11,7 +11,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from bottleneck.commands.progress_bar import ProgressBar
 from bottleneck.commands.report_options import (
     PROBE_BUDGET_S,
     RESULT_FORMATS,
+    Assumptions,
     HostPaces,
     ProbeBudget,
     ProgramArguments,
@@ -99,6 +100,7 @@ def verify_command(
         bool, typer.Option("--no-gain", help="Try what the report lists as bringing nothing, in place of advice.")
     ] = False,
     settings: Settings = None,
+    assumed: Assumptions = None,
     train: Train = False,
     budget: Annotated[
         float | None,
@@ -151,6 +153,8 @@ def verify_command(
     target = _checked_target(target, no_gain=no_gain, excluded=bool(tries or best))
     is_recorded = is_recording(Path(target))
     if devices:
+        from bottleneck.harness.target import with_assumptions
+
         given = {
             "--best": best,
             "--no-gain": no_gain,
@@ -160,10 +164,10 @@ def verify_command(
         }
         _refuse_with_device([name for name, value in given.items() if value])
         program = _program(target, arguments or (), settings or (), train=train, seed=seed, may_be_script=True)
+        program = with_assumptions(program, assumed or ())
         answer = _elsewhere(program, devices, paces or (), tries or (), quiet=quiet)
         return write_report(_rendered(answer, form, output), output)
-    if paces:
-        raise UsageError("--host-pace goes with --device only", fix="leave it out: steps are timed here")
+    _refuse_without_device({"--host-pace": paces, "--assume": assumed})
     if is_recorded:
         if settings or train or arguments:
             raise UsageError(
@@ -236,6 +240,12 @@ def _refuse_with_device(given: Sequence[str]) -> None:
             why="nothing is measured: each change is priced on a device that is not here",
             fix="leave it out, and name the program's file",
         )
+
+
+def _refuse_without_device(options: Mapping[str, Sequence[str] | None]) -> None:
+    given = next((name for name, value in options.items() if value), None)
+    if given is not None:
+        raise UsageError(f"{given} goes with --device only", fix="leave it out: steps are timed here")
 
 
 def _elsewhere(

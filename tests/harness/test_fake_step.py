@@ -8,7 +8,7 @@ from bottleneck.cost import FORMULAS
 from bottleneck.cost.call import parse_call
 from bottleneck.errors import UsageError, WorkloadError
 from bottleneck.harness.fake_step import fake_steps
-from bottleneck.harness.target import make_program
+from bottleneck.harness.target import make_program, with_assumptions
 from bottleneck.schema.step_calls import BEFORE_THE_STEP, StepCalls
 
 pytestmark = pytest.mark.process
@@ -281,7 +281,7 @@ def workload():
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("return 1 if values.sum() > 0 else 2", "reads a number from a tensor"),
+        ("return 1 if values.sum() > 0 else 2", "a tensor decides what the program does"),
         ("return 1 if values.sum().item() > 0 else 2", "decides what the program does"),
         ("return 1 if values.tolist()[0] > 0 else 2", "decides what the program does"),
         ("return values.cpu().numpy()", "as an array of NumPy"),
@@ -293,6 +293,29 @@ def test_step_that_depends_on_its_data_is_refused_with_its_line(tmp_path: Path, 
         calls_of(tmp_path, DECIDES.format(line=line))
     assert why in refusal.value.why
     assert "bottleneck predict TRACE" in refusal.value.fix
+
+
+@pytest.mark.parametrize("value", ["values.sum() > 0", "values.sum().item() > 0", "values.isnan().any()"])
+def test_a_branch_goes_the_way_that_is_assumed(tmp_path: Path, value: str) -> None:
+    source = DECIDES.format(line=f"return values.exp().log() if {value} else values.sum()")
+    (tmp_path / "program.py").write_text(source)
+    made = make_program(str(tmp_path / "program.py"))
+    names = {}
+    for truth in ("true", "false"):
+        step = fake_steps(with_assumptions(made, [f"program.py:8={truth}"]), other_sizes=False)[0]
+        names[truth] = [call.name for call in step.calls]
+        assert f"the condition at program.py:8 was taken to be {truth}" in step.notes
+    assert names["true"][-2:] == ["aten::exp", "aten::log"] and names["false"][-1] == "aten::sum"
+    with pytest.raises(UsageError, match="depends on values") as refusal:
+        fake_steps(with_assumptions(made, ["program.py:99=true"]), other_sizes=False)
+    assert "--assume program.py:8=true" in refusal.value.fix
+
+
+@pytest.mark.parametrize("text", ["program.py=true", "program.py:8", "program.py:8=maybe", "8=true"])
+def test_an_assumption_without_line_or_truth_is_refused(tmp_path: Path, text: str) -> None:
+    (tmp_path / "program.py").write_text(TRAINING)
+    with pytest.raises(UsageError, match="is no line with true or false"):
+        with_assumptions(make_program(str(tmp_path / "program.py")), [text])
 
 
 SCALES = """
