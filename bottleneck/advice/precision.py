@@ -6,6 +6,7 @@ Narrower numbers have half as many bytes, and matrix units are faster on them.
 import math
 import re
 from collections import Counter
+from functools import partial
 
 import numpy as np
 from msgspec import Struct
@@ -19,7 +20,7 @@ from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats
 from bottleneck.schema.op_names import BACKWARD_NODE, at_source
 from bottleneck.schema.tables import as_integers
-from bottleneck.units import US_PER_S, counted, format_share, format_si, format_us
+from bottleneck.units import SHORT_DTYPE, US_PER_S, counted, format_share, format_si, format_us
 
 _LEAST_SHARE = 0.05
 # Narrow products have to be this much faster to pay for the casts around them.
@@ -474,7 +475,7 @@ def double_precision(evidence: Evidence) -> Draft | None:
         next((peaks[name] for name in names if peaks.get(name)), None) for names in (_DOUBLE_PEAKS, _SINGLE_PEAKS)
     )
     # Gathers and copies compute in no dtype; those of fp64 move its bytes.
-    moved = work.reads("fp64") & work.bound("memory", "copy")
+    moved = work.calls_that(work.reads("fp64") & work.bound("memory", "copy"), partial(_moves_doubles, work))
     rows = (work.dtype("fp64") & work.bound("compute", "memory", "unknown")) | moved
     if work.share(rows) < _LEAST_SHARE:
         return None
@@ -500,6 +501,13 @@ def double_precision(evidence: Evidence) -> Draft | None:
         code="x = torch.from_numpy(array).float()  # and model.float(), no torch.set_default_dtype(torch.float64)",
         changes_results=True,
     )
+
+
+def _moves_doubles(work: KernelWork, signature: int) -> bool:
+    """True if the largest tensor of a call is of fp64: numbers of Python are doubles beside tensors of fp32."""
+    types = work.text_column("types", signature)
+    sizes = {math.prod(size): str(name) for size, name in zip(work.sizes_of(signature), types, strict=False) if size}
+    return bool(sizes) and SHORT_DTYPE.get(sizes[max(sizes)]) == "fp64"
 
 
 def _first_double(evidence: Evidence) -> tuple[str, str] | None:

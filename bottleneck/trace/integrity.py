@@ -92,8 +92,8 @@ def _count_launches(trace: Trace, window: Window, rows: Integers, entered: Flags
     first_ns, last_ns = (served_ns.min(), served_ns.max()) if len(served_ns) else (np.iinfo(np.int64).max,) * 2
     ended_ns = ends_ns(trace, trace.device_args["event"].to_numpy()).max()
     lead, after = lost & (at_ns < first_ns), lost & (at_ns > last_ns)
-    # While the device still works on what came before them, they wait in its queue.
-    queued = after & (at_ns < ended_ns)
+    # While the device still works on what came before them, they wait in its queue. A step lacks what it queued.
+    queued = after & (at_ns < ended_ns) & (window.source == "whole")
     tail = after & ~queued
     behind_ns = at_ns.max() - ended_ns if len(at_ns) else 0
     return LaunchCounts(

@@ -238,3 +238,13 @@ def test_pointwise_work_in_fp64_on_a_gpu_gains_half_of_its_bytes(tmp_path: Path)
 def test_a_small_part_in_fp64_is_left_alone(tmp_path: Path) -> None:
     add = Call("aten::add", 10, [[512, 512], [512, 512], []], more={"types": ["double", "double", "Scalar"]})
     assert double_precision(on_gpu(tmp_path, [product(3000), add])) is None
+
+
+def test_numbers_of_python_beside_tensors_of_fp32_are_no_work_in_fp64(tmp_path: Path) -> None:
+    """Their type is double wherever a tensor is multiplied by 0.5."""
+    size = [[4096, 4096], []]
+    scaled = Call("aten::mul_", 10_000, size, more={"types": ["float", "double"]})
+    assert double_precision(on_cpu(tmp_path / "scaled", [scaled], device=CPU)) is None
+    gathered = Call("aten::index", 10_000, [[4096, 4096], [4096]], more={"types": ["double", "long int"]})
+    draft = double_precision(on_cpu(tmp_path / "gathered", [gathered], device=CPU))
+    assert draft is not None and draft.gain_us is not None and draft.gain_us.high > 4000
