@@ -265,8 +265,8 @@ def test_a_trace_without_device_work_has_a_kernel_per_op(tmp_path: Path) -> None
 
 def test_launches_without_a_kernel_are_reported_when_they_are_many(tmp_path: Path) -> None:
     calls = [launch(each, each, 0.5) for each in range(1, 101)]
-    kernels = [kernel(each, 0.6 + each, 0.5) for each in range(1, 98)]
-    few = linked(tmp_path, [op("aten::x", 0, 150), *calls, *kernels, kernel(98, 98.6, 0.5)])
+    kernels = [kernel(each, 0.6 + each, 0.3) for each in range(1, 98)]
+    few = linked(tmp_path, [op("aten::x", 0, 150), *calls, *kernels, kernel(98, 98.6, 0.3)])
     many = linked(tmp_path, [op("aten::x", 0, 150), *calls, *kernels])
     assert caveats(few) == []
     assert caveats(many) == ["kernels-missing"]
