@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from bottleneck.predict.gains import PredictedGain, predict_gain
-from bottleneck.predict.peak_memory import step_memory
+from bottleneck.predict.peak_memory import fits, step_memory
 from bottleneck.predict.price import PricedWork, predict_step, price_work
 from bottleneck.schema.device import Device
 from bottleneck.schema.predicted_changes import (
@@ -166,6 +166,8 @@ def _on_device(steps: ChangedSteps, device: Device, names: Sequence[str], tell: 
         order=tuple(order),
         total=_change(steps, device, whole[:-1], whole[-1], before) if len(whole) > 1 else None,
         refused=tuple(RefusedChange(name, why) for name, why in lacking.items() if name in names),
+        memory_bytes=device.memory_bytes,
+        fits=None if memory is None or device.memory_bytes is None else fits(memory.peak_bytes, device.memory_bytes),
     )
 
 

@@ -60,6 +60,9 @@ def render(answer: PredictedChanges, form: str, style: TerminalStyle = PLAIN) ->
 def _sentence(device: DeviceChanges) -> str:
     name = without_maker(device.device)
     step = f"On {_article(name)} {name} this step takes {_step_words(device)}"
+    if device.fits is False:
+        lacks = f"{_memory(device.peak_bytes)} at its peak, of {_memory(device.memory_bytes)}"
+        step += f", but its memory does not fit: {lacks}"
     if not device.order:
         return f"{step}; {_NO_GAIN}."
     first = device.order[0]

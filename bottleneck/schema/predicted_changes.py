@@ -56,6 +56,8 @@ class DeviceChanges:
     order: Annotated[tuple[PredictedChange, ...], Doc("changes made one after another")] = ()
     total: Annotated[PredictedChange | None, Doc("all changes of the order together")] = None
     refused: Annotated[tuple[RefusedChange, ...], Doc("changes that this device cannot make use of")] = ()
+    memory_bytes: Annotated[int | None, Doc("size of the device's memory; null where unknown", "B")] = None
+    fits: Annotated[bool | None, Doc("whether the step as it is fits into it; null where unknown")] = None
 
 
 @dataclass(frozen=True)

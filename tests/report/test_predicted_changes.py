@@ -44,3 +44,10 @@ def test_names_are_made_safe_for_their_medium(answer: PredictedChanges) -> None:
     assert "\x1b[31m" not in render(hostile, "terminal") and "\x1b" not in render(hostile, "markdown")
     assert "<script>x" not in render(hostile, "html")
     assert "\x1b" not in json.loads(render(hostile, "json"))["program"]
+
+
+def test_a_step_that_does_not_fit_says_so_in_its_sentence(answer: PredictedChanges) -> None:
+    device = answer.devices[0]
+    assert device.fits and "does not fit" not in build(answer).sentence
+    large = replace(device, peak_bytes=122_000_000_000, fits=False)
+    assert "but its memory does not fit: 122 GB at its peak, of" in build(replace(answer, devices=(large,))).sentence
