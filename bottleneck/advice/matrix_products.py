@@ -55,7 +55,7 @@ def misaligned_products(evidence: Evidence) -> Draft | None:
         gain_us=work.gain(less / 2, less),
         claims=work.claims(less),
         code="vocabulary = (vocabulary + 63) // 64 * 64  # 50257 -> 50304; never use the added classes",
-        tries=("pad",),
+        tries=("pad", "pad-vocabulary"),
     )
 
 

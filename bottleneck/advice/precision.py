@@ -504,7 +504,10 @@ def double_precision(evidence: Evidence) -> Draft | None:
 
 
 def _moves_doubles(work: KernelWork, signature: int) -> bool:
-    """True if the largest tensor of a call is of fp64: numbers of Python are doubles beside tensors of fp32."""
+    """True if the largest tensor of a call is of fp64.
+
+    Numbers of Python are doubles beside tensors of fp32.
+    """
     types = work.text_column("types", signature)
     sizes = {math.prod(size): str(name) for size, name in zip(work.sizes_of(signature), types, strict=False) if size}
     return bool(sizes) and SHORT_DTYPE.get(sizes[max(sizes)]) == "fp64"

@@ -37,6 +37,7 @@ RUN = (
     "fused-attention",
     "channels-last",
     "fold-batchnorm",
+    "pad-vocabulary",
     "inference-mode",
     "fused-optimizer",
     "set-to-none",

@@ -17,6 +17,7 @@ from bottleneck.experiment.interventions import (
     memory_format,
     mixed_precision,
     optimizer_step,
+    padded_layers,
     process_settings,
     recompute,
 )
@@ -38,6 +39,7 @@ _TABLES: tuple[tuple[Change, ...], ...] = (
     recompute.CHANGES,
     loaders.CHANGES,
     mixed_precision.PADDING_CHANGES,
+    padded_layers.CHANGES,
 )
 
 CHANGES: Mapping[str, Change] = {change.name: change for table in _TABLES for change in table}
