@@ -263,7 +263,8 @@ def _dominant(evidence: Evidence) -> _DominantLine | None:
         return None
     source, rows, forward = longest
     us = work.us_of(rows)
-    kind = _main_kind(evidence, work, forward if forward.any() else rows)
+    # A backward pass takes some times as long as its forward pass: a line far beyond that takes gradients itself.
+    kind = _main_kind(evidence, work, forward if work.us_of(forward) >= _LEAST_FORWARD * us else rows)
     is_bilinear = kind is not None and kind.names.search("aten::bilinear") is not None
     if not is_bilinear and work.us_of(rows & work.family(*PRODUCTS)) >= _PRODUCTS_TAKE * us:
         return None
@@ -299,6 +300,8 @@ def _words_on(evidence: Evidence, line: _DominantLine) -> Draft:
 
 
 _LONGEST_TEXT = 80
+# Of the time of a line with its backward pass: less in the forward pass does not tell what the line is for.
+_LEAST_FORWARD = 0.1
 
 
 def _longest_line(evidence: Evidence, work: KernelWork) -> tuple[str, Flags, Flags] | None:

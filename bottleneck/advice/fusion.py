@@ -406,6 +406,7 @@ def _counted(count: float, ops: Integers) -> str:
 _SOFTMAX = re.compile(r"^aten::(?:_safe_)?_?softmax$")
 _SOFTMAX_BACKWARD = re.compile(r"^aten::_softmax_backward_data$")
 _BETWEEN = 8  # scaling, masking and dropout around the softmax
+_FAST_PATH = re.compile(r"_transformer_encoder_layer_fwd|_native_multi_head_attention")
 _OWN_ATTENTION = re.compile(r"scaled_dot_product|multi_head_attention")
 # A fused kernel reaches 35-75 % of the matrix peak (FlashAttention-2, table 1), products at hand about as much.
 _FLASH_SLACK = 2.0
@@ -427,7 +428,9 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
     left = np.where(forward & work.family("matmul"), np.minimum(work.compute_us(), work.us), 0.0)
     high = np.where(rows, work.us - left, 0.0)
     low = np.where(forward, np.clip(work.us - _FLASH_SLACK * left, 0.0, None), 0.0) / 2
-    held = _inside_attention(work, forward)
+    if _inside_attention(work, forward, _FAST_PATH):
+        return None  # what torch has for inference, which makes no other choice
+    held = _inside_attention(work, forward, _OWN_ATTENTION)
     return Draft(
         slug="unfused-attention",
         title="Attention writes its scores to memory",
@@ -478,10 +481,10 @@ def attention_rows(work: KernelWork) -> Flags:
     return rows
 
 
-def _inside_attention(work: KernelWork, rows: Flags) -> bool:
-    """True if an attention op called most of these rows."""
+def _inside_attention(work: KernelWork, rows: Flags, calls: "re.Pattern[str]") -> bool:
+    """True if such an op called most of these rows."""
     parent = work.evidence.linked.ops["parent"].to_numpy(dtype=np.int64, na_value=-1)
-    is_own = np.append(text_matches(work.evidence.linked.ops["name"], _OWN_ATTENTION.search), False)
+    is_own = np.append(text_matches(work.evidence.linked.ops["name"], calls.search), False)
     above, is_inside = work.op[rows].copy(), np.zeros(int(rows.sum()), dtype=bool)
     for _ in range(4):  # attention > math > softmax > _softmax is as deep as it nests
         above = np.append(parent, -1)[above]

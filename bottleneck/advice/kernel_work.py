@@ -192,16 +192,21 @@ class KernelWork(Struct, frozen=True):
             return whole
         if spared is None and not less_us.any():
             return 0.0
-        if self.evidence.linked.kernels["launch"].isna().all():
-            # No replay tells who waits for whom: a device that is busy nearly all the time sets the pace.
-            busy = self.evidence.share_of_step(self.evidence.analysis.totals.busy_us)
-            return whole * busy if busy >= _SETS_THE_PACE else 0.0
+        # Of work without a launch no replay tells who waits for whom, nor of a host whose ops are not recorded: there a
+        # device that is busy sets the pace.
+        is_alone = self.evidence.linked.kernels["launch"].isna().to_numpy()[self.row]
+        is_alone |= self.evidence.linked.ops.empty
+        busy = self.evidence.share_of_step(self.evidence.analysis.totals.busy_us)
+        alone_us = float(less_us[is_alone].sum()) * busy if busy >= _SETS_THE_PACE else 0.0
+        less_us = np.where(is_alone, 0.0, less_us)
+        if spared is None and not less_us.any():
+            return alone_us
         less, dropped = np.zeros(len(self.evidence.linked.kernels)), None
         less[self.row] = less_us * self.evidence.steps / self.scale
         if spared is not None:
             dropped = np.zeros(less.size, dtype=bool)
             dropped[self.row[spared]] = True
-        saved_us = predict(self.evidence, ShorterKernels(less, dropped)) or 0.0
+        saved_us = (predict(self.evidence, ShorterKernels(less, dropped)) or 0.0) + alone_us
         return saved_us if spared is not None else min(saved_us, max(whole, 0.0))
 
     def critical_path_note(self, less_us: Floats) -> tuple[str, ...]:

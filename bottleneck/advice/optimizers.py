@@ -9,6 +9,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
+from bottleneck.advice.kernel_work import requires_gain, work_of
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
@@ -24,7 +25,7 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Spans
 from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP
-from bottleneck.units import counted, format_us
+from bottleneck.units import counted, format_share, format_us
 
 _MARK = re.compile(r"^Optimizer\.(step|zero_grad)#")
 _ALREADY = re.compile(
@@ -228,4 +229,43 @@ def _device_gain(evidence: Evidence, count: float) -> Interval:
     return Interval(high_us / 2, min(high_us, evidence.group_us("overhead")))
 
 
-RULES = (unfused_optimizer,)
+_FOREACH, _FUSED_STEP = re.compile(r"^aten::_foreach_"), re.compile(r"^aten::_fused_")
+_LEAST_PASSES = 0.03
+
+
+@requires_gain
+def foreach_optimizer(evidence: Evidence) -> Draft | None:
+    """Finds an optimizer on a device whose step is one pass for each op.
+
+    It takes lists of tensors, as torch does by itself. Gain: the part of these bytes that one fused pass does not move,
+    from 60 % of it.
+    """
+    names, work = optimizer_names(evidence), work_of(evidence)
+    if evidence.is_host_only or evidence.is_broken or not names or not all(name in FUSABLE for name in names):
+        return None
+    if any(_FUSED_STEP.search(name) for name in evidence.op_sums):
+        return None
+    rows = work.op_like(_FOREACH) & work.inside(OPTIMIZER_STEP)
+    if work.share(rows) < _LEAST_PASSES:
+        return None
+    less = np.where(rows, work.us * (1 - fused_bytes(names)), 0.0)
+    cls = names[0]
+    return Draft(
+        slug="foreach-optimizer",
+        title="The optimizer passes over all parameters once for each of its ops",
+        evidence=(
+            f"{format_us(work.us_of(rows))} per step ({format_share(work.share(rows))}) in "
+            f"{counted(format_count(np.count_nonzero(rows) / evidence.steps), 'kernel')} of {cls}.step; one fused pass "
+            f"moves {format_share(fused_bytes(names))} of their bytes",
+            *work.describe(rows),
+            *work.critical_path_note(less),
+        ),
+        advice=f"Let {cls} update all parameters in one fused call (fused=True; it unscales for a GradScaler too).",
+        code=f"optimizer = torch.optim.{cls}(model.parameters(), lr=lr, fused=True)",
+        gain_us=work.gain(0.6 * less, less),
+        claims=work.claims(less),
+        tries=("fused-optimizer",),
+    )
+
+
+RULES = (unfused_optimizer, foreach_optimizer)

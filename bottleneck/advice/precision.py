@@ -27,7 +27,7 @@ _LEAST_SHARE = 0.05
 _FASTER = 1.5
 # Kernels of the narrower dtype are taken to reach as much of their peak as the present ones do of their own. What
 # holds those far below it (launch, tails, latency) stays, about half of their time.
-_FAR_BELOW, _STAYS = 0.5, 0.5
+_FAR_BELOW, _STAYS, _STAYS_UNKNOWN = 0.5, 0.5, 1 / 3
 # Each operand of a product is read wide and written narrow, and the weights' gradients the other way round.
 _CAST_TRAFFIC = 1.5
 
@@ -112,13 +112,20 @@ def _narrower(evidence: Evidence) -> _Narrower | None:
         & work.bound("memory")
         & work.family("pointwise", "pooling", "normalization", "copy")
     )
+    # Without recorded sizes by the names of their kernels: such work is bound by its bytes.
+    others |= (
+        work.bound("unknown")
+        & work.is_text(evidence.roofline, "family", "pointwise", "pooling", "normalization")
+        & work.is_text(evidence.linked.kernels, "math_dtype", "fp32")
+        & work.in_model
+    )
     if work.share(products) < _LEAST_SHARE:
         return None  # autocast starts from products: without them nothing changes
     faster = np.where(products, work.us * (1 - _left(work, ratios)), 0.0)
     # The matrix of a product with a vector is read once: its bytes are all that gets less.
     of_vectors = products & work.op_like(_TIMES_VECTOR)
     faster = np.where(of_vectors, np.minimum(faster, work.memory_us() / 2), faster)
-    halved = np.where(others, np.minimum(work.memory_us(), work.us) / 2, 0.0)
+    halved = np.where(others, np.where(work.bound("unknown"), work.us, np.minimum(work.memory_us(), work.us)) / 2, 0.0)
     return _Narrower(dtype, narrow, narrow / full, ratios, products, others, faster, halved)
 
 
@@ -327,12 +334,12 @@ def _left(work: KernelWork, ratio: Floats | float) -> Floats:
     """Returns the part of each product's time that is left.
 
     Its arithmetic then runs so many times as fast and its bytes halve. A kernel far below its peak is held back by
-    something that narrower numbers do not change: it then gains less. So does one whose sizes are not recorded, because
-    that is not known.
+    something that narrower numbers do not change: it then gains less. Of one whose sizes are not recorded that is not
+    known: it is taken to be held back by a third.
     """
-    explained = np.nan_to_num(work.roof("compute_us") / np.maximum(_run_us(work), 1e-9))
+    explained = work.roof("compute_us") / np.maximum(_run_us(work), 1e-9)
     bytes_part = np.nan_to_num(work.roof("memory_us") / np.maximum(_run_us(work), 1e-9)) / 2
-    held_back = np.where(explained < _FAR_BELOW, _STAYS, 0.0)
+    held_back = np.where(np.isnan(explained), _STAYS_UNKNOWN, np.where(explained < _FAR_BELOW, _STAYS, 0.0))
     return np.clip(np.maximum(np.maximum(1 / ratio, bytes_part), held_back), 0.0, 1.0)
 
 

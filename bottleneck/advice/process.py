@@ -4,13 +4,21 @@ import re
 
 import numpy as np
 
-from bottleneck.advice.quantities import claims_of, format_count, format_per_step, has_backward_marks, outermost_us
+from bottleneck.advice.quantities import (
+    claims_of,
+    format_count,
+    format_per_step,
+    has_backward_marks,
+    ops_in_window,
+    outermost_us,
+)
 from bottleneck.advice.ranking import Draft, SourcedLine, up_to
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import grouped, union
 from bottleneck.schema.op_names import TRAINING, at_source
-from bottleneck.units import counted, format_us
+from bottleneck.units import counted, format_share, format_us
 
 _REPLICATES = re.compile(r"^(Broadcast|Scatter|Gather|ReduceAddCoalesced)(Backward)?$|^DataParallel\.forward$")
 # What autograd's record of one op costs, in times of the smallest op of the machine (0.54 us): 1.8 us (linear layers of
@@ -157,4 +165,40 @@ def _recorded_nodes(evidence: Evidence) -> float:
     return float(np.unique(sequence.to_numpy(dtype=np.int64)).size) / evidence.steps - 1
 
 
-RULES = (unused_gradients, too_many_threads, threads_for_small_work, data_parallel)
+# Threads of a program that run ops side by side, and the part of the window in which each does.
+_SEVERAL, _BUSY_THREAD = 3, 0.5
+
+
+def threads_side_by_side(evidence: Evidence) -> Draft | None:
+    """Finds several threads that run ops at once on a CPU.
+
+    As those of a server's pool do. No gain is predicted: a trace does not tell how many processors they share.
+    """
+    if not evidence.is_host_only:
+        return None
+    ops, window = evidence.linked.ops, evidence.linked.window
+    outer = (ops["depth"] == 0).to_numpy() & ops_in_window(evidence)
+    start, thread = ops["ts_us"].to_numpy()[outer], ops["thread"].cat.codes.to_numpy()[outer].astype(np.int64)
+    end = start + ops["dur_us"].to_numpy()[outer]
+    busy_us = [union(start[rows], end[rows]).total() for _, rows in grouped(thread)]
+    busy = [us for us in busy_us if us >= _BUSY_THREAD * window.wall_us > 0]
+    if len(busy) < _SEVERAL or has_backward_marks(evidence):
+        return None
+    return Draft(
+        slug="threads-side-by-side",
+        title=f"Ops of {len(busy)} threads run side by side",
+        evidence=(
+            f"{counted(len(busy), 'thread')} run ops for {format_share(min(busy) / window.wall_us)} of the window and "
+            "more, each of them",
+            "each op may take several processors itself (intra-op threads), which then wait for one another",
+        ),
+        advice="Collect the requests of these threads into one batch for a single call of the model; else give each "
+        "thread one processor: torch.set_num_threads(1), and as many threads as there are processors.",
+        code="torch.set_num_threads(1)  # at the start; then compare requests per second",
+        gain_reason="a trace does not tell how many processors there are, nor how many threads an op takes",
+        tries=("threads-1",),
+        comes_first=True,
+    )
+
+
+RULES = (unused_gradients, too_many_threads, threads_side_by_side, threads_for_small_work, data_parallel)

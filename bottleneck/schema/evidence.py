@@ -178,14 +178,19 @@ class Evidence:
     def kernels_in_window(self) -> "npt.NDArray[np.bool_]":
         """Mask of the KERNELS rows issued in steps of the window.
 
-        If the window has no steps, or the trace no launches, the rows that ran in it.
+        If the window has no steps, the rows that ran in it; without steps of the program also those whose launch the
+        trace lacks.
         """
         kernels, window = self.linked.kernels, self.linked.window
         start = kernels["ts_us"].to_numpy()
         ran = np.asarray((start >= window.start_us) & (start < window.end_us))
-        if not window.steps or (not self.is_host_only and kernels["launch"].isna().all()):
-            return np.asarray(ran | (kernels["step"].notna().to_numpy() & bool(window.steps)))
-        return kernels["step"].notna().to_numpy()
+        if not window.steps:
+            return ran
+        issued = kernels["step"].notna().to_numpy()
+        lacks_launch = kernels["launch"].isna().to_numpy()
+        if self.is_host_only or not (window.source == "whole" or lacks_launch.all()):
+            return issued
+        return np.asarray(issued | (ran & lacks_launch))
 
     def share_of_step(self, us: float) -> float:
         """Share of the step (0-1) of so much time per step."""

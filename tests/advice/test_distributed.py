@@ -9,6 +9,7 @@ from bottleneck.advice.distributed import (
     every_rank_reads_all,
     exposed_communication,
     late_rank,
+    pipeline_bubble,
     small_all_reduces,
     transfers_steadily,
 )
@@ -277,3 +278,13 @@ def test_sums_beside_updates_are_of_gradients_whatever_else_the_trace_holds(tmp_
 def test_sums_of_gradients_are_told_of_the_backward_pass(tmp_path: Path) -> None:
     draft = exposed_communication(case_with(tmp_path, collective(), ranks=BOTH))
     assert draft is not None and "backward pass" in draft.advice and "split over ranks" not in draft.advice
+
+
+def test_a_stage_that_waits_for_its_neighbours_is_told_of_more_micro_batches(tmp_path: Path) -> None:
+    case = with_ledger(case_of(tmp_path, gpu_events(10, 50, 60)), LEDGER)
+    waits = collective("send_recv", wait_us=390.0, transfer_us=10.0)
+    draft = pipeline_bubble(with_analysis(case, collectives=(waits,)))
+    assert draft is not None and draft.gain_us is not None and "micro-batches" in draft.advice
+    assert draft.gain_us.low == pytest.approx(90) and draft.gain_us.high == pytest.approx(225)
+    for other in (replace(waits, wait_us=100.0), replace(waits, exposed_us=20.0), replace(waits, name="all_reduce")):
+        assert pipeline_bubble(with_analysis(case, collectives=(other,))) is None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice.optimizers import optimizer_share, unfused_optimizer
+from bottleneck.advice.optimizers import foreach_optimizer, optimizer_share, unfused_optimizer
 from bottleneck.advice.ranking import rank
 from bottleneck.schema.analysis import Caveat, Interval
 from bottleneck.schema.records import replace
@@ -145,3 +145,22 @@ def test_less_of_the_optimizer_is_gained_where_fewer_calls_disappear(tmp_path: P
         parts.append(draft.gain_us.high / phase.us)
     # 8, 24 and 120 ops, of which one call stays, beside what a step takes without them.
     assert parts[0] < 0.6 < parts[1] < 0.8 < parts[2]
+
+
+def test_passes_of_a_foreach_update_on_a_device_are_worth_one_fused_pass(tmp_path: Path) -> None:
+    size = [[4096, 4096]] * 2
+    update = complete("Optimizer.step#AdamW.step", "user_annotation", 20, 60)
+    events = [step(0, 0, 90), frame("train.py(9): train", 0, 90), update]
+    for number in range(9):
+        key, at = number + 1, 21 + 6.0 * number
+        events += [
+            op("aten::_foreach_mul_", at, 5, dims=size, external_id=key),
+            launch(key, at + 1, 2),
+            kernel(key, 100 + 300.0 * number, 299, "multi_tensor_apply_kernel"),
+        ]
+    draft = foreach_optimizer(case_of(tmp_path, events))
+    assert draft is not None and draft.gain_us is not None and "fused=True" in (draft.code or "")
+    assert draft.gain_us.high == pytest.approx(9 * 299 * 12 / 19, rel=0.05)
+    assert 0.55 * draft.gain_us.high < draft.gain_us.low < 0.65 * draft.gain_us.high
+    fused = [event | {"name": event["name"].replace("_foreach_mul_", "_fused_adamw_")} for event in events]
+    assert foreach_optimizer(case_of(tmp_path / "fused", fused)) is None

@@ -104,7 +104,7 @@ def test_products_without_shapes_are_known_by_the_names_of_their_kernels(
     assert (draft is not None) == has_gain
     if draft is not None:
         assert draft.confidence == "low" and draft.gain_us is not None
-        assert (draft.gain_us.low, draft.gain_us.high) == (pytest.approx(7_500), pytest.approx(15_000))
+        assert (draft.gain_us.low, draft.gain_us.high) == (pytest.approx(10_000), pytest.approx(20_000))
 
 
 @pytest.mark.parametrize(

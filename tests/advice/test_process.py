@@ -8,6 +8,7 @@ import pytest
 from bottleneck.advice.process import (
     data_parallel,
     threads_for_small_work,
+    threads_side_by_side,
     too_many_threads,
     unused_gradients,
 )
@@ -88,3 +89,20 @@ def test_replicas_on_one_device_are_only_noted(tmp_path: Path) -> None:
     draft = data_parallel(case_of(tmp_path / "one", replicas(device=0)))
     assert draft is not None and draft.gain_us is None and draft.gain_reason
     assert data_parallel(case_of(tmp_path / "none", gpu_events(12, 3, 20))) is None
+
+
+def side_by_side(count: int, dur: float = 180.0) -> list[Event]:
+    """So many threads that run an op each, over and over."""
+    return [
+        op("aten::addmm", 200.0 * number + 10, dur, dims=[[8, 8], [8, 8], []], tid=100 + thread)
+        for thread in range(count)
+        for number in range(5)
+    ]
+
+
+def test_threads_of_a_server_are_told_to_share_a_batch(tmp_path: Path) -> None:
+    draft = threads_side_by_side(case_of(tmp_path, side_by_side(4)))
+    assert draft is not None and draft.gain_us is None and draft.comes_first
+    assert draft.title == "Ops of 4 threads run side by side" and "set_num_threads(1)" in draft.advice
+    assert threads_side_by_side(case_of(tmp_path / "two", side_by_side(2))) is None
+    assert threads_side_by_side(case_of(tmp_path / "idle", side_by_side(4, 40.0))) is None
