@@ -106,6 +106,14 @@ def _is_one_norm(name: str, concrete: Sequence[object]) -> bool:
     return name.endswith("norm") and len(concrete) > 1 and str(concrete[1]).rstrip("0").rstrip(".") == "1"
 
 
+def _is_of_parameters(group: Sequence[_Penalty], steps: int) -> bool:
+    """True for many terms of several sizes, as weights and biases have.
+
+    Pairs of rows of one size are a loss.
+    """
+    return len(group) >= _LEAST_TENSORS * steps and len({penalty.size for penalty in group}) > 1
+
+
 def parameter_penalty(evidence: Evidence) -> Draft | None:
     """Finds a penalty on the parameters that is added up inside autograd.
 
@@ -119,7 +127,7 @@ def parameter_penalty(evidence: Evidence) -> Draft | None:
     mine = [
         penalty
         for source, group in by_line.items()
-        if len(group) >= _LEAST_TENSORS * evidence.steps or _NAMES_PARAMETERS.search(texts.get(source, ""))
+        if _is_of_parameters(group, evidence.steps) or _NAMES_PARAMETERS.search(texts.get(source, ""))
         for penalty in group
     ]
     if not mine:

@@ -57,6 +57,8 @@ def test_data_sums_along_a_dimension_and_what_is_only_logged_are_no_penalty(tmp_
     # A single tensor of a parameter's size, which may be data, unless the line says otherwise.
     assert parameter_penalty(case(tmp_path / "one", penalty(sizes=WEIGHTS[:1]))) is None
     assert parameter_penalty(case(tmp_path / "named", penalty(sizes=WEIGHTS[:1]), "r = net.weight.pow(2).sum()"))
+    # Pairs of rows of one size, as a loss in a loop takes them.
+    assert parameter_penalty(case(tmp_path / "pairs", penalty(sizes=(WEIGHTS[1],) * 4))) is None
     # Ops that autograd does not record.
     logged = [event | {"args": event["args"] | {"Sequence number": 10}} for event in penalty()]
     assert parameter_penalty(case(tmp_path / "logged", logged)) is None
