@@ -35,8 +35,10 @@ _ENTRY = "bottleneck.harness.fake_step:run_fake_step"
 _OURS = str(Path(__file__).parents[1])
 _RESULT, _LOG = "calls.json", "stderr.txt"
 
-# The first steps make the state of optimizers and the gradients; a step like all others follows.
+# The first step makes the state of optimizers and the gradients; one like all others follows. Of a script the first two
+# are left out: the first boundary may come amid a step.
 _STEPS_BEFORE = 2
+_CALLS_BEFORE = 1
 
 _NO_MORE = object()
 
@@ -203,7 +205,7 @@ class FakeSession:
         return self._steps.result(asked)
 
     def repeat(self, asked: Program, make: Callable[[], tuple[Step, int | None]]) -> StepCalls:
-        """Records the third call of the step that ``make`` makes.
+        """Records the second call of the step that ``make`` makes.
 
         With its batch size where the program tells it.
         """
@@ -412,7 +414,7 @@ class _StepRecorder:
         with self._recorder:
             step, self._batch = make()
             self._kept.append(step)
-            for _ in range(_STEPS_BEFORE):
+            for _ in range(_CALLS_BEFORE):
                 step()
             self._start()
             result = step()
