@@ -186,7 +186,7 @@ def threads_side_by_side(evidence: Evidence) -> Draft | None:
         return None
     return Draft(
         slug="threads-side-by-side",
-        title=f"Ops of {len(busy)} threads run side by side",
+        title=f"Ops of {counted(len(busy), 'thread')} run side by side",
         evidence=(
             f"{counted(len(busy), 'thread')} run ops for {format_share(min(busy) / window.wall_us)} of the window and "
             "more, each of them",
