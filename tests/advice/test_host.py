@@ -382,3 +382,15 @@ def test_waits_that_the_trace_explains_are_not_those_for_the_interpreter(tmp_pat
     case = with_threads(tmp_path, SPINS)
     loads = with_ledger(case, {"overhead.input": 600.0, "overhead.python": 200.0, "compute": 10.0})
     assert host.other_threads(loads) is None
+
+
+def test_an_op_that_computes_on_the_cpu_while_the_device_waits_is_named(tmp_path: Path) -> None:
+    row = idle_row("host_compute", 600.0, detail="aten::argmax")
+    case = gpu(tmp_path, {"compute": 300.0, "overhead.host_compute": 600.0}, row)
+    draft = host.computed_on_host(case)
+    assert draft is not None and draft.gain_us is not None
+    assert draft.title.startswith("aten::argmax computes on the CPU") and draft.gain_us.high == 600
+    assert draft.gain_us.low == pytest.approx(480)
+    copied = idle_row("host_compute", 600.0, detail="aten::copy_")
+    assert host.computed_on_host(gpu(tmp_path / "copies", {"overhead.host_compute": 600.0}, copied)) is None
+    assert host.computed_on_host(cpu(tmp_path / "cpu", {"overhead.host_compute": 600.0}, row)) is None
