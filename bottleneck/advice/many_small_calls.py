@@ -1,17 +1,22 @@
 """Finds small models that are called for few rows at a time."""
 
-import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.looped_cells import looped_cell
 from bottleneck.advice.python_loops import looped_op
-from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, format_per_step, is_compiled
+from bottleneck.advice.quantities import (
+    ISSUE_ACCOUNTS,
+    claims_of,
+    format_count,
+    format_per_step,
+    is_compiled,
+    model_runs,
+)
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.servers import find_server
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import numbered
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.op_names import at_source
 from bottleneck.units import counted, format_share, format_us
 
@@ -37,39 +42,23 @@ class _ModelCalls(Struct, frozen=True):
     us: float
 
 
-@remembered
 def _most_calls(evidence: Evidence) -> _ModelCalls | None:
     """Returns the model that one place calls most often.
 
     Null without Python calls in the trace.
     """
-    places = evidence.linked.places
-    if places is None or places.empty:
+    runs = model_runs(evidence)
+    groups = runs.groupby(["source", "module"], observed=True)["us"]
+    largest = max(groups, key=lambda group: group[1].size, default=None)
+    if largest is None:
         return None
-    module, thread, source = (places[name].cat.codes.to_numpy() for name in ("module", "thread", "source"))
-    low, high = evidence.linked.window.host_us
-    start_us = places["ts_us"].to_numpy()
-    roots = [str(name).partition(".")[0] for name in places["module"].cat.categories]
-    root_of = np.append(np.unique(roots, return_inverse=True)[1], -1) if roots else np.array([-1])
-    root = root_of[module]
-    first = np.concatenate(([True], (root[1:] != root[:-1]) | np.diff(thread).astype(bool)))
-    begins = np.flatnonzero(first & (root >= 0) & (source >= 0) & (start_us >= low) & (start_us < high))
-    if not begins.size:
-        return None
-    ends = np.append(np.flatnonzero(first), root.size)
-    until = ends[np.searchsorted(ends, begins, side="right")] - 1
-    call_us = places["end_us"].to_numpy()[until] - start_us[begins]
-    group, member = numbered(source[begins], root[begins])
-    counts = np.bincount(group)
-    most = int(np.argmax(counts))
-    row = begins[member[most]]
-    name = str(places["source"].cat.categories[source[row]])
-    folds = [fold for fold in evidence.analysis.lines if fold.name == name]
+    (source, model), us = largest
+    folds = [fold for fold in evidence.analysis.lines if fold.name == source]
     return _ModelCalls(
-        source=name,
-        model=str(places["module"].cat.categories[module[row]]).partition(".")[0],
-        calls=float(counts[most]) / evidence.steps,
-        call_us=float(np.median(call_us[group == most])),
+        source=str(source),
+        model=str(model),
+        calls=us.size / evidence.steps,
+        call_us=float(us.median()),
         us=sum(fold.us + fold.idle_us for fold in folds),
     )
 

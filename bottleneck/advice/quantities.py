@@ -313,9 +313,26 @@ def model_calls(evidence: Evidence) -> dict[str, tuple[float, float]]:
 
     Lines of the program, 'generate.py:45', call them outside of any.
     """
+    calls: dict[str, tuple[float, float]] = {}
+    runs = model_runs(evidence)
+    for source, us in zip(runs["source"].astype(object), (runs["us"] / evidence.steps).tolist(), strict=True):
+        place = place_of(source) if isinstance(source, str) else None
+        if place is not None and not place.is_function:
+            before = calls.get(source, (0.0, 0.0))
+            calls[source] = (before[0] + us, before[1] + 1 / evidence.steps)
+    return calls
+
+
+@remembered
+def model_runs(evidence: Evidence) -> pd.DataFrame:
+    """Returns the stretches in which modules run that are called from outside of any.
+
+    Columns are the source of the call (a line, or a function where lines are not known), the outermost module, and
+    the time in microseconds.
+    """
     places = evidence.linked.places
     if places is None or places.empty:
-        return {}
+        return pd.DataFrame({"source": [], "module": [], "us": []})
     module, thread = (places[name].cat.codes.to_numpy() for name in ("module", "thread"))
     outside = np.concatenate(([True], (module[:-1] < 0) | np.diff(thread).astype(bool)))
     begins = np.flatnonzero((module >= 0) & outside)
@@ -323,14 +340,9 @@ def model_calls(evidence: Evidence) -> dict[str, tuple[float, float]]:
     # Until the next stretch outside of modules.
     ends = np.append(np.flatnonzero(module < 0), module.size)
     until = ends[np.searchsorted(ends, begins)] - 1
-    us = (places["end_us"].to_numpy()[until] - places["ts_us"].to_numpy()[begins]) / evidence.steps
-    calls: dict[str, tuple[float, float]] = {}
-    for source, spent_us in zip(places["source"].iloc[begins].astype(object), us.tolist(), strict=True):
-        place = place_of(source) if isinstance(source, str) else None
-        if place is not None and not place.is_function:
-            before = calls.get(source, (0.0, 0.0))
-            calls[source] = (before[0] + spent_us, before[1] + 1 / evidence.steps)
-    return calls
+    outermost_module = [str(name).partition(".")[0] for name in places["module"].iloc[begins]]
+    us = places["end_us"].to_numpy()[until] - places["ts_us"].to_numpy()[begins]
+    return pd.DataFrame({"source": places["source"].iloc[begins].to_numpy(), "module": outermost_module, "us": us})
 
 
 def model_call(evidence: Evidence) -> str | None:

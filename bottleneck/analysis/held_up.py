@@ -38,13 +38,13 @@ def held_up_calls(linked: Linked) -> pd.DataFrame:
     candidates = np.isin(call, np.unique(call[own_us >= min(us for _, us in _STALLS)]))
     usual = np.full(len(ops), np.inf)
     usual[candidates] = ops["self_us"][candidates].groupby(call[candidates]).transform("median").to_numpy()
-    runs = np.bincount(call)[call] if len(ops) else call
+    runs = np.bincount(call)[call]
     # A library plans products and the like anew for each size.
     is_planned = text_matches(ops["name"], _PLANNED.search)
     is_first = ~pd.Series(np.where(is_planned, call, -1 - names)).duplicated().to_numpy()
     is_long = np.any([(own_us >= times * usual) & (own_us - usual >= us) for times, us in _STALLS], axis=0)
     is_long &= ~is_first & (sizes >= 0)
-    is_rare = (np.bincount(call, weights=is_long) if len(ops) else call)[call] <= np.maximum(1, _MOST_STALLED * runs)
+    is_rare = np.bincount(call, weights=is_long)[call] <= np.maximum(1, _MOST_STALLED * runs)
     least_runs = _STALLED_RUNS_ALIKE if linked.is_host_only else _STALLED_RUNS
     chosen = np.flatnonzero(is_long & is_rare & (runs >= least_runs) & ops["step"].notna().to_numpy())
     runtime = np.flatnonzero((events["category"] == "runtime").to_numpy()) if chosen.size else chosen
