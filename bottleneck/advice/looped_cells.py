@@ -14,9 +14,9 @@ from bottleneck.units import counted
 # Of the step: calls that take less make no finding.
 _LEAST_SHARE = 0.05
 # Of a step's calls of a cell the module of the whole sequence saves this part of their time, and so many us per call,
-# at least and at most, and no more than the last part: over hidden sizes of 32 to 1024, in inference and in training, by
-# `python -m benchmarks.calls_for_few_rows` (torch 2.13, one thread of an EPYC). LSTM cells of 32 to 128 numbers lose 66
-# to 91 % of their time, of 1024 numbers 19 to 33 %; GRU cells lose 2 to 43 %, others 1 to 61 %.
+# at least and at most, and no more than the last part: over hidden sizes of 32 to 1024, in inference and in training,
+# by `python -m benchmarks.calls_for_few_rows` (torch 2.13, one thread of an EPYC). LSTM cells of 32 to 128 numbers lose
+# 66 to 91 % of their time, of 1024 numbers 19 to 33 %; GRU cells lose 2 to 43 %, others 1 to 61 %.
 _CELLS = {
     "lstm_cell": ("LSTM", (0.12, 15.0), (0.3, 60.0), 0.9),
     "gru_cell": ("GRU", (0.02, 0.0), (0.2, 20.0), 0.45),
