@@ -91,6 +91,12 @@ def format_us_range(low: float, high: float, to: str = " to ") -> str:
     return f"{amount} {unit}" if first == amount else f"{first}{to}{amount} {unit}"
 
 
+def format_part(us: float, whole_us: float) -> str:
+    """Formats a part of a duration: '217 of 383 ms', '845 us of 1.20 s'."""
+    (amount, unit), whole = format_us(us).split(), format_us(whole_us)
+    return f"{amount} of {whole}" if whole.endswith(f" {unit}") else f"{amount} {unit} of {whole}"
+
+
 def format_si(value: float, unit: str) -> str:
     """A quantity with a decimal prefix: '1.20 GB', '312 TFLOP/s'."""
     for scale, prefix in _SI:

@@ -15,8 +15,9 @@ from bottleneck import __version__
 from bottleneck.devices.match import device_by_name
 from bottleneck.errors import TraceError, UsageError
 from bottleneck.pipeline import Options, analyse
-from bottleneck.report.analysis_document import to_screen, to_terminal
+from bottleneck.report.analysis_document import to_terminal
 from bottleneck.report.json_text import from_json, to_json
+from bottleneck.report.screen import to_screen
 from bottleneck.schema.analysis import Analysis
 from bottleneck.schema.device import Device
 from bottleneck.schema.measurements import Timing

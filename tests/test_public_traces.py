@@ -16,8 +16,9 @@ from bottleneck.advice.ranking import rank
 from bottleneck.errors import TraceError
 from bottleneck.gate.count import count
 from bottleneck.pipeline import Options, analyse, explain
-from bottleneck.report.analysis_document import SCREEN_LINES, to_screen, to_terminal
+from bottleneck.report.analysis_document import to_terminal
 from bottleneck.report.json_text import to_json
+from bottleneck.report.screen import SCREEN_LINES, to_screen
 from bottleneck.schema.analysis import Analysis, KernelSummary
 from scripts.write_schema import ANALYSIS
 from tests.trace_cache import analysed, evidence

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.pipeline import analyse
-from bottleneck.report.analysis_document import SCREEN_LINES, to_screen
+from bottleneck.report.screen import SCREEN_LINES, to_screen
 from tests import samples
 from tests.trace_cache import analysed
 

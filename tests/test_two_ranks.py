@@ -39,8 +39,8 @@ def test_the_report_of_two_ranks_names_the_slow_one_and_what_the_other_waits(tmp
     assert waited_us > 0.5e3 * SLOW_MS
     for rank in analysis.ranks:
         assert math.fsum(entry.us for entry in rank.ledger) == pytest.approx(rank.wall_us)
-    assert analysis.verdict.sentence.startswith("Rank 0 waits in collectives ")
-    assert " per step for rank 1, which spends " in analysis.verdict.sentence
+    assert analysis.verdict.sentence.startswith("Rank 1 is late: rank 0 waits ")
+    assert " per step in collectives for it. Why: it spends " in analysis.verdict.sentence
     assert analysis.job is not None
     line = (analysis.job.slow[0].line or "").rpartition(":")[2]
     assert "time.sleep(" in EXAMPLE.read_text().splitlines()[int(line) - 1]
@@ -49,5 +49,5 @@ def test_the_report_of_two_ranks_names_the_slow_one_and_what_the_other_waits(tmp
     assert collective.bytes is not None and collective.bytes / collective.calls == pytest.approx(GRADIENT_BYTES)
     assert 0 < collective.exposed_us <= collective.us
     report = render_report(analysis, "markdown")
-    assert "Rank 0 waits in collectives" in report and "all_reduce" in report
+    assert "Rank 1 is late: rank 0 waits" in report and "all_reduce" in report
     assert analysis.recording.world_size == 2

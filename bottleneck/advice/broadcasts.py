@@ -175,6 +175,7 @@ def repeated_tensor(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Broadcast in place of repeating {at_source(line)}: expand() or a dimension of length 1 (x[:, None]) "
         "reads the same memory. Heads that share keys: scaled_dot_product_attention(..., enable_gqa=True).",
+        brief=f"Broadcast in place of repeating {at_source(line)} (expand, or a dimension of length 1)",
         places=(line,),
         code="y = a[:, None] + b[None]  # in place of a.repeat(...) + b",
         gain_us=Interval(_LOW_OF_REPEATS * removal.gain.low, removal.gain.high),
@@ -277,6 +278,7 @@ def expanded_product(evidence: Evidence) -> Draft | None:
         advice=f"Multiply all rows of the batch with the one matrix of {size} {at_source(line)}, as one product of two "
         "matrices (x @ w), without expand, unsqueeze and bmm: each number of the matrix is then read once for many "
         "rows, and it has one gradient.",
+        brief=f"Multiply all rows with the one matrix {at_source(line)} as one product, without expand and bmm",
         places=(line,),
         code="y = x @ w  # x: batch x k, w: k x n; in place of torch.bmm(x.unsqueeze(1), w.expand(batch, -1, -1))",
         gain_us=gain,

@@ -50,6 +50,7 @@ def moved_buffer(evidence: Evidence) -> Draft | None:
         advice=f"Make the tensor once, at its full size, and write what is new in place (a ring buffer, at position % "
         f"size, where old rows go; a preallocated cache where it grows): all of it is copied {line.where()} for each "
         "addition.",
+        brief="Make the tensor once, at its full size, and write what is new in place",
         places=(line.source,),
         code="buffer[position % size] = row  # in place; position += 1; or parts in a list, and one torch.cat",
         gain_us=removal.gain,

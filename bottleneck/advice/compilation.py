@@ -420,6 +420,7 @@ def recomputation(evidence: Evidence) -> Draft | None:
         if has_room
         else f"Leave torch.utils.checkpoint out{_at(line)}, or checkpoint fewer layers, where memory holds "
         "the activations: with it the backward pass runs the forward pass of these layers again.",
+        brief=f"Leave torch.utils.checkpoint out{_at(line)}, or checkpoint fewer layers",
         gain_us=work.gain(less / 2, less),
         claims=work.claims(less),
         removes=True,

@@ -493,6 +493,7 @@ def long_convolution(evidence: Evidence) -> Draft | None:
             if len(longest) > 3
             else ""
         ),
+        brief=f"Convolve by FFT {at_source(line)}",
         places=(line,),
         code="size = x.shape[-1] + kernel.shape[-1] - 1\n"
         "spectrum = torch.fft.rfft(x, size) * torch.fft.rfft(kernel.flip(-1), size)  # conv1d does not flip\n"
@@ -576,6 +577,7 @@ def late_upsampling(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Apply the 1x1 convolution before the upsampling {at_source(line)}, and upsample its few results: both "
         "are linear, so that their order changes nothing but rounding.",
+        brief=f"Apply the 1x1 convolution before the upsampling {at_source(line)}",
         places=(line,),
         code="logits = F.interpolate(classifier(features), size=size, mode=mode, align_corners=False)",
         gain_us=gain,

@@ -69,6 +69,7 @@ def derivative_by_component(evidence: Evidence) -> Draft | None:
         f"{whole} Where only a product or a trace is used, less is needed: one jvp or hvp in place of the matrix, "
         "torch.func.jacfwd or jvp (forward mode) for few inputs, and random vectors (Hutchinson) for a trace or a "
         "Laplacian. Gradients of several losses: add the losses, where their sum is used.",
+        brief=f"Take all components at once {at_source(passes.line)}, with torch.func or is_grads_batched=True",
         places=(passes.line,),
         code="rows = torch.autograd.grad(y, x, torch.eye(n)[:, None].expand(n, *y.shape), is_grads_batched=True, "
         "create_graph=True)[0]\nlaplacian = torch.func.vmap(lambda x: torch.func.hessian(f)(x).trace())(x)",

@@ -269,6 +269,7 @@ def discarded_branches(evidence: Evidence) -> Draft | None:
         "the rows that are routed to it: find them (nonzero), gather them (index_select), and write the results back "
         "(index_add or index_copy). Where the branches' weights alone differ, rows sorted by branch can share one "
         "grouped product.",
+        brief=f"Run each module selected {at_source(line)} only on the rows that are routed to it",
         places=(line,),
         code="rows = (choice == e).nonzero().squeeze(1)\n"
         "out = out.index_add(0, rows, expert(h.index_select(0, rows)))  # in place of torch.where(mask, expert(h), 0)",

@@ -288,6 +288,7 @@ def pipeline_bubble(evidence: Evidence) -> Draft | None:
         ),
         advice="Cut the batch into more micro-batches, or interleave the stages (virtual stages, zero bubble): while "
         "the first and the last micro-batch pass, stages wait. If one stage takes longer than the others, move layers.",
+        brief="Cut the batch into more micro-batches, or interleave the stages",
         code="schedule = ScheduleInterleaved1F1B(stages, n_microbatches=4 * world_size)  # in torch.distributed",
         gain_us=Interval(_LESS_BUBBLE[0] * exposed_us, _LESS_BUBBLE[1] * exposed_us),
         claims=claims_of(evidence, COMMUNICATION, most_us=_LESS_BUBBLE[1] * exposed_us),

@@ -422,6 +422,7 @@ def computed_on_host(evidence: Evidence) -> Draft | None:
         evidence=(format_per_step(evidence, spent_us), *_places(rows)),
         advice=f"Run {name}{place} on the device, before its input is copied to the host, and copy the result alone, "
         "which is smaller as a rule.",
+        brief=f"Run {name}{place} on the device, and copy its result alone to the host",
         places=(rows[0].source,),
         code="result = logits.argmax(1).to(torch.uint8).cpu()  # in place of logits.cpu().argmax(1)",
         gain_us=Interval((1 - _LEFT_ON_DEVICE) * spent_us, spent_us),
@@ -509,6 +510,9 @@ def python_call(evidence: Evidence) -> Draft | None:
             "(ahead of training, or by functools.cache, where the same inputs come again), or do it for the whole "
             "batch at once with NumPy or torch, in place of Python for each item."
         ),
+        brief=None
+        if rows[0].source is None or is_framework
+        else f"Take what runs {_hottest(evidence, rows[0].source)} out of the step, or do it for the whole batch",
         places=(_hottest_source(evidence, rows[0].source),),
         code="trainer = Trainer(enable_progress_bar=False, log_every_n_steps=100)  # Lightning; others: logging_steps"
         if is_framework

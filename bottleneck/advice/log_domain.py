@@ -80,6 +80,7 @@ def log_domain_rounds(evidence: Evidence) -> Draft | None:
         "logsumexp(g - cost) is log(exp(-cost) @ exp(g)): Sinkhorn's rounds become u = a / (K @ v), v = b / (K.T @ u) "
         "with K = exp(-cost / eps), and those of a chain (CRF, HMM) products with exp(transitions), scaled by the "
         "largest value. Or take fewer rounds: stop when nothing changes any more, or start from the last result.",
+        brief=f"Exponentiate once, and iterate with products of a matrix and a vector {at_source(line)}",
         places=(line,),
         code="K = torch.exp(-cost / eps)  # once, before the rounds\n"
         "u = a / (K @ v); v = b / (u @ K)  # in each round\n"

@@ -55,6 +55,7 @@ def looped_cell(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Where no input depends on an earlier output, give torch.nn.{module} the whole sequence: it multiplies "
         "all inputs at once, and runs the steps without Python.",
+        brief=f"Give torch.nn.{module} the whole sequence in one call",
         places=(line,),
         code=f"outputs, state = torch.nn.{module}(size, hidden)(sequence)  # steps first; in place of the loop",
         gain_us=Interval(low_us, high_us) if evidence.is_host_only else None,

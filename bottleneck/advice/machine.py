@@ -154,6 +154,7 @@ def device_held_back(evidence: Evidence) -> Draft | None:
         ),
         advice="Look at the device before the program: its clocks and power state, memory that was moved out to the "
         "host, another process on it.",
+        brief="Look at the device first: clocks, power state, memory moved out to the host, other processes",
         code=_DEVICE_STATE.get(evidence.linked.trace.flavour),
         gain_reason="what the device would do at its usual pace is not in the trace",
         comes_first=True,
@@ -292,6 +293,7 @@ def host_stalls(evidence: Evidence) -> Draft | None:
         ),
         advice="Find what keeps the process from running: other busy processes, a limit of its container on "
         "processors, memory that is swapped out.",
+        brief="Find what keeps the process from running: other processes, a limit on processors, swapping",
         code="# diagnosis: cat /sys/fs/cgroup/cpu.stat; throttled_usec grows where the limit is too low\n"
         "# vmstat 1: si and so are swapping; pidstat -w 1: nvcswch/s are involuntary switches",
         gain_us=up_to(us),

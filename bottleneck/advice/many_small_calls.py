@@ -87,6 +87,7 @@ def many_small_calls(evidence: Evidence) -> Draft | None:
         advice=f"Call {often.model} once for all rows that do not need one another's results (environments, samples, "
         f"candidates) {at_source(often.source)}: stack them into one batch, and do with the batch what now follows "
         "each call.",
+        brief=f"Call {often.model} once for all rows {at_source(often.source)}: stack them into one batch",
         places=(often.source,),
         code="rows = torch.stack([make_input(one) for one in environments])\nresults = model(rows)  # one call",
         gain_us=Interval(_SAVED[0] * often.us, _SAVED[1] * often.us),

@@ -131,6 +131,7 @@ def masked_positions(evidence: Evidence) -> Draft | None:
         advice=f"Select the positions that have a target before the product {at_source(head)}, so that logits and loss "
         "are computed for these alone: in masked language modelling that is one in seven, in a padded batch what is "
         "no padding.",
+        brief=f"Select the positions that have a target before the product {at_source(head)}",
         places=(
             line,
             head,

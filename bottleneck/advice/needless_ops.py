@@ -279,6 +279,7 @@ def state_copies(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Copy {at_source(line)} only where the copy is kept (the best so far, every so many steps), or into "
         "tensors that were made once.",
+        brief=f"Copy {at_source(line)} only where the copy is kept, or into tensors that were made once",
         places=(line,),
         code="if loss < best:\n    torch._foreach_copy_(kept, list(model.state_dict().values()))  # kept: made once",
         gain_us=Interval(low, high),

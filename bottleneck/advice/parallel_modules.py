@@ -78,6 +78,7 @@ def parallel_modules(evidence: Evidence) -> Draft | None:
         advice=f"Compute all of them at once in place of the loop {at_source(loop.source)}: keep their weights in one "
         "tensor (one wide Linear whose result is split into heads, a batched product, a convolution with groups), or "
         "stack existing modules with torch.func.stack_module_state and vmap.",
+        brief=f"Compute all of them at once in place of the loop {at_source(loop.source)}",
         places=(loop.source,),
         code="q = self.q(x).unflatten(-1, (heads, width))  # one Linear for all heads\n"
         "out = torch.baddbmm(bias, x.expand(count, -1, -1), weight)  # an ensemble: weight is count x inputs x outputs",

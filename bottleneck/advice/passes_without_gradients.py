@@ -162,6 +162,7 @@ def evaluation_in_step(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Evaluate {at_source(line)} every hundred steps or once per epoch, not in every step. For a curve of "
         "the training, take the metric from the outputs that the training computes anyway.",
+        brief=f"Evaluate {at_source(line)} every hundred steps or once per epoch",
         places=(line,),
         code="if step % 100 == 0:\n    score = evaluate(model)",
         gain_us=removal.gain,
@@ -209,6 +210,7 @@ def frozen_features(evidence: Evidence) -> Draft | None:
         advice=f"Where its inputs come back in each epoch, compute what the frozen network gives {at_source(line)} "
         "once for all samples, keep it (features, teacher's outputs), and train on that. Otherwise run it in bf16, for "
         "more rows per call.",
+        brief=f"Compute what the frozen network gives {at_source(line)} once, and train on that",
         places=(line,),
         code="with torch.inference_mode():\n    features = torch.cat([net(x) for x, _ in loader])  # once, in order",
         gain_us=Interval(_SURE_OF_FROZEN * removal.gain.low, removal.gain.high),

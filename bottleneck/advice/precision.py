@@ -229,6 +229,7 @@ def half_precision_not_known(evidence: Evidence) -> Draft | None:
         evidence=(f"fp32 products take {format_per_step(evidence, work.us_of(products))}", *work.describe(products)),
         advice="Run the program with `bottleneck run` on that machine: it measures how fast the CPU multiplies in bf16 "
         "and with more threads. Or try bf16 autocast there, and all its cores.",
+        brief="Try bf16 autocast and all cores on that machine, or measure them with `bottleneck run`",
         gain_reason="the trace does not say which CPU it ran on, nor on how many threads",
         tries=("bf16-autocast",),
         changes_results=True,
@@ -458,6 +459,7 @@ def weights_for_few_rows(evidence: Evidence) -> Draft | None:
         ),
         advice="Keep the weights in int8 or int4 (weight-only quantization: half or a quarter of the bytes), or "
         "compute more rows per step: more sequences at once, or several tokens of one by speculative decoding.",
+        brief="Keep the weights in int8 or int4, or compute more rows per step",
         gain_us=work.gain(_SAVED_BY_INT8[0] * less, _SAVED_BY_INT8[1] * less),
         claims=work.claims(_SAVED_BY_INT8[1] * less),
         code="from torchao.quantization import Int8WeightOnlyConfig, quantize_\n\n"

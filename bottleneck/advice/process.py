@@ -194,6 +194,7 @@ def threads_side_by_side(evidence: Evidence) -> Draft | None:
         ),
         advice="Collect the requests of these threads into one batch for a single call of the model; else give each "
         "thread one processor: torch.set_num_threads(1), and as many threads as there are processors.",
+        brief="Collect the requests of these threads into one batch for a single call of the model",
         code="torch.set_num_threads(1)  # at the start; then compare requests per second",
         gain_reason="a trace does not tell how many processors there are, nor how many threads an op takes",
         tries=("threads-1",),

@@ -267,6 +267,7 @@ def product_order(evidence: Evidence) -> Draft | None:
         advice=f"Set the parentheses {at_source(line)} so that the small product comes first: with {shown} multiply "
         f"{longest.order}. The result is the same, {times} times fewer multiplications make it, and the large "
         "matrix in between is never written.",
+        brief=f"Set the parentheses {at_source(line)} so that the small product comes first",
         places=(line,),
         code="out = q @ (k.transpose(-2, -1) @ v)  # in place of q @ k.transpose(-2, -1) @ v; A @ (B @ x)",
         gain_us=gain,
@@ -345,6 +346,7 @@ def diagonal_product(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Scale the rows or columns by the vector {at_source(line)}, in place of a product with its diagonal "
         "matrix, nearly all of whose numbers are zeros: d[:, None] * a for diag(d) @ a, a * d for a @ diag(d).",
+        brief=f"Scale rows or columns by the vector {at_source(line)}, without a diagonal matrix",
         places=(line,),
         code="y = d[:, None] * a  # in place of torch.diag(d) @ a; batches: d[..., None] * a",
         gain_us=Interval(_SCALING_LEAVES * removal.gain.low, removal.gain.high),

@@ -612,6 +612,7 @@ def printed_tensor(evidence: Evidence) -> Draft | None:
         "logger.isEnabledFor(logging.DEBUG), or remove it."
         if is_logged
         else f"Print or log the tensor {at_source(line)} every so many steps only, or numbers that sum it up.",
+        brief=f"Let logging format the tensor {at_source(line)} itself, and only if the level is on",
         places=(line,),
         code='logger.debug("output: %s", out)  # no text where DEBUG is off'
         if is_logged
@@ -723,6 +724,7 @@ def python_line(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Take the Python {at_source(line.source)} out of the step: computed once and kept, or in the loader's "
         "workers, or do it for the whole batch at once.",
+        brief=f"Take the Python {at_source(line.source)} out of the step, or do it for the whole batch at once",
         places=(line.source,),
         code="values = numpy.fromiter(items, dtype=float)  # or an op for the batch, or a worker of the DataLoader",
         gain_us=Interval(low, high),
@@ -772,6 +774,7 @@ def class_by_class(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Compute all classes at once in place of the loop {at_source(named)}: one torch.bincount of target * "
         "classes + prediction is the confusion matrix, whose diagonal, rows and columns hold the sums of all classes.",
+        brief=f"Compute all classes at once, with torch.bincount, in place of the loop {at_source(named)}",
         places=(named,),
         code="matrix = torch.bincount((target * classes + prediction).flatten(), minlength=classes**2)\n"
         "matrix = matrix.view(classes, classes)  # other lookups by key: sort by the key once, or scatter_add",

@@ -61,6 +61,7 @@ class Draft(Struct, frozen=True):
     that gave it. No formula can tell the gain of a draft ``only_measured``: it becomes a finding only where timed
     pieces show that it gains. ``comes_first`` marks a draft that stands before all others: what they say is of a step
     that it disturbs. ``places`` are sources that title and advice name; evidence carries its own (``SourcedLine``).
+    ``brief`` is the change in a few words, where ``advice`` is too long for the first lines of a report.
     """
 
     slug: str
@@ -88,6 +89,7 @@ class Draft(Struct, frozen=True):
     removes: bool = False
     comes_first: bool = False
     places: tuple[str | None, ...] = ()
+    brief: str | None = None
 
 
 # Advice that fits nearly every program, whatever its work is for.
@@ -219,6 +221,7 @@ def rank(
                 measured=draft.basis == "timed",
                 stated_speedup=None if stated_us is None else speedup_of(stated_us, step_us),
                 comes_first=draft.comes_first,
+                brief=draft.brief,
                 phase=draft.phase,
                 lines=draft.lines,
             )

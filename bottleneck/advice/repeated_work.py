@@ -137,6 +137,7 @@ def repeated_parametrization(evidence: Evidence) -> Draft | None:
         ),
         advice="Compute the parametrized weight once per forward pass: call the model inside parametrize.cached(), or "
         f"take the weight before the loop, in place of each access {at_source(line)}.",
+        brief=f"Compute the parametrized weight {at_source(line)} once per forward pass (parametrize.cached())",
         places=(line,),
         code="with torch.nn.utils.parametrize.cached():\n    out = model(x)  # until the weights are updated",
         gain_us=Interval(repeated.spared * removal.gain.low, repeated.spared * removal.gain.high),
@@ -182,6 +183,7 @@ def repeated_module(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Call {name} once, before the loop, and keep its result for all steps, in place of the call in each "
         f"step {place}: its inputs and its weights do not change from step to step.",
+        brief=f"Call {name} once, before the loop, and keep its result",
         code="with torch.no_grad():\n    features = encoder(prompts)  # once, before the loop\n"
         "for batch in loader:\n    out = model(batch, features)  # in place of encoder(prompts) in each step",
         gain_us=removal.gain,

@@ -61,6 +61,7 @@ def row_fetching(evidence: Evidence) -> Draft | None:
         f"BatchSampler as the sampler and batch_size=None, __getitems__, or slices of a permutation). Now {now}, "
         "and default_collate stacks the samples again; workers would do the same, and "
         "hand it over.",
+        brief="Fetch whole batches: index with all the indices of a batch at once",
         places=tuple(one.source for one in ([] if fetching is None else [fetching]) + list(lines[:2])),
         code="order = BatchSampler(RandomSampler(dataset), 1024, drop_last=True)\n"
         "loader = DataLoader(dataset, batch_size=None, sampler=order)  # __getitem__ gets a list: self.x[indices]",

@@ -165,6 +165,7 @@ def _growing_joins(evidence: Evidence, run: RunSteps | None, growth: StepGrowth 
         ),
         advice=f"Join the parts once after the loop, or write each into a tensor made beforehand: {join.source} moves "
         f"all rows kept so far in every step ({format_si(join.bytes, 'B')} read and written).",
+        brief=f"Join the parts once after the loop, and not in every step ({join.source})",
         code="parts.append(part)  # in each step\nkept = torch.cat(parts)  # once, after the loop",
         places=(join.source,),
         gain_us=Interval(_SURE_OF_JOINS * high_us, high_us),

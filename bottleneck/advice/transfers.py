@@ -375,6 +375,7 @@ def copied_bytes(evidence: Evidence) -> Draft | None:
         ),
         advice="Copy fewer bytes (a narrower dtype, only what is used, data that stays on the device), and look at the "
         "link where it is slower than it should be.",
+        brief="Copy fewer bytes: a narrower dtype, only what is used, data that stays on the device",
         code="batch = batch.to(torch.bfloat16).pin_memory().to(device, non_blocking=True)  # half of the bytes\n"
         "# diagnosis: nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv",
         gain_reason="not predicted: which of the bytes are needed only the program knows",

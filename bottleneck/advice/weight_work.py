@@ -261,6 +261,7 @@ def parameter_averages(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Update the copy of the parameters {at_source(line)} every so many steps (with a decay that fits), and "
         "in place in one pass: torch._foreach_lerp_ makes no new tensors, as a new dictionary of states does.",
+        brief=f"Update the copy of the parameters {at_source(line)} less often, and in place in one pass",
         places=(line,),
         code="if step % 10 == 0:\n    with torch.no_grad():\n"
         "        torch._foreach_lerp_(averages, list(model.parameters()), 1 - decay**10)",

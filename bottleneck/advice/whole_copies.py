@@ -94,6 +94,7 @@ def whole_tensor_copy(evidence: Evidence) -> Draft | None:
         advice=f"Write in place {at_source(line)}: {first.instead} in place of {first.name}, which allocates a new "
         f"tensor of {size} and copies all of it in each step. Do it under torch.no_grad(), or with detached values, "
         "where no gradient goes through the old ones; nothing else may still need those.",
+        brief=f"Write in place {at_source(line)}: {first.instead} in place of {first.name}",
         places=(line,),
         code="bank[rows] = new  # or bank.index_copy_(0, rows, new): in place of bank = bank.index_copy(0, rows, new)",
         gain_us=Interval(first.sure * left * removal.gain.low, left * removal.gain.high),

@@ -53,6 +53,7 @@ def zero_matrix_product(evidence: Evidence) -> Draft | None:
         "(to_sparse_csr() once, then torch.sparse.mm), or gather and add by its indices (x[src] and index_add, "
         "scatter_add: an edge list in place of an adjacency matrix; nn.EmbeddingBag in place of rows of flags). Where "
         "the zeros lie in blocks, multiply the blocks.",
+        brief=f"Multiply only what is not zero {at_source(line)}: a sparse matrix, or gather and add",
         places=(
             matrix.source,
             line,

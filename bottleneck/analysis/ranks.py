@@ -288,10 +288,9 @@ def _straggler(
     late = {rank} if slow is None else {rank, *slow.ranks}
     waiting = [number for number in numbers if number not in late]
     if len(waiting) > _MOST_LISTED:
-        wait = f"{len(waiting)} of {counted(len(numbers), 'rank')} wait"
+        who = f"{len(waiting)} of {counted(len(numbers), 'rank')} wait"
     else:
-        wait = f"Ranks {_listed(waiting)} wait" if len(waiting) > 1 else f"Rank {_listed(waiting)} waits"
-    wait += f" in collectives {format_us(waited_us)} per step for "
+        who = f"ranks {_listed(waiting)} wait" if len(waiting) > 1 else f"rank {_listed(waiting)} waits"
     if slow is None:
         others = (entry for entry in digest.ledger if entry.group != COMMUNICATION)
         own = max(others, key=lambda entry: entry.us, default=None)
@@ -301,10 +300,11 @@ def _straggler(
         name = slow.name if len(slow.ranks) == 1 else f"{slow.name} ({counted(len(slow.ranks), 'rank')})"
         cause = slow.cause
         if slow.line is not None and slow.line_us is not None:
-            spent = f"{format_us(slow.line_us)} {at_source(slow.line)}, the others {format_us(slow.usual_line_us or 0)}"
-            return (Clause("late_rank", f"{wait}{name}, which spends {spent}"),)
-    rank_waited_for = Clause("late_rank", f"{wait}{name}")
-    return (rank_waited_for, Clause("late_cause", cause, "; ")) if cause else (rank_waited_for,)
+            usual = format_us(slow.usual_line_us or 0)
+            cause = f"it spends {format_us(slow.line_us)} {at_source(slow.line)}, the others {usual}"
+    late_rank = f"{name[:1].upper()}{name[1:]} is late: {who} {format_us(waited_us)} per step in collectives for it"
+    rank_waited_for = Clause("late_rank", late_rank)
+    return (rank_waited_for, Clause("late_cause", cause, label="Why")) if cause else (rank_waited_for,)
 
 
 def _listed(numbers: Sequence[int]) -> str:

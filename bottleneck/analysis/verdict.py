@@ -17,7 +17,6 @@ from bottleneck.schema.analysis import (
     DISTURBED_SLUGS,
     ELSEWHERE,
     GROUPS,
-    REGIMES,
     TRUNCATED,
     Bound,
     Clause,
@@ -41,7 +40,7 @@ from bottleneck.schema.op_names import at_source
 from bottleneck.schema.records import replace
 from bottleneck.schema.serving import WAIT, Serving, describe_pace, serving_of
 from bottleneck.schema.tables import WAITS, are_calls
-from bottleneck.units import format_share, format_us
+from bottleneck.units import format_part, format_share, format_us
 
 # Below half of the step a group does not decide alone when the next one is this close.
 _CLEAR_LEAD = 0.1
@@ -50,7 +49,7 @@ _BUSY = 0.9
 
 _GROUP_WORDS = {
     "compute": "compute",
-    "memory": "memory bandwidth",
+    "memory": "memory access",
     "overhead": "overhead",
     "communication": "communication",
     "transfer": "copying between host and device",
@@ -77,7 +76,7 @@ class Grounds(Struct, frozen=True):
     the others wait for; ``serving`` is the pace of a program that waits for requests. ``disturbed``
     is the reason why times are longer than the program's own, null where they are not. ``run`` holds samples of lines,
     ``line_us`` is the time of ops by line. ``kept_up`` says by what a device whose work is not recorded is known to
-    have waited for its host.
+    have waited for its host. ``device_noun`` is what people call the device.
     """
 
     ledger: Ledger
@@ -93,6 +92,7 @@ class Grounds(Struct, frozen=True):
     run: RunSteps | None = None
     line_us: Mapping[str, float] = {}
     kept_up: str | None = None
+    device_noun: str = "device"
 
 
 class BoundDecision(Struct, frozen=True):
@@ -132,6 +132,7 @@ def grounds_of(evidence: Evidence) -> Grounds:
         run=analysis.run,
         line_us={fold.name: fold.us for fold in analysis.lines},
         kept_up=_kept_up(evidence) if broken is not None and evidence.linked.is_host_only else None,
+        device_noun="GPU" if analysis.device.is_gpu else "device",
     )
 
 
@@ -154,7 +155,7 @@ def _kept_up(evidence: Evidence) -> str | None:
     if not is_last or dur_us[last] > _SHORT_WAIT * wall_us or dur_us[waits].sum() > _LITTLE_WAITING * wall_us:
         return None
     return (
-        f"but the last wait for the device, after all launches, takes {format_us(float(dur_us[last]))} of "
+        f"the last wait for the device, after all launches, takes {format_us(float(dur_us[last]))} of "
         f"{format_us(wall_us)}: the device kept up with the host, which sets the pace"
     )
 
@@ -367,7 +368,7 @@ def _clauses(
         yield Clause("sure", sure)
     yield from _opening(grounds, decision)
     if doubt := _doubt(grounds, decision):
-        yield Clause("doubt", doubt, "; ")
+        yield Clause("doubt", doubt, label="But")
     if aside := _start_up_share(grounds.ledger):
         yield Clause("start_up", f"Start-up that is paid once takes {format_share(aside)} and is set aside")
     if (own := _profiler_share(grounds.ledger)) >= _LEAST_OWN:
@@ -377,7 +378,7 @@ def _clauses(
     if unanswered := _unanswered(grounds, decision, findings):
         yield Clause("unanswered", unanswered)
     if first_step is not None:
-        yield Clause("first", f"First: {first_step.text}", source=first_step.source)
+        yield Clause("first", first_step.text, source=first_step.source, label="First")
 
 
 _MOST_SURE = 2
@@ -427,18 +428,28 @@ def _opening(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]:
         yield Clause("bound", "Inconclusive")
         yield Clause("cause", untrue, ": ")
         if grounds.kept_up is not None:
-            yield Clause("doubt", grounds.kept_up, "; ")
+            yield Clause("doubt", grounds.kept_up, label="But")
     elif decision.bound == "inconclusive":
         yield Clause("bound", "Inconclusive")
         yield Clause("cause", f"{_shown(grounds, UNMODELLED)} of the {wall} step is unmodelled work", ": ")
         if most := _largest_kernel(grounds, ("unknown",)):
             yield Clause("place", f"most of it {_label(most)} ({most.reason or 'no cost formula'})", ", ")
     elif decision.bound == "device":
-        works = f"The device limits the step: it works for {format_share(decision.share)} of {wall}"
-        yield Clause("bound", f"{works}, so overhead and exposed communication are excluded")
-        yield Clause("cause", f"Compute and memory bandwidth cannot be told apart: {_kinds(grounds)}")
+        works = f"Your {grounds.device_noun} limits the step: it works for {format_share(decision.share)} of {wall}"
+        yield Clause("bound", f"{works}, so it waits neither for its host nor for other ranks")
+        yield Clause("cause", "Whether arithmetic or memory access limits it cannot be told")
+        yield Clause("cause", _kinds(grounds))
     else:
         yield from _of_group(grounds, decision, wall)
+
+
+# Of its group: a smaller account does not stand for the group in the headline.
+_STANDS_FOR_GROUP = 0.6
+# Of the overhead: time in which the device has too little to do in one go, and waits for nobody.
+_TOO_LITTLE_WORK = ("overhead.launch_floor", "overhead.kernel_gap", "overhead.dependency")
+_LEAST_TOO_LITTLE = 0.4
+# And what a program without a device does around its ops.
+_CALLS = ("overhead.python", "overhead.dispatch")
 
 
 def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[Clause]:
@@ -449,23 +460,79 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
     first, second = decision.ranked[0], decision.ranked[1]
     if decision.by_kind:
         likely = _likely_shares(grounds)
-        opening = ", ".join(f"{_GROUP_WORDS[group]} {format_share(likely[group])}" for group in (first, second))
-        likely_words = f"{_GROUP_WORDS[first].capitalize()} probably holds"
-        held = "No single bound holds" if decision.bound == "mixed" else likely_words
-        yield Clause("bound", f"{held} the {wall} step back, by the kinds of its work: {opening}")
-        yield Clause("cause", _kinds(grounds), "; ")
+        shares = " and ".join(f"{_GROUP_WORDS[group]} {format_share(likely[group])}" for group in (first, second))
+        if decision.bound == "mixed":
+            yield Clause("bound", f"No single limit, by the kinds of work: {shares} of {wall} per step")
+        else:
+            held = f"{_limits(grounds, first, 'probably ')}: {format_share(likely[first])} of {wall} per step"
+            yield Clause("bound", f"{held}, by the kinds of its work")
+        yield Clause("cause", _kinds(grounds))
     elif decision.bound == "mixed":
-        yield Clause(
-            "bound",
-            f"No single bound holds the {wall} step back: {_GROUP_WORDS[first]} {_shown(grounds, first)}, "
-            f"{_GROUP_WORDS[second]} {_shown(grounds, second)}",
-        )
-        yield Clause("place", f"of the first, the largest part is {_contributor(grounds, first)}", "; ")
+        shares = " and ".join(f"{_GROUP_WORDS[group]} {_shown(grounds, group)}" for group in (first, second))
+        yield Clause("bound", f"No single limit: {shares} of {wall} per step")
+        yield Clause("place", _contributor(grounds, first), label="Largest")
     else:
-        close = f", {REGIMES[decision.regime].words}," if decision.regime else ""
-        held = f"{_GROUP_WORDS[first].capitalize()}{close} holds the step back"
-        yield Clause("bound", f"{held}: {_shown(grounds, first)} of {wall}")
-        yield Clause("place", f"its largest part {_contributor(grounds, first)}", ", ")
+        yield from _of_one_group(grounds, first)
+
+
+def _of_one_group(grounds: Grounds, group: str) -> Iterator[Clause]:
+    """Yields what limits the step with its time and share, and the worst place.
+
+    An account that is most of its group is named in place of the group.
+    """
+    entries = [entry for entry in grounds.ledger.entries if entry.group == group]
+    largest, group_us = _largest_entry(grounds, group), math.fsum(entry.us for entry in entries)
+    wall_us = grounds.ledger.wall_us
+    if group in {"compute", "memory"}:
+        rate = _rate(grounds, [at for at, row in enumerate(grounds.kernels) if row.bound == group])
+        reached = f", at {rate}" if rate is not None else ""
+        share = _shown(grounds, group)
+        yield Clause(
+            "bound", f"{_limits(grounds, group)}: {format_part(group_us, wall_us)} per step ({share}){reached}"
+        )
+        if _largest_kernel(grounds, _bounds_of(largest.account)) is not None:
+            yield Clause("place", _contributor(grounds, group), label="Worst")
+        return
+    stands = largest.us >= _STANDS_FOR_GROUP * group_us
+    us, share = (largest.us, _shown_account(grounds, largest)) if stands else (group_us, _shown(grounds, group))
+    words = _waiting(grounds, largest) if stands else _group_waits(grounds, entries, group_us)
+    yield Clause("bound", f"{words}: {format_part(us, wall_us)} per step ({share})")
+    if not stands:
+        yield Clause("place", _contributor(grounds, group), label="Mostly")
+    elif place := _worst_place(grounds, largest):
+        yield Clause("place", place, label="Worst")
+
+
+def _limits(grounds: Grounds, group: str, how_sure: str = "") -> str:
+    """Says what limits the device or the program, as a person would."""
+    if group not in {"compute", "memory"}:
+        return f"{_GROUP_WORDS[group].capitalize()} {how_sure}limits {_whose(grounds)}"
+    return f"{'Arithmetic' if group == 'compute' else 'Memory access'} {how_sure}limits {_whose(grounds)}"
+
+
+def _whose(grounds: Grounds) -> str:
+    return "your program" if grounds.host_only else f"your {grounds.device_noun}"
+
+
+def _waiting(grounds: Grounds, entry: LedgerEntry) -> str:
+    """Says what the device waits for, or what most of a step is."""
+    waited_for = ACCOUNTS[entry.account].device_waits_for if entry.account in ACCOUNTS else ""
+    if waited_for and not grounds.host_only:
+        return f"Your {grounds.device_noun} waits for {waited_for}"
+    part = "Most" if entry.share >= _MOST else "The largest part"
+    return f"{part} of your step is {phrase_of(entry.account)}"
+
+
+def _group_waits(grounds: Grounds, entries: Sequence[LedgerEntry], group_us: float) -> str:
+    """Says what a group of waits comes to, where none of its accounts is most of it."""
+    if grounds.host_only:
+        calls_us = math.fsum(entry.us for entry in entries if entry.account in _CALLS)
+        is_calls = calls_us >= _STANDS_FOR_GROUP * group_us
+        return "Python and dispatching take most of your step" if is_calls else "Your step is mostly overhead"
+    little_us = math.fsum(entry.us for entry in entries if entry.account in _TOO_LITTLE_WORK)
+    if little_us >= _LEAST_TOO_LITTLE * group_us:
+        return f"Your {grounds.device_noun} gets too little work at a time"
+    return f"Your {grounds.device_noun} waits for its host"
 
 
 def _shown(grounds: Grounds, group: str) -> str:
@@ -484,7 +551,7 @@ def _kinds(grounds: Grounds) -> str:
     named = [f"{ACCOUNTS[one.account].kind or 'other work'} {_shown_account(grounds, one)}" for one in entries[:3]]
     most = _largest_kernel(grounds, ("unknown",))
     reason = f" ({most.reason})" if most is not None and most.reason else ""
-    return f"{_shown(grounds, UNMODELLED)} is unmodelled: {', '.join(named)}{reason}"
+    return f"The cost of {_shown(grounds, UNMODELLED)} is not known: {', '.join(named)}{reason}"
 
 
 def _is_in_doubt(grounds: Grounds, decision: BoundDecision) -> bool:
@@ -518,16 +585,29 @@ def _contributor(grounds: Grounds, group: str) -> str:
     """
     entry = _largest_entry(grounds, group)
     kernel = _largest_kernel(grounds, _bounds_of(entry.account))
-    if entry.account not in _NAMED_BY_KERNEL:
-        phrase, share = phrase_of(entry.account), _shown_account(grounds, entry)
-        line, line_us = _line_of(grounds, entry.account) if kernel is None else (kernel.source, kernel.us)
-        if line is None:
-            return f"{phrase}, as in {_label(kernel)} ({share})" if kernel is not None else f"{phrase} ({share})"
-        # The share is that of the account, which other lines may have a part in.
-        is_whole = math.isclose(line_us, entry.us, rel_tol=1e-3)
-        place = f"{at_source(line)} ({share})" if is_whole else f"({share}), most of all {at_source(line)}"
-        return f"{phrase} {place}{_around(grounds, entry.account, line)}"
-    return f"{_label(kernel)} ({format_share(kernel.share)})" if kernel is not None else entry.account
+    if entry.account in _NAMED_BY_KERNEL:
+        if kernel is None:
+            return entry.account
+        return f"{_label(kernel)}, {format_us(kernel.us)} ({format_share(kernel.share)})"
+    phrase, share = phrase_of(entry.account), _shown_account(grounds, entry)
+    place = _worst_place(grounds, entry)
+    return f"{phrase}, {format_us(entry.us)} ({share}){f'; worst: {place}' if place else ''}"
+
+
+def _worst_place(grounds: Grounds, entry: LedgerEntry) -> str:
+    """Gives the kernel or line with most of an account's time, and that time.
+
+    Empty where none is known.
+    """
+    kernel = _largest_kernel(grounds, _bounds_of(entry.account))
+    if kernel is not None:
+        return f"{_label(kernel)}, {format_us(kernel.us)}"
+    line, line_us = _line_of(grounds, entry.account)
+    if line is None:
+        return ""
+    # A line that has the whole account is as long as the account, and that was said.
+    time = "" if math.isclose(line_us, entry.us, rel_tol=1e-3) else f", {format_us(line_us)}"
+    return f"{line}{time}{_around(grounds, entry.account, line)}"
 
 
 def _first_step(grounds: Grounds, decision: BoundDecision, finding: Finding) -> _FirstStep:
@@ -539,7 +619,7 @@ def _first_step(grounds: Grounds, decision: BoundDecision, finding: Finding) -> 
     if finding.predicted_gain_us is not None and not (decision.bound == "inconclusive" and grounds.disturbed):
         noise = "; the steps vary by more than that" if finding.within_noise else ""
         gained = f" (predicted: {finding.describe_speedup()}{noise})"
-    return _FirstStep(f"{_continuing(finding.advice)}{gained}", finding.slug)
+    return _FirstStep(f"{_continuing(finding.brief or finding.advice)}{gained}", finding.slug)
 
 
 # Of the largest part: a finding that comes from less of it does not answer it.
@@ -629,8 +709,8 @@ def describe_sides(sides: TwoSided) -> str:
     """The two sides of a window with their figures."""
     whole = "step" if sides.is_one_step else "window"
     return (
-        f"The device is busy {format_share(sides.busy_before)} of the first {format_share(sides.split)} of the"
-        f" {whole}, and {format_share(sides.busy_after)} of the rest"
+        f"For the first {format_share(sides.split)} of the {whole} the device is busy "
+        f"{format_share(sides.busy_before)}, and for the rest {format_share(sides.busy_after)}"
     )
 
 

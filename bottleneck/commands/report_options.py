@@ -16,7 +16,7 @@ from bottleneck.report import FORMATS, render_report
 from bottleneck.report.output import discard_output, write_text
 
 if TYPE_CHECKING:
-    from bottleneck.report.analysis_document import Extent
+    from bottleneck.report.screen import Extent
     from bottleneck.report.terminal import TerminalStyle
     from bottleneck.schema.analysis import Analysis
     from bottleneck.schema.step_tracks import StepTracks
@@ -183,7 +183,7 @@ def present(
     A file and every form but that for the terminal hold the whole report. A page has the ``tracks`` of a step.
     """
     if form == "terminal" and is_printed(output):
-        from bottleneck.report.analysis_document import report_text
+        from bottleneck.report.screen import report_text
 
         send(report_text(analysis, sys.stdout, extent=extent))
         return

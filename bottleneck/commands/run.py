@@ -199,7 +199,7 @@ def run_command(
         batch_test=batch_test,
         inspect_padding=inspect_padding,
     )
-    from bottleneck.report.analysis_document import report_text
+    from bottleneck.report.screen import report_text
 
     render = partial(report_text, form=form, extent=extent_of(full=full, all_findings=all_findings))
     options = RunOptions(output, force, strict, telemetry_ms, quiet, render, probe_budget)

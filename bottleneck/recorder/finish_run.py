@@ -208,8 +208,9 @@ def _report(folder: Path, settings: ReportSettings) -> str:
     from bottleneck.analysis.step_tracks import lay_out
     from bottleneck.pipeline import explain
     from bottleneck.report import render_report
-    from bottleneck.report.analysis_document import headline, report_text
+    from bottleneck.report.analysis_document import headline
     from bottleneck.report.page import to_html
+    from bottleneck.report.screen import report_text
 
     explained = _with_pieces(explain([_from_here(folder)]), folder, settings)
     analysis = explained.analysis

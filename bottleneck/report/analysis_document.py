@@ -4,34 +4,32 @@ It holds headline, facts about steps and measurement, coverage, caveats and next
 the same ``Document``, so they cannot disagree.
 """
 
+import math
 import shlex
 from collections.abc import Mapping
-from itertools import accumulate, groupby
-from typing import Literal, TextIO
-
-from msgspec import Struct
-from rich.cells import cell_len
-from rich.text import Text
+from itertools import groupby
+from pathlib import PurePath
 
 from bottleneck.report import analysis_tables as tables
-from bottleneck.report import markdown, render_report, terminal
-from bottleneck.report.document import Document, ListSection, Section
-from bottleneck.report.findings import findings, first_findings
-from bottleneck.report.job_section import job_sections, worst_ranks
-from bottleneck.report.kernel_names import short_names
+from bottleneck.report import markdown, terminal
+from bottleneck.report.document import BarSection, Document, LabelledLine, ListSection, Section, TableSection
+from bottleneck.report.findings import findings
+from bottleneck.report.job_section import job_sections
+from bottleneck.report.kernel_names import cut_middle, short_names
 from bottleneck.report.no_gain import no_gain
 from bottleneck.report.roofline_points import roofs
-from bottleneck.report.terminal import PLAIN, TerminalStyle, stream_style
+from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import as_sentence, cut_text, percents, with_attribute_paths
 from bottleneck.schema.analysis import (
     GROUPS,
     REGIMES,
     Analysis,
-    RecordingInfo,
+    Clause,
     TelemetrySummary,
     Totals,
     Verdict,
-    join_clauses,
+    describe_share,
+    share_tenths,
 )
 from bottleneck.schema.device import Device
 from bottleneck.schema.measurements import BatchProof, OptionCosts, RunSteps, StepTime, StepTimes, Timing, tell_step
@@ -352,11 +350,14 @@ def _host(telemetry: TelemetrySummary | None) -> str:
 def coverage(analysis: Analysis) -> ListSection:
     """The modelled shares of the busy time, and the largest unmodelled work."""
     covered = analysis.coverage
-    shares = (("linked to an op", covered.linked_share), ("modelled", covered.modelled_share))
-    parts = [f"{format_share(share)} {word}" for word, share in shares if share is not None]
-    lead = (
-        f"Of the busy time: {', '.join(parts)}." if parts else "How much of the busy time is understood is not known."
-    )
+    shares = (("is attributed to ops", covered.linked_share), ("has a known cost", covered.modelled_share))
+    parts = [f"{format_share(share)} {word}" for word, share in shares if share is not None and share < 1]
+    if all(share is None for _, share in shares):
+        lead = "How much of the busy time is understood is not known."
+    elif not parts:
+        lead = "All of the busy time is attributed to ops, and the cost of all of it is known."
+    else:
+        lead = f"Of the busy time: {', '.join(parts)}."
     worst, lines = sorted(covered.unknown, key=lambda work: -work.us), []
     for work in worst[:3]:
         # Only names of kernels with all their template arguments are longer.
@@ -390,108 +391,24 @@ def trust(analysis: Analysis, most: int, where: str = "", characters: int | None
     return ListSection("How far to trust this", tuple((text,) for text in (lead, *shown, *more)))
 
 
+def trust_in_brief(analysis: Analysis, characters: int) -> str:
+    """Says in a line how far to trust the report.
+
+    It has the number of caveats and, in so many characters, the main one.
+    """
+    caught = caveats(analysis)
+    texts = [] if caught is None else [text for (text,) in caught.items]
+    ((lead, *_),) = coverage(analysis).items
+    if not texts:
+        return lead
+    main = f": {cut_text(texts[0], characters)}" if characters else "."
+    return f"{lead} {counted(len(texts), 'caveat')}{main}"
+
+
 _HOPS = 5  # of the critical path
 _PLACES = 6  # lines and modules: enough to see where to look, since the JSON has them all
-
-
-class _Room(Struct, frozen=True):
-    """Amounts that a screen has room for.
-
-    ``facts`` are the first of _SCREEN_FACTS, ``accounts`` those of a group, ``code`` the lines of code of a finding,
-    ``characters`` those of a text, and ``sentence`` those of the verdict's.
-    """
-
-    facts: int = 6
-
-    findings: int = 3
-    no_gain: int = 3
-    caveats: int = 3
-    accounts: int = 6
-    code: int = 3
-    characters: int = 360
-    sentence: int = 500
-
-
-# What is given up for the report to fit, one after the other, and the limit then.
-_SHRINKS: tuple[Mapping[str, int], ...] = (
-    {"code": 2},
-    {"accounts": 5},
-    {"caveats": 2},
-    {"characters": 280},
-    {"code": 1},
-    {"accounts": 4},
-    {"characters": 220},
-    {"caveats": 1},
-    {"code": 0},
-    {"accounts": 3},
-    {"characters": 170},
-    {"sentence": 320},
-    {"accounts": 2},
-    {"characters": 130},
-    {"no_gain": 1},
-    {"caveats": 0},
-    {"facts": 5},
-    {"accounts": 1},
-    {"facts": 4},
-    {"characters": 100},
-    {"no_gain": 0},
-    {"sentence": 240},
-    {"findings": 2},
-    {"sentence": 160, "characters": 78},
-)
-SCREEN_LINES = 50
-_SCREEN_FACTS = ("step", "window", "run", "phases", "device", "reached")
-# Cut, it would hide what the recorded steps do not show.
-_WHOLE_FACTS = ("run",)
-
-
-def _screen(analysis: Analysis, whole: Document, room: _Room) -> Document:
-    """Builds the document of one screen.
-
-    It has verdict, step, ledger, first findings, reasons to doubt, and where the rest is.
-    """
-    sections = (
-        tables.ledger(analysis, room.accounts),
-        worst_ranks(analysis, room.findings, room.characters),
-        first_findings(analysis, room.findings, room.characters, room.code),
-        no_gain(analysis.no_gain, room.no_gain),
-        trust(analysis, room.caveats, characters=room.characters),
-    )
-    facts = [(label, text) for label, text in whole.facts if label in _SCREEN_FACTS[: room.facts]]
-    return replace(
-        whole,
-        sentence=_cut_sentence(analysis.verdict, room.sentence),
-        facts=tuple(
-            (label, text if label in _WHOLE_FACTS else cut_text(text, room.characters)) for label, text in facts
-        ),
-        sections=tuple(filter(None, sections)),
-        closing=_where_the_rest_is(analysis.recording),
-    )
-
-
-def _cut_sentence(verdict: Verdict, limit: int) -> str:
-    """Cuts the verdict to at most so many characters.
-
-    The action that ends it stays, where it takes no more than two thirds of them.
-    """
-    if len(verdict.sentence) <= limit or not verdict.clauses:
-        return cut_text(verdict.sentence, limit)
-    # The list of slow ranks below it says why a rank is late.
-    *before, first = (clause for clause in verdict.clauses if clause.role != "late_cause")
-    if first.role != "first" or len(first.text) > limit * 2 / 3:
-        return cut_text(join_clauses([*before, first]), limit)
-    ending = f" {join_clauses([first])}"
-    return cut_text(join_clauses(before), limit - len(ending)) + ending
-
-
-def _where_the_rest_is(recording: RecordingInfo) -> str:
-    """Gives the command that shows everything, as one line.
-
-    A long path is left out, since a broken one cannot be copied.
-    """
-    command = f"everything: bottleneck report {shlex.quote(recording.path)} --full"
-    noun = "recording" if recording.kind == "run" else "trace"
-    return command if cell_len(command) <= PLAIN.width else f"everything: bottleneck report --full, with this {noun}"
+# Facts that stand on the screen too: without it the report would hide what the recorded steps do not show.
+WHOLE_FACTS = ("run",)
 
 
 def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> Document:
@@ -503,7 +420,7 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
     analysis = with_attribute_paths(analysis)
     verdict = analysis.verdict
     sections: tuple[Section | None, ...] = (
-        tables.ledger(analysis),
+        ledger_bar(analysis, tables.ledger(analysis)),
         findings(analysis, all_findings=all_findings),
         no_gain(analysis.no_gain),
         tables.measured_pieces(analysis.pieces),
@@ -523,27 +440,86 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
         coverage(analysis),
         caveats(analysis),
     )
-    shares = {group: sum(entry.share for entry in analysis.ledger if entry.group == group) for group in GROUPS}
     return Document(
         headline=headline(verdict),
+        subject=about(analysis),
         sentence=verdict.sentence,
+        lines=verdict_lines(verdict),
         tone=verdict.bound,
         facts=facts(analysis),
-        group_shares=tuple((group, share) for group, share in shares.items() if share > 0),
         sections=tuple(filter(None, sections)),
         closing=f"details: bottleneck report {shlex.quote(analysis.recording.path)} --format json (or markdown)",
+        ending=ending(verdict),
     )
 
 
-def to_screen(analysis: Analysis, style: TerminalStyle = PLAIN) -> str:
-    """The report that fits one screen: 50 lines on a terminal of 80 columns."""
-    lines: list[Text] = []
-    whole = build(analysis)
-    for room in accumulate(_SHRINKS, lambda room, limits: replace(room, **limits), initial=_Room()):
-        lines = terminal.document_lines(_screen(analysis, whole, room), style)
-        if terminal.height(lines, style) <= SCREEN_LINES:
-            break
-    return terminal.to_text(lines, style)
+_NAME_CELLS = 36  # of the name in the line that says what was analysed
+
+
+def about(analysis: Analysis) -> str:
+    """Says in one line what was analysed: its name, device, steps and date."""
+    device, recording, steps = analysis.device, analysis.recording, analysis.steps
+    count = f"{device.count} x " if device.count > 1 else ""
+    parts = (
+        cut_middle(PurePath(recording.path).name or recording.path, _NAME_CELLS),
+        f"{count}{device.name}" if device.name else "device not named by the trace",
+        f"{counted(steps.count, 'step')}{'' if steps.count == 1 else ' of ' + format_us(steps.wall_us)}",
+        "" if recording.created is None else recording.created[: len("2026-01-31")],
+    )
+    return " · ".join(filter(None, parts))
+
+
+def verdict_lines(verdict: Verdict) -> tuple[LabelledLine, ...]:
+    """Gives the verdict line by line.
+
+    The first says what holds the step back. A clause that goes on after a comma or a semicolon stays in its line.
+    """
+    rows: list[tuple[Clause, str]] = []
+    for clause in verdict.clauses:
+        if rows and clause.joiner != ". ":
+            head, text = rows[-1]
+            rows[-1] = (head, f"{text}{clause.joiner}{clause.words}")
+        else:
+            rows.append((clause, clause.text))
+    if not rows:
+        return (LabelledLine("", verdict.sentence),)
+    # What must be known before the verdict is read stands behind it where the eye goes to the verdict first.
+    leading = next((at for at, (clause, _) in enumerate(rows) if clause.role in {"late_rank", "bound"}), 0)
+    ordered = [rows[leading], *rows[:leading], *rows[leading + 1 :]]
+    lines = [
+        LabelledLine(
+            clause.label or _LABELS.get(clause.role, "Note"),
+            text if clause.role == "place" else f"{text[:1].upper()}{text[1:]}",  # a place begins with a name
+        )
+        for clause, text in ordered
+    ]
+    return (LabelledLine("", lines[0].text), *lines[1:])
+
+
+# Of clauses without a label of their own, where they have a line to themselves.
+_LABELS: Mapping[str, str] = {"bound": "Step", "cause": "Why", "cut_off": "Cut", "pace": "Load", "sure": "Sure"}
+
+
+def ending(verdict: Verdict) -> tuple[str, ...]:
+    """Repeats the verdict and the first step, for the end of a terminal."""
+    lines = verdict_lines(verdict)
+    first = next((f"{clause.words}." for clause in verdict.clauses if clause.role == "first"), None)
+    return (f"{headline(verdict).upper()}: {lines[0].text}.", *((first,) if first else ()))
+
+
+def ledger_bar(analysis: Analysis, table: TableSection | None = None) -> BarSection:
+    """Builds the bar of the ledger's groups, with a table beneath or with its legend."""
+    tenths = share_tenths(analysis.ledger)
+    members = {group: [entry for entry in analysis.ledger if entry.group == group] for group in GROUPS}
+    parts = tuple(
+        (group, math.fsum(entry.share for entry in entries), describe_share(tenths, entries))
+        for group, entries in members.items()
+        if any(entry.us > 0 for entry in entries)
+    )
+    title = "" if table is None else table.title
+    return BarSection(
+        title, tuple(sorted(parts, key=lambda part: -part[1])), None if table is None else replace(table, title="")
+    )
 
 
 def to_terminal(analysis: Analysis, style: TerminalStyle = PLAIN, *, all_findings: bool = False) -> str:
@@ -557,18 +533,3 @@ def to_terminal(analysis: Analysis, style: TerminalStyle = PLAIN, *, all_finding
 def to_markdown(analysis: Analysis, *, all_findings: bool = False) -> str:
     """The report as markdown for a comment on a pull request."""
     return markdown.render(build(analysis, all_findings=all_findings))
-
-
-Extent = Literal["screen", "full", "all findings"]  # of the report that is printed
-
-
-def report_text(analysis: Analysis, stream: TextIO, form: str = "terminal", extent: Extent = "screen") -> str:
-    """Renders the report in a format.
-
-    That for a terminal has the width, colours and character set of the stream.
-    """
-    all_findings = extent == "all findings"
-    if form != "terminal":
-        return render_report(analysis, form, all_findings=all_findings)
-    style = stream_style(stream)
-    return to_screen(analysis, style) if extent == "screen" else to_terminal(analysis, style, all_findings=all_findings)

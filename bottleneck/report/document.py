@@ -179,16 +179,30 @@ class FoldedSection(Struct, frozen=True):
     sections: "tuple[Section, ...]"
 
 
-Section = TableSection | ListSection | ActionSection | Sparkline | Waterfall | CheckSection | FoldedSection
+class BarSection(Struct, frozen=True):
+    """A titled bar of groups by their shares.
+
+    Each part is a group, its share and the share in words. The table beneath it is its legend; where there is none, the
+    words are.
+    """
+
+    title: str
+    parts: tuple[tuple[str, float, str], ...]
+    table: TableSection | None = None
+
+
+Section = BarSection | TableSection | ListSection | ActionSection | Sparkline | Waterfall | CheckSection | FoldedSection
 
 
 class Document(Struct, frozen=True):
     """A report in reading order: headline, conditions, sentence, facts, sections, warnings, closing.
 
-    ``headline`` is a word or two, shown in capitals on a terminal, and ``subject`` follows it unchanged. ``tone`` is
+    ``headline`` is a word or two, shown in capitals on a terminal, and ``subject`` follows it unchanged. ``lines`` are
+    the sentence in its parts, for media that set each on a line of its own: the first without a label, and one thought
+    in each. ``ending`` are lines that repeat what matters at the end of a terminal. ``tone`` is
     the group or the status that colours the headline. ``conditions`` are what must be known before the sentence is
     read. ``fact_width`` is the width of the labels of ``facts`` where they stand in a
-    column; ``group_shares`` make the bar above the first table.
+    column.
     """
 
     headline: str
@@ -198,7 +212,8 @@ class Document(Struct, frozen=True):
     conditions: tuple[ListSection, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
     fact_width: int = 9
-    group_shares: tuple[tuple[str, float], ...] = ()
+    lines: tuple[LabelledLine, ...] = ()
     sections: tuple[Section, ...] = ()
     warnings: tuple[str, ...] = ()
     closing: str = ""
+    ending: tuple[str, ...] = ()

@@ -121,6 +121,42 @@ def _brief(analysis: Analysis, finding: Finding, characters: int, code: int, *, 
     )
 
 
+def findings_in_brief(analysis: Analysis, most: int, characters: int, closing: tuple[str, ...] = ()) -> ActionSection:
+    """Builds the first findings on two lines each: what is wrong, then the gain and what to do.
+
+    They come in reading order. The verdict says what to do of the first, so that one has its title alone. ``closing``
+    are the sentences beneath them.
+    """
+    ordered = in_reading_order(analysis.findings, analysis.steps.wall_us, analysis.verdict.bound)
+    hidden = _hidden([finding for finding in analysis.findings if finding.predicted_gain_us is not None], ordered)
+    if not ordered:
+        return ActionSection("", (), closing=(*hidden, *closing))
+    said = {clause.source for clause in analysis.verdict.clauses if clause.role == "first"}
+    more = f"{len(ordered) - most} more with --full. " if len(ordered) > most else ""
+    trial = next((f"Try it: {finding.verify}" for finding in ordered[:1] if finding.verify), "")
+    why = f"{more}Why and how: {_EXPLAIN} {ordered[0].slug}"
+    return ActionSection(
+        "",
+        tuple(_two_lines(finding, characters, is_said=finding.slug in said) for finding in ordered[:most]),
+        _doubts(analysis),
+        closing=tuple(filter(None, (why, trial, *closing))),
+    )
+
+
+def _two_lines(finding: Finding, characters: int, *, is_said: bool) -> Action:
+    same = "" if adds(finding) else " (saves the same time)"
+    gain = finding.describe_speedup() if finding.predicted_gain_us is not None else None
+    advice = cut_text((finding.brief or finding.advice).rstrip(". "), characters)
+    text = f"{gain}{same}: {_continued(advice)}." if gain else f"{advice}."
+    lines = () if is_said else (LabelledLine("", text),)
+    return Action(cut_text(finding.title, characters), lines, key=finding.slug)
+
+
+def _continued(advice: str) -> str:
+    """Gives advice as it goes on after a colon; names such as CUDA keep their capitals."""
+    return f"{advice[:1].lower()}{advice[1:]}" if advice[1:2].islower() else advice
+
+
 # Begins the evidence that a formula gave the gain of a finding whose work could have been timed alone.
 _BY_FORMULA = "estimated by formula: "
 
@@ -238,8 +274,7 @@ def _groups(others: Sequence[Finding], remarks: Sequence[Finding]) -> Groups:
 
 
 def _short(finding: Finding, gain: str) -> Action:
-    advice = finding.advice.rstrip(". ")
-    advice = f"{advice[:1].lower()}{advice[1:]}" if advice[1:2].islower() else advice
+    advice = _continued(finding.advice.rstrip(". "))
     code = (finding.code or "").rstrip().splitlines()
     return Action(
         f"{finding.title}: {advice}{f' ({gain})' if gain else ''}",

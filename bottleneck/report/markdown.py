@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from bottleneck.report.document import (
     Action,
     ActionSection,
+    BarSection,
     CheckSection,
     Document,
     FoldedSection,
@@ -49,38 +50,62 @@ def render(document: Document) -> str:
 
 def document_lines(document: Document) -> list[str]:
     """The document line by line."""
-    out = [f"## {prose(f'{document.headline} {document.subject}'.strip())}", ""]
-    for condition in document.conditions:
-        out += [condition.title, "", *_list_lines(condition), ""]
-    out += [f"**{prose(document.sentence) or '(no sentence)'}**", ""]
+    out = _opening_lines(document)
     out += [*(f"- {label}: {prose(text)}" for label, text in document.facts), ""] if document.facts else []
-    drawn = group_bar(document.group_shares, TerminalStyle(_BAR_CELLS))
-    bar = [] if drawn is None else [code(drawn.plain), ""]
     for section in document.sections:
         out += [f"### {prose(section.title)}", ""] if section.title and not isinstance(section, FoldedSection) else []
-        if isinstance(section, TableSection):
-            out, bar = [*out, *bar], []
         out += section_lines(section)
     out += [*(f"- {prose(warning)}" for warning in document.warnings), ""] if document.warnings else []
     return [*out, prose(document.closing)]
 
 
+def _opening_lines(document: Document) -> list[str]:
+    """Headline, conditions and sentence; the sentence as a list where it has lines."""
+    heading = f"{document.headline} {document.subject}".strip()
+    head, *others = document.lines or (LabelledLine("", document.sentence),)
+    if document.lines:
+        out = [f"## {prose(head.text)}", "", f"{prose(heading[:1].upper() + heading[1:])}", ""]
+    else:
+        out = [f"## {prose(heading)}", ""]
+    for condition in document.conditions:
+        out += [condition.title, "", *_list_lines(condition), ""]
+    if not document.lines:
+        return [*out, f"**{prose(head.text) or '(no sentence)'}**", ""]
+    lines = (f"- {f'**{line.label}:** ' if line.label else ''}{prose(line.text)}" for line in others)
+    return [*out, *lines, ""] if others else out
+
+
 def section_lines(section: Section) -> list[str]:
     """A section without its title, with an empty line after it."""
-    if isinstance(section, TableSection):
-        grid = [*table_lines(section), ""] if section.rows else []
-        return [*grid, *(line for note in section.notes for line in (prose(note), ""))]
-    if isinstance(section, Sparkline):
-        return [code(sparkline_cells(section.values, _SPARKLINE_CELLS, UNICODE.levels)), "", prose(section.caption), ""]
-    if isinstance(section, ActionSection):
-        return _action_section_lines(section)
-    if isinstance(section, Waterfall):
-        # As narrow as a phone; no label of it can close the fence.
-        lines = [line.plain.replace("`", "'") for line in waterfall_lines(section, TerminalStyle(_PHONE))]
-        return ["```text", *lines, *([section.note] if section.note else []), "```", ""]
-    if isinstance(section, CheckSection):
-        return [*(f"- {check.status}: {name(check.title)}: {prose(check.fact)}" for check in section.checks), ""]
-    return _folded(section) if isinstance(section, FoldedSection) else [*_list_lines(section), ""]
+    match section:
+        case BarSection():
+            lines = _bar_section_lines(section)
+        case TableSection():
+            grid = [*table_lines(section), ""] if section.rows else []
+            lines = [*grid, *(line for note in section.notes for line in (prose(note), ""))]
+        case Sparkline():
+            cells = sparkline_cells(section.values, _SPARKLINE_CELLS, UNICODE.levels)
+            lines = [code(cells), "", prose(section.caption), ""]
+        case ActionSection():
+            lines = _action_section_lines(section)
+        case Waterfall():
+            # As narrow as a phone; no label of it can close the fence.
+            drawn = [line.plain.replace("`", "'") for line in waterfall_lines(section, TerminalStyle(_PHONE))]
+            lines = ["```text", *drawn, *([section.note] if section.note else []), "```", ""]
+        case CheckSection():
+            lines = [f"- {check.status}: {name(check.title)}: {prose(check.fact)}" for check in section.checks] + [""]
+        case FoldedSection():
+            lines = _folded(section)
+        case ListSection():
+            lines = [*_list_lines(section), ""]
+    return lines
+
+
+def _bar_section_lines(section: BarSection) -> list[str]:
+    bar = group_bar(section, TerminalStyle(_BAR_CELLS))
+    legend = ", ".join(f"{group} {words}" for group, _, words in section.parts)
+    below = section_lines(section.table) if section.table is not None else [prose(legend), ""]
+    return [*([] if bar is None else [code(bar.plain), ""]), *below]
 
 
 def _folded(fold: FoldedSection) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 
 from bottleneck.report.document import ListSection
 from bottleneck.report.kernel_names import cut_place
+from bottleneck.report.text import cut_text
 from bottleneck.schema.analysis import NoGain
 from bottleneck.units import format_share, format_us
 
@@ -62,6 +63,12 @@ _CAUSES: Mapping[str, Callable[[NoGain], str]] = {
 def no_gain(lines: tuple[NoGain, ...], most: int = 3) -> ListSection | None:
     """The section of what will not help; null where nothing is listed."""
     return ListSection(TITLE, tuple((describe_no_gain(line),) for line in lines[:most])) if lines[:most] else None
+
+
+def no_gain_in_brief(lines: tuple[NoGain, ...], characters: int) -> tuple[str, ...]:
+    """Names the changes that will not help in one sentence; none where nothing is listed."""
+    texts = [f"{name_change(line)} (at most {most_text(line.most_share)})" for line in lines[:3]]
+    return (cut_text(f"Will not help: {', '.join(texts)}.", characters),) if texts else ()
 
 
 def describe_no_gain(line: NoGain) -> str:

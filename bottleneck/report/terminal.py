@@ -17,6 +17,7 @@ from rich.text import Text
 from bottleneck.report.document import (
     Action,
     ActionSection,
+    BarSection,
     CheckSection,
     Document,
     FoldedSection,
@@ -208,25 +209,39 @@ def _harmless(line: Text) -> Text:
 
 def document_lines(document: Document, style: TerminalStyle) -> list[Text]:
     """The document line by line."""
-    subject = f" {style.text(document.subject, _PROSE)}" if document.subject else ""
-    headline = f"{style.text(document.headline).upper()}{subject}"
-    out = wrapped(Text(headline, f"bold {STYLES.get(document.tone, '')}".strip()), style)
-    for condition in document.conditions:
-        out += wrapped(Text(condition.title, "yellow"), style)
-        for (lead,) in condition.items:
-            out += wrapped(Text(style.text(lead, _PROSE), "yellow"), style, 2, f"{style.glyphs.bullet} ")
-    out += wrapped(Text(style.text(document.sentence, _PROSE), "bold"), style)
+    out = _opening_lines(document, style)
     out += [Text(), *_fact_lines(document, style)] if document.facts else []
-    bar = group_bar(document.group_shares, style)
     for section in document.sections:
         out += [Text(), *(_title_lines(section.title, style) if section.title else ())]
-        if isinstance(section, TableSection) and bar:
-            out, bar = [*out, bar], None
         out += _section_lines(section, style)
     for warning in document.warnings:
         out += [Text(), *wrapped(Text(style.text(warning, _PROSE), "yellow"), style)]
     # The closing may be a command. It is not broken into lines of ours: who copies it should get it whole.
-    return [*out, *([Text(), Text(style.text(document.closing, _PROSE))] if document.closing else [])]
+    out += [Text(), Text(style.text(document.closing, _PROSE))] if document.closing else []
+    out += [Text()] if document.ending else []
+    return [*out, *(line for text in document.ending for line in wrapped(Text(style.text(text, _PROSE)), style))]
+
+
+def _opening_lines(document: Document, style: TerminalStyle) -> list[Text]:
+    """Headline, conditions and sentence; the sentence in its lines where it has some."""
+    tone = STYLES.get(document.tone, "")
+    subject = f" {style.text(document.subject, _PROSE)}" if document.subject else ""
+    headline = Text(style.text(document.headline).upper(), f"bold {tone}".strip())
+    headline.append(subject, "dim" if document.lines else "")
+    out = wrapped(headline, style)
+    for condition in document.conditions:
+        out += wrapped(Text(condition.title, "yellow"), style)
+        for (lead,) in condition.items:
+            out += wrapped(Text(style.text(lead, _PROSE), "yellow"), style, 2, f"{style.glyphs.bullet} ")
+    if not document.lines:
+        return out + wrapped(Text(style.text(document.sentence, _PROSE), "bold"), style)
+    width = max(len(line.label) for line in document.lines) + 2
+    for at, line in enumerate(document.lines):
+        text = Text(style.text(line.text, _PROSE), "bold" if at == 0 else "")
+        is_column = line.label and style.width >= _NARROW
+        lead = line.label.ljust(width) if is_column else f"{line.label}: " if line.label else ""
+        out += wrapped(text, style, width if is_column else 0, lead)
+    return out
 
 
 def _fact_lines(document: Document, style: TerminalStyle) -> list[Text]:
@@ -247,21 +262,30 @@ def _title_lines(title: str, style: TerminalStyle) -> list[Text]:
 
 def _section_lines(section: Section, style: TerminalStyle) -> list[Text]:
     """A section without its title."""
-    if isinstance(section, TableSection):
-        grid = table_lines(section, style) if section.rows else []
-        notes = (wrapped(Text(style.text(note, _PROSE), "dim"), style, 2) for note in section.notes)
-        return [*grid, *(line for lines in notes for line in lines)]
-    if isinstance(section, Sparkline):
-        cells = sparkline_cells(section.values, style.width, style.glyphs.levels)
-        return [Text(cells), *wrapped(Text(style.text(section.caption, _PROSE)), style, 2)]
-    if isinstance(section, ActionSection):
-        return _action_section_lines(section, style)
-    if isinstance(section, Waterfall):
-        note = wrapped(Text(section.note, "dim"), style, 2) if section.note else []
-        return [*waterfall_lines(section, style), *note]
-    if isinstance(section, CheckSection):
-        return [line for check in section.checks for line in _check_lines(check, style)]
-    return _fold_lines(section, style) if isinstance(section, FoldedSection) else _list_lines(section, style)
+    match section:
+        case BarSection():
+            lines = _bar_section_lines(section, style)
+        case TableSection():
+            lines = table_lines(section, style) if section.rows else []
+            lines += [line for note in section.notes for line in _dim(note, style)]
+        case Sparkline():
+            cells = sparkline_cells(section.values, style.width, style.glyphs.levels)
+            lines = [Text(cells), *wrapped(Text(style.text(section.caption, _PROSE)), style, 2)]
+        case ActionSection():
+            lines = _action_section_lines(section, style)
+        case Waterfall():
+            lines = [*waterfall_lines(section, style), *(_dim(section.note, style) if section.note else [])]
+        case CheckSection():
+            lines = [line for check in section.checks for line in _check_lines(check, style)]
+        case FoldedSection():
+            lines = _fold_lines(section, style)
+        case ListSection():
+            lines = _list_lines(section, style)
+    return lines
+
+
+def _dim(note: str, style: TerminalStyle) -> list[Text]:
+    return wrapped(Text(style.text(note, _PROSE), "dim"), style, 2)
 
 
 def _fold_lines(fold: FoldedSection, style: TerminalStyle) -> list[Text]:
@@ -273,18 +297,31 @@ def _fold_lines(fold: FoldedSection, style: TerminalStyle) -> list[Text]:
     return out
 
 
-def group_bar(groups: tuple[tuple[str, float], ...], style: TerminalStyle) -> Text | None:
+def _bar_section_lines(section: BarSection, style: TerminalStyle) -> list[Text]:
+    bar = group_bar(section, style)
+    out = [] if bar is None else [bar]
+    if section.table is not None:
+        return [*out, *_section_lines(section.table, style)]
+    legend = (
+        Text.assemble((style.glyphs.bars.get(group, "?"), STYLES.get(group, "")), f"{GLUE}{group}{GLUE}{words}")
+        for group, _, words in section.parts
+    )
+    return [*out, *wrapped(Text("  ").join(legend), style)]
+
+
+def group_bar(section: BarSection, style: TerminalStyle) -> Text | None:
     """Draws one bar over the whole width.
 
     Every group that has time has at least one cell.
     """
+    groups = section.parts
     if not groups or style.width < len(groups):
         return None
     room = style.width - len(groups)
-    total = sum(share for _, share in groups)
-    cells = apportion([share / total * room for _, share in groups])
+    total = sum(share for _, share, _ in groups)
+    cells = apportion([share / total * room for _, share, _ in groups])
     bar = Text()
-    for (group, _), count in zip(groups, cells, strict=True):
+    for (group, _, _), count in zip(groups, cells, strict=True):
         bar.append(style.glyphs.bars.get(group, "?") * (1 + count), STYLES.get(group, ""))
     return bar
 
@@ -473,6 +510,8 @@ def _labelled_lines(labelled: LabelledLine, style: TerminalStyle, indent: int) -
     The label stands before it where it is too long. Code and command stand beneath.
     """
     label, text = labelled.label, style.text(labelled.text, _PROSE)
+    if not label:
+        return wrapped(Text(text), style, indent)
     inner = indent if style.width < _NARROW else indent + _LABEL_WIDTH
     if style.width < _NARROW or len(label) >= _LABEL_WIDTH:
         out = wrapped(Text(f"{label}: {text}"), style, indent)

@@ -23,7 +23,8 @@ class Account:
     """One account of the ledger.
 
     ``key`` is its group and what follows, of which the last part is its label unless it has a ``title``. ``meaning``
-    explains it in a table, ``phrase`` names it inside a sentence. ``advice`` is the first thing to try where no finding
+    explains it in a table, ``phrase`` names it inside a sentence, ``device_waits_for`` is what a device waits for in it
+    (empty where it waits for nothing that can be named). ``advice`` is the first thing to try where no finding
     is better; '' becomes ' at file.py:57' where the line is known. ``host_advice`` takes its place in programs
     without a device, which save no launches.
 
@@ -46,6 +47,7 @@ class Account:
     families: tuple[str, ...] = ()
     likely: str | None = None
     kind: str | None = None
+    device_waits_for: str = ""
 
     @property
     def label(self) -> str:
@@ -140,18 +142,21 @@ _ROWS = (
         "gc",
         meaning="garbage collection",
         phrase="garbage collection",
+        device_waits_for="Python's garbage collection",
         advice="keep the garbage collector out of the step: gc.freeze() after start-up, gc.collect() between steps",
     ),
     _idle(
         "compile",
         meaning="compiling code, or loading kernels",
         phrase="compiling or loading kernels",
+        device_waits_for="code to be compiled or loaded",
         advice="record after warm-up; if it stays, find the recompilations with TORCH_LOGS=recompiles",
     ),
     _idle(
         "allocator",
         meaning="allocating and freeing memory",
         phrase="allocating and freeing memory",
+        device_waits_for="memory to be allocated and freed",
         advice="keep memory between steps: no empty_cache() in the loop, expandable_segments:True",
         host_advice="allocate less: write into tensors that exist (out=, in-place ops)",
     ),
@@ -159,18 +164,21 @@ _ROWS = (
         "sync",
         meaning="nothing was queued after a sync",
         phrase="waiting in synchronisations",
+        device_waits_for="the host to go on after a synchronisation",
         advice="remove or defer the synchronisation",
     ),
     _idle(
         "launch",
         meaning="in launch calls, and until the work starts",
         phrase="launching",
+        device_waits_for="kernels to be launched",
         advice="issue fewer launches: CUDA graphs, torch.compile, or a larger batch",
     ),
     _idle(
         "input",
         meaning="waiting for input data",
         phrase="waiting for data",
+        device_waits_for="data",
         advice="give the data loader more workers or let it prefetch further ahead",
     ),
     _idle(
@@ -178,6 +186,7 @@ _ROWS = (
         title="waiting",
         meaning="waiting for work, a timer or a lock",
         phrase="waiting for work, a timer or a lock",
+        device_waits_for="work, a timer or a lock of the host",
         advice="find what the program waits for, and begin that earlier",
     ),
     _idle(
@@ -192,12 +201,14 @@ _ROWS = (
         title="host compute",
         meaning="ops computing on the CPU",
         phrase="computing on the CPU",
+        device_waits_for="ops that compute on the CPU",
         advice="move this computation to the device, or into the workers of the data loader",
     ),
     _idle(
         "dispatch",
         meaning="framework work around the ops",
         phrase="dispatching ops",
+        device_waits_for="PyTorch to dispatch ops",
         advice="dispatch less per step: torch.compile, CUDA graphs, or a larger batch",
         host_advice="run fewer, larger ops: torch.compile or a larger batch",
         bound="dispatch",
@@ -206,6 +217,7 @@ _ROWS = (
         "python",
         meaning="Python code between ops",
         phrase="Python between ops",
+        device_waits_for="Python",
         advice="run less Python between the ops: torch.compile, CUDA graphs, or a larger batch",
         host_advice="run less Python between the ops: torch.compile or a larger batch",
     ),
@@ -235,6 +247,7 @@ _ROWS = (
         "communication",
         meaning="between ranks, not hidden by work",
         phrase="exposed collectives",
+        device_waits_for="collectives between ranks",
         advice="overlap the collectives with computation, or send less: larger buckets, gradients less often",
         bound="communication",
     ),
@@ -242,6 +255,7 @@ _ROWS = (
         "transfer",
         meaning="copies over PCIe or NVLink, not hidden by work",
         phrase="exposed copies between host and device",
+        device_waits_for="copies between host and device",
         advice="copy from pinned memory with non_blocking=True while the device computes, and copy fewer bytes",
         bound="transfer",
     ),

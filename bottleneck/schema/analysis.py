@@ -263,11 +263,17 @@ class Clause(Struct, frozen=True):
     text: Annotated[str, Doc("the words")]
     joiner: Annotated[Literal[". ", "; ", ", ", ": "], Doc("what stands before it, unless it is the first")] = ". "
     source: Annotated[str | None, Doc("slug of the finding whose advice it is; null where it is of none")] = None
+    label: Annotated[str, Doc("word before the text: 'Worst', 'First'; empty where there is none")] = ""
+
+    @property
+    def words(self) -> str:
+        """The text with its label before it."""
+        return f"{self.label}: {self.text}" if self.label else self.text
 
 
 def join_clauses(clauses: Sequence[Clause]) -> str:
     """The sentences that these clauses make."""
-    return "".join(f"{clause.joiner if at else ''}{clause.text}" for at, clause in enumerate(clauses)) + "."
+    return "".join(f"{clause.joiner if at else ''}{clause.words}" for at, clause in enumerate(clauses)) + "."
 
 
 class Verdict(Struct, frozen=True):
@@ -585,6 +591,9 @@ class Finding(Struct, frozen=True):
     stated_speedup: Annotated[
         Interval | None,
         Doc("predicted_speedup as the rule states it, before trials of such evidence made it wider", "ratio"),
+    ] = None
+    brief: Annotated[
+        str | None, Doc("the change in a few words; null where 'advice' is short enough for a line or two")
     ] = None
     comes_first: Annotated[
         bool, Doc("whether it stands before all others, which are of a disturbed step or of a small part of the run")

@@ -62,3 +62,8 @@ class Device:
         Doc("lowest and highest ridge of the devices that it may be, by peak; empty where its own is known", "FLOP/B"),
     ] = field(default_factory=dict)
     architecture: Annotated[str | None, Doc("generation, as the tables of devices name it; null where unknown")] = None
+
+    @property
+    def is_gpu(self) -> bool:
+        """Tells whether people call the device a GPU."""
+        return self.kind in {"cuda", "rocm", "xpu"} or (self.vendor == "Apple" and self.kind != "cpu")

@@ -65,7 +65,8 @@ def test_rank_that_starts_collectives_last_is_the_straggler() -> None:
     assert [rank.rank for rank in analysis.ranks] == [0, 1]
     assert [rank.skew_us for rank in analysis.ranks] == [0.0, pytest.approx(355.0)]
     assert analysis.verdict.sentence.startswith(
-        "Rank 0 waits in collectives 710 us per step for rank 1; Python between ops 935 us per step, median rank 225 us"
+        "Rank 1 is late: rank 0 waits 710 us per step in collectives for it. "
+        "Why: Python between ops 935 us per step, median rank 225 us"
     )
 
 
@@ -80,7 +81,7 @@ def test_ranks_in_step_have_no_straggler() -> None:
     other = replace(_EARLY, more={**_EARLY.more, "rank": 1})
     analysis = _combined([_ranked(_EARLY), _ranked(other)])
     assert [rank.skew_us for rank in analysis.ranks] == [0.0, 0.0]
-    assert "waits in collectives" not in analysis.verdict.sentence
+    assert "is late" not in analysis.verdict.sentence
 
 
 def test_body_without_a_straggler_is_the_rank_with_the_longest_step() -> None:
@@ -248,7 +249,9 @@ def test_rank_that_sleeps_is_told_from_the_ranks_that_wait_for_it(sleepy: Sequen
     assert [rank.verdict for rank in analysis.ranks] == ["communication", "communication", "overhead", "communication"]
     assert max(analysis.ranks, key=lambda rank: rank.skew_us or 0.0).rank == 2
     assert analysis.verdict.bound == "overhead"
-    assert analysis.verdict.sentence.startswith("Ranks 0, 1 and 3 wait in collectives 1.01 s per step for rank 2;")
+    assert analysis.verdict.sentence.startswith(
+        "Rank 2 is late: ranks 0, 1 and 3 wait 1.01 s per step in collectives for it."
+    )
 
 
 def test_waiting_ranks_alone_have_no_straggler(sleepy: Sequence[Path]) -> None:

@@ -101,9 +101,8 @@ def test_a_device_that_works_all_the_time_limits_the_step_and_the_kinds_of_its_w
     kernel = replace(_KERNEL, bound="unknown", reason="shapes were not recorded")
     verdict = decide(_grounds({"unknown.matmul": 70, "unknown": 26, "overhead.kernel_gap": 4}, kernel))
     assert verdict.bound == "device" and verdict.regime is None
-    assert (
-        "works for 96.0 %" in verdict.sentence and "overhead and exposed communication are excluded" in verdict.sentence
-    )
+    assert "works for 96.0 %" in verdict.sentence
+    assert "so it waits neither for its host nor for other ranks" in verdict.sentence
     assert "matrix products 70.0 %, other work 26.0 % (shapes were not recorded)" in verdict.sentence
     assert "shapes were not recorded" in verdict.sentence
 
@@ -112,8 +111,7 @@ def test_a_processor_is_no_device_and_is_judged_by_the_kinds_of_its_work() -> No
     grounds = replace(_grounds({"unknown.convolution": 80, "unknown.pointwise": 20}), host_only=True)
     verdict = decide(grounds)
     assert verdict.bound == "compute" and verdict.regime is None
-    assert verdict.sentence.startswith("Compute probably holds")
-    assert "by the kinds of its work: compute 80.0 %, memory bandwidth 20.0 %" in verdict.sentence
+    assert verdict.sentence.startswith("Arithmetic probably limits your program: 80.0 % of 100 us per step")
     assert decide(replace(_grounds({"unknown": 100}), host_only=True)).bound == "inconclusive"
 
 
@@ -202,8 +200,9 @@ def test_a_largest_part_that_no_finding_answers_is_said_to_be_so_with_its_line_a
     )
     verdict = decide(_grounds({"memory": 60.0, "compute": 40.0}, kernel))
     assert verdict.sentence == (
-        "Memory bandwidth, far below the roof, holds the step back: 60.0 % of 100 us, its largest part aten::softmax "
-        "at model.py:9 (40.0 %). It reaches 31.0 % of the bandwidth, and no rule here knows how to make it faster."
+        "Memory access limits your device: 60.0 of 100 us per step (60.0 %), at 31.0 % of the bandwidth. Worst: "
+        "aten::softmax at model.py:9, 10.0 us (40.0 %). It reaches 31.0 % of the bandwidth, and "
+        "no rule here knows how to make it faster."
     )
     assert verdict.first_step is None
 
@@ -239,14 +238,17 @@ def test_sentence_about_a_wait_names_its_line_and_gives_it_no_share_of_others() 
     first, second = IdleCause("sync", 50, 0.5, "train.py:57", 1), IdleCause("sync", 10, 0.1, "train.py:3", 1)
     shares = {"overhead.sync": 60, "compute": 40}
     sentence = decide(_grounds(shares, idle=(first, second))).sentence
-    assert "waiting in synchronisations (60.0 %), most of all at train.py:57. No rule here" in sentence
+    assert sentence.startswith(
+        "Your device waits for the host to go on after a synchronisation: 60.0 of 100 us per step (60.0 %). "
+        "Worst: train.py:57, 50.0 us. No rule here"
+    )
     sentence = decide(_grounds(shares, idle=(replace(first, us=60, share=0.6),))).sentence
-    assert "waiting in synchronisations at train.py:57 (60.0 %). No rule here knows how to shorten that." in sentence
+    assert "(60.0 %). Worst: train.py:57. No rule here knows how to shorten that." in sentence
 
 
 def test_sentence_about_a_wait_without_a_known_line_names_none() -> None:
     sentence = decide(_grounds({"overhead.sync": 60, "compute": 40})).sentence
-    assert "its largest part waiting in synchronisations (60.0 %). " in sentence
+    assert "(60.0 %). No rule here knows how to shorten that." in sentence and "Worst" not in sentence
 
 
 def test_inconclusive_sentence_names_the_largest_work_without_a_cost() -> None:
@@ -258,7 +260,7 @@ def test_inconclusive_sentence_names_the_largest_work_without_a_cost() -> None:
 def test_two_sided_window_is_reported_with_its_figures() -> None:
     grounds = replace(_grounds({"overhead.python": 60, "memory": 40}), sides=TwoSided(0.57, 0.0, 0.964))
     sentence = decide(grounds).sentence
-    assert "busy 0.0 % of the first 57.0 % of the window, and 96.4 % of the rest" in sentence
+    assert "For the first 57.0 % of the window the device is busy 0.0 %, and for the rest 96.4 %" in sentence
 
 
 def test_long_names_are_cut() -> None:
@@ -313,13 +315,13 @@ def test_shares_of_the_sentence_are_those_of_the_table() -> None:
     assert sum(tenths.values()) == 1000
     (compute,) = [entry for entry in tenths if entry.group == "compute"]
     shown = describe_share(tenths, [compute])
-    assert f"holds the step back: {shown} of" in decide(grounds).sentence
+    assert f"limits your device: 786 us of 1.00 ms per step ({shown})" in decide(grounds).sentence
 
 
 def test_sentence_adds_up_the_shapes_of_one_op_before_it_names_the_largest() -> None:
     shapes = [replace(_KERNEL, op="aten::mul", shapes=f"[[{size}]]", us=20, share=0.2) for size in (1, 2, 3)]
     single = replace(_KERNEL, op="aten::add", us=35, share=0.35)
-    assert "aten::mul (60.0 %)" in decide(_grounds({"memory": 100}, *shapes, single)).sentence
+    assert "Worst: aten::mul, 60.0 us (60.0 %)" in decide(_grounds({"memory": 100}, *shapes, single)).sentence
 
 
 _ACCOUNTS = {"overhead.sync": 600.0, "compute": 400.0}
@@ -344,7 +346,7 @@ def _verdict(*findings: Finding, grounds: Grounds = _GROUNDS) -> Verdict:
 def test_the_first_finding_is_the_first_thing_to_do() -> None:
     verdict = _verdict(_SYNC, replace(_SYNC, advice="Something else."))
     assert verdict.sentence == (
-        "Overhead holds the step back: 60.0 % of 1.00 ms, its largest part waiting in synchronisations (60.0 %). "
+        "Your device waits for the host to go on after a synchronisation: 600 us of 1.00 ms per step (60.0 %). "
         "First: read the loss every 100 steps (predicted: 1.25 to 1.67 times as fast)."
     )
     assert verdict.sentence.endswith(f"First: {verdict.first_step}.")
@@ -378,5 +380,5 @@ def test_a_file_that_was_cut_off_is_said_first() -> None:
 
 def test_the_sentence_on_a_straggler_stands_first_whatever_it_says() -> None:
     verdict = _verdict(_SYNC, grounds=replace(_GROUNDS, straggler=(Clause("late_rank", "Rank 2 is late. First: no"),)))
-    assert verdict.sentence.startswith("Rank 2 is late. First: no. Overhead holds the step back")
+    assert verdict.sentence.startswith("Rank 2 is late. First: no. Your device waits")
     assert verdict.sentence.count("First:") == 2

@@ -75,7 +75,7 @@ def test_with_room_everything_is_written_and_told(folder: Path) -> None:
 
 
 def test_the_report_is_printed_in_the_format_that_was_asked_for(folder: Path) -> None:
-    setup = "from functools import partial; from bottleneck.report.analysis_document import report_text"
+    setup = "from functools import partial; from bottleneck.report.screen import report_text"
     said = tell(folder, setup, render="partial(report_text, form='json')")
     start, end = said.index("{"), said.index("}")
     assert json.loads("\n".join(said[start : end + 1])) == json.loads(

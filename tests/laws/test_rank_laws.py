@@ -217,7 +217,9 @@ def _recorded(folder: Path, first_step: int | None, ranks: Sequence[int] = (0, 1
 
 def _blames_rank_1(analysis: Analysis) -> bool:
     late = [finding.title for finding in analysis.findings if finding.slug == "late-rank"]
-    return late == ["All ranks wait for rank 1"] and analysis.verdict.sentence.startswith("Rank 0 waits in collectives")
+    return late == ["All ranks wait for rank 1"] and analysis.verdict.sentence.startswith(
+        "Rank 1 is late: rank 0 waits "
+    )
 
 
 def test_the_rank_whose_window_closed_early_is_the_late_one_by_the_steps_of_both(late: Sequence[Path]) -> None:

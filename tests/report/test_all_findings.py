@@ -14,7 +14,7 @@ from bottleneck.harness.messages import Program, RecordOptions
 from bottleneck.recorder import finish_run as telling
 from bottleneck.recorder.finish_run import ReportSettings
 from bottleneck.report import render_report
-from bottleneck.report.analysis_document import Extent, report_text
+from bottleneck.report.screen import Extent, report_text
 from tests.report.samples import gpu_overhead
 
 

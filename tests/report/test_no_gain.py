@@ -6,9 +6,10 @@ import pytest
 
 from bottleneck.advice import no_gain as advice
 from bottleneck.report import no_gain as words
-from bottleneck.report.analysis_document import to_markdown, to_screen, to_terminal
+from bottleneck.report.analysis_document import to_markdown, to_terminal
 from bottleneck.report.no_gain import describe_no_gain, most_text
 from bottleneck.report.page import to_html
+from bottleneck.report.screen import to_screen
 from bottleneck.schema.analysis import NoGain
 from bottleneck.schema.records import replace
 from tests.report.samples import gpu_overhead
@@ -65,7 +66,8 @@ def test_a_bound_is_rounded_up(share: float, text: str) -> None:
 
 def test_every_medium_lists_them_and_a_hostile_line_acts_as_no_markup() -> None:
     analysis = replace(gpu_overhead(), no_gain=(READ, replace(READ, source="<b>`x`</b>:1")))
-    for text in (to_terminal(analysis), to_screen(analysis), to_markdown(analysis), to_html(analysis)):
+    assert "Will not help: no .item() (at most " in to_screen(analysis)
+    for text in (to_terminal(analysis), to_markdown(analysis), to_html(analysis)):
         assert "What will not help" in text and "31.0 ms of work is queued then" in text
     assert "<b>`x`" not in to_html(analysis).partition('id="findings"')[2].partition("<script")[0]
     assert "What will not help" not in to_terminal(gpu_overhead())

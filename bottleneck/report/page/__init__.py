@@ -81,7 +81,7 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
             "words": _json_block(_words(analysis)),
             "step": _json_block(None if timeline is None else _packed(timeline)),
         },
-        title=f"{document.headline}: {analysis.recording.path}",
+        title=f"{document.headline}: {document.subject}",
         closing=document.closing,
         **_summary(analysis, document, segments, "below"),
         phase_bars=[_phase_segment(phase) for phase in phases],
