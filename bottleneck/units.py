@@ -92,7 +92,10 @@ def format_us_range(low: float, high: float, to: str = " to ") -> str:
 
 
 def format_part(us: float, whole_us: float) -> str:
-    """Formats a part of a duration: '217 of 383 ms', '845 us of 1.20 s'."""
+    """Formats a part of a duration.
+
+    It reads '217 of 383 ms' or '845 us of 1.20 s'.
+    """
     (amount, unit), whole = format_us(us).split(), format_us(whole_us)
     return f"{amount} of {whole}" if whole.endswith(f" {unit}") else f"{amount} {unit} of {whole}"
 

@@ -342,7 +342,9 @@ def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
     step = None if first is None else _first_step(grounds, decision, first)
     clauses = tuple(_clauses(grounds, decision, findings, step))
     text, action = join_clauses(clauses), None if step is None else step.text
-    return Verdict(decision.bound, decision.regime, decision.share, text, decision.shares, action, clauses)
+    is_group = decision.bound in GROUPS and not decision.by_kind and not _share_aside(grounds)
+    shown = _shown(grounds, decision.bound) if is_group else format_share(decision.share)
+    return Verdict(decision.bound, decision.regime, decision.share, text, decision.shares, action, clauses, shown)
 
 
 class _FirstStep(Struct, frozen=True):
@@ -524,7 +526,10 @@ def _waiting(grounds: Grounds, entry: LedgerEntry) -> str:
 
 
 def _group_waits(grounds: Grounds, entries: Sequence[LedgerEntry], group_us: float) -> str:
-    """Says what a group of waits comes to, where none of its accounts is most of it."""
+    """Says what a group of waits comes to.
+
+    None of its accounts is most of it.
+    """
     if grounds.host_only:
         calls_us = math.fsum(entry.us for entry in entries if entry.account in _CALLS)
         is_calls = calls_us >= _STANDS_FOR_GROUP * group_us

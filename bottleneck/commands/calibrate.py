@@ -72,9 +72,9 @@ def calibrate_command(
     from bottleneck.calibrate.cache import calibration_file, to_plain
     from bottleneck.calibrate.calibration import calibration_table
 
+    is_table = form_of(form, output, TERMINAL_OR_JSON) == "terminal"
     with says_what_is_kept(_KEPT), _progress(seconds, quiet=quiet) as on_progress:
         calibration = calibrate_device(device, threads, on_progress, seconds=seconds, fresh=fresh)
-    is_table = form_of(form, output, TERMINAL_OR_JSON) == "terminal"
     text = calibration_table(calibration) if is_table else json.dumps(to_plain(calibration), indent=1) + "\n"
     write_report(text, output)
     if not quiet and calibration_file(calibration).exists():

@@ -107,6 +107,7 @@ def compare_command(
     from bottleneck.gate.settings import limits_of_option
     from bottleneck.report.comparison import render
 
+    rendered_as = form_of(form, output, RESULT_FORMATS)
     check_picture(plot)
     check_picture(ledger)
     limits = limits_of_option("--fail-on", fail_on)
@@ -120,7 +121,7 @@ def compare_command(
         program = _find_program(workload, tuple(settings or ()), sources, train=train)
         options = window_options(steps, window, chosen_device(device), whole=whole)
         comparison = _compare(sources, program, options, Path(scratch), say)
-    write_report(render(comparison, form_of(form, output, RESULT_FORMATS), output_style(output), top=top), output)
+    write_report(render(comparison, rendered_as, output_style(output), top=top), output)
     draw_picture("waterfall", plot, comparison)
     draw_picture("both ledgers", ledger, comparison)
     broken = _broken_limits(limits, comparison)

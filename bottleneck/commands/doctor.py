@@ -44,8 +44,9 @@ def doctor_command(
     """  # noqa: D301 - a backspace makes click keep the lines of an example
     from bottleneck.report.checkup import render
 
+    rendered_as = form_of(form, output, CHECKUP_FORMATS)
     checkups = _check(paths or ())
-    write_report(render(checkups, form_of(form, output, CHECKUP_FORMATS), output_style(output)), output)
+    write_report(render(checkups, rendered_as, output_style(output)), output)
     raise typer.Exit(_status(checkups, strict=strict))
 
 

@@ -74,13 +74,14 @@ def predict_command(
     from bottleneck.predict.answer import answer, usual_backends
     from bottleneck.report.predict import render
 
+    rendered_as = form_of(form, output, RESULT_FORMATS)
     check_picture(roofline)
     chosen = devices_of(devices or [])
     ways = None if backends is None else _ways(backends)
     rates, known_paces = _prices(prices or [], chosen), host_paces(paces or [], chosen)
     steps = _steps(target, arguments or [], settings or [], assumed or [], train=train)
     answered = answer(steps, chosen, ways or usual_backends(steps[0]), rates, known_paces)
-    write_report(render(answered, form_of(form, output, RESULT_FORMATS), output_style(output)), output)
+    write_report(render(answered, rendered_as, output_style(output)), output)
     draw_picture("predicted roofline", roofline, answered)
 
 

@@ -13,7 +13,8 @@ from typer.core import TyperCommand
 
 from bottleneck.errors import UsageError
 from bottleneck.report import FORMATS, render_report
-from bottleneck.report.output import discard_output, write_text
+from bottleneck.report.output import discard_output, write_status, write_text
+from bottleneck.units import format_si
 
 if TYPE_CHECKING:
     from bottleneck.report.screen import Extent
@@ -114,10 +115,22 @@ def choice_of_format(help_text: str, formats: Collection[str]) -> Any:
 def form_of(form: str | None, output: Path | None, formats: Collection[str]) -> str:
     """Gives the format of ``--format``, else of the suffix of ``--output``.
 
-    Terminal text if that suffix is none of these formats.
+    Terminal text without a suffix, or with one of plain text. UsageError for another suffix that names no format.
     """
     named = form_of_suffix(output) if output is not None else None
-    return form or (named if named is not None and named in formats else "terminal")
+    if form is not None or named in formats:
+        return form or str(named)
+    if output is not None and not is_printed(output) and output.suffix.lower() not in _TEXT_SUFFIXES:
+        suffixes = ", ".join(suffix for name in formats for suffix in FORMATS[name].suffixes[:1])
+        raise UsageError(
+            f"no format of this report has the suffix {output.suffix}",
+            why=f"-o {output} would hold text for a terminal",
+            fix=f"name a file that ends in {suffixes} or .txt, or say which with --format",
+        )
+    return "terminal"
+
+
+_TEXT_SUFFIXES = ("", ".txt", ".log", ".out")
 
 
 def form_of_suffix(output: Path) -> str | None:
@@ -200,8 +213,10 @@ def write_report(text: str, output: Path | None) -> None:
     """Writes to the file of ``--output``, or to standard output."""
     if is_printed(output):
         send(text)
-    else:
+    elif output is not None:
         write_text(text, output)
+        if sys.stderr.isatty() and output.is_file():
+            write_status(f"wrote {output} ({format_si(output.stat().st_size, 'B')})")
 
 
 def check_picture(path: Path | None) -> None:

@@ -106,6 +106,7 @@ def sweep_command(
 
     check_source(Path(file))
     picture, output = _picture(plot, output)
+    rendered_as = form_of(form, output, RESULT_FORMATS)
     named = [parse_parameter(text) for text in parameters or ()]
     points = configurations_of(named, make_series(backends, device, threads))
     if len(points) < 2:
@@ -119,7 +120,7 @@ def sweep_command(
     plan = SweepPlan(program, options, tuple(named), points, repeats, turns)
     sweep, is_whole = _measure(plan, keep, quiet=quiet)
     draw_picture("sweep", picture, sweep)
-    write_report(render(sweep, form_of(form, output, RESULT_FORMATS), output_style(output)), output)
+    write_report(render(sweep, rendered_as, output_style(output)), output)
     # That a point fails may be what the sweep is to find out.
     status = 0 if any(point.step_us is not None for point in sweep.points) else _FAILED
     raise typer.Exit(status if is_whole else _INTERRUPTED)

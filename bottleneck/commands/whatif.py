@@ -81,6 +81,7 @@ def whatif_command(
     from bottleneck.simulate.whatif import ask
     from bottleneck.system.files import located
 
+    rendered_as = form_of(form, output, TEXT_FORMATS)
     path = located(path)
     given = {"set": settings, "remove": removed, "fuse": fused, "overlap": overlapped}
     changes = [f"{verb} {what}" for verb, targets in given.items() for what in targets or ()]
@@ -92,6 +93,6 @@ def whatif_command(
     with reading_progress() as on_trace:
         evidence = explain([path], options, on_trace)
     answer = ask(evidence, changes)
-    write_report(render(answer, form_of(form, output, TEXT_FORMATS), output_style(output)), output)
+    write_report(render(answer, rendered_as, output_style(output)), output)
     if changes and answer.changed is None:
         raise typer.Exit(_UNDECIDED)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TextIO
 from bottleneck.errors import BottleneckError, TraceError, UsageError
 from bottleneck.report.output import draw_or_warn, draw_picture, marked, write_note, write_status, write_text
 from bottleneck.system.interrupts import Interrupted, held_back
-from bottleneck.units import counted, format_share
+from bottleneck.units import counted
 
 if TYPE_CHECKING:
     from bottleneck.calibrate.calibration import Calibration
@@ -226,8 +226,8 @@ def _report(folder: Path, settings: ReportSettings) -> str:
         settings.note(f"the page for a browser: {shown(page)}")
     draw_picture("roofline", picture, analysis, warn=settings.say)
     verdict = analysis.verdict
-    share = None if verdict.bound in {"mixed", "inconclusive"} else verdict.share  # a share of no bound says nothing
-    return headline(verdict).upper() + (f" ({format_share(share)})" if share is not None else "")
+    is_of_none = verdict.bound in {"mixed", "inconclusive"}  # a share of no bound says nothing
+    return headline(verdict).upper() + ("" if is_of_none else f" ({verdict.share_words})")
 
 
 def _with_pieces(explained: "Explanation", folder: Path, settings: ReportSettings) -> "Explanation":

@@ -260,7 +260,10 @@ def _peaks(analysis: Analysis) -> str:
 def _reached(analysis: Analysis) -> str:
     totals = analysis.totals
     peak = "arithmetic" if totals.peak is None else totals.peak.replace("_", " ")
-    reached = ((totals.model_flops_utilization, f"{peak} peak"), (totals.bandwidth_utilization, "memory bandwidth"))
+    reached = (
+        (totals.model_flops_utilization, f"{peak} peak (MFU)"),
+        (totals.bandwidth_utilization, "memory bandwidth"),
+    )
     modelled = analysis.coverage.modelled_share
     least = "at least " if modelled is not None and modelled < _MODELLED_ENOUGH else ""
     # "At least <0.1 %" says nothing.
@@ -447,6 +450,7 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
         lines=verdict_lines(verdict),
         tone=verdict.bound,
         facts=facts(analysis),
+        facts_title="How the numbers came about",
         sections=tuple(filter(None, sections)),
         closing=f"details: bottleneck report {shlex.quote(analysis.recording.path)} --format json (or markdown)",
         ending=ending(verdict),
@@ -476,7 +480,9 @@ def verdict_lines(verdict: Verdict) -> tuple[LabelledLine, ...]:
     """
     rows: list[tuple[Clause, str]] = []
     for clause in verdict.clauses:
-        if rows and clause.joiner != ". ":
+        if rows and rows[-1][0].role == "bound" and clause.joiner == ": ":
+            rows[-1] = (rows[-1][0], clause.text)  # the headline has the word before the colon
+        elif rows and clause.joiner != ". ":
             head, text = rows[-1]
             rows[-1] = (head, f"{text}{clause.joiner}{clause.words}")
         else:
@@ -508,7 +514,10 @@ def ending(verdict: Verdict) -> tuple[str, ...]:
 
 
 def ledger_bar(analysis: Analysis, table: TableSection | None = None) -> BarSection:
-    """Builds the bar of the ledger's groups, with a table beneath or with its legend."""
+    """Builds the bar of the ledger's groups.
+
+    A table stands beneath it, or its legend.
+    """
     tenths = share_tenths(analysis.ledger)
     members = {group: [entry for entry in analysis.ledger if entry.group == group] for group in GROUPS}
     parts = tuple(

@@ -133,7 +133,7 @@ def describe_side(side: CompareSide) -> str:
     """'mlp, 826 us per step, overhead-bound (82.1 %), AMD EPYC, sample_traces/mlp'."""
     parts = [
         "counters only" if side.step_us is None else f"{format_us(side.step_us)} per step",
-        "" if side.verdict is None else f"{headline(side.verdict)} ({format_share(side.verdict.share)})",
+        "" if side.verdict is None else f"{headline(side.verdict)} ({side.verdict.share_words})",
         side.device,
         side.path if not side.path.endswith(side.label) and not side.label.startswith(side.path) else "",
     ]

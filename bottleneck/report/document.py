@@ -199,10 +199,10 @@ class Document(Struct, frozen=True):
 
     ``headline`` is a word or two, shown in capitals on a terminal, and ``subject`` follows it unchanged. ``lines`` are
     the sentence in its parts, for media that set each on a line of its own: the first without a label, and one thought
-    in each. ``ending`` are lines that repeat what matters at the end of a terminal. ``tone`` is
-    the group or the status that colours the headline. ``conditions`` are what must be known before the sentence is
-    read. ``fact_width`` is the width of the labels of ``facts`` where they stand in a
-    column.
+    in each. ``ending`` are lines that repeat what matters at the end of a terminal. ``tone`` is the group or the status
+    that colours the headline. ``conditions`` are what must be known before the sentence is read. ``fact_width`` is the
+    width of the labels of ``facts`` where they stand in a column; with a ``facts_title`` they stand behind the
+    sections, else before them.
     """
 
     headline: str
@@ -211,6 +211,7 @@ class Document(Struct, frozen=True):
     tone: str = ""
     conditions: tuple[ListSection, ...] = ()
     facts: tuple[tuple[str, str], ...] = ()
+    facts_title: str = ""
     fact_width: int = 9
     lines: tuple[LabelledLine, ...] = ()
     sections: tuple[Section, ...] = ()

@@ -66,6 +66,14 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection
     )
 
 
+def _stands_alone(finding: Finding, ordered: Sequence[Finding]) -> bool:
+    """Tells whether the whole report ranks a finding.
+
+    It does not list it as another way to save the same time.
+    """
+    return finding in _leading(ordered) if finding.predicted_gain_us is None else adds(finding)
+
+
 def _leading(ordered: Sequence[Finding]) -> list[Finding]:
     """Gives findings without a gain that stand before the first with one.
 
@@ -122,12 +130,15 @@ def _brief(analysis: Analysis, finding: Finding, characters: int, code: int, *, 
 
 
 def findings_in_brief(analysis: Analysis, most: int, characters: int, closing: tuple[str, ...] = ()) -> ActionSection:
-    """Builds the first findings on two lines each: what is wrong, then the gain and what to do.
+    """Builds the first findings on two lines each.
 
-    They come in reading order. The verdict says what to do of the first, so that one has its title alone. ``closing``
-    are the sentences beneath them.
+    The lines are what is wrong, then the gain and what to do.
+
+    They come as in the whole report, which sets apart what saves the same time. The verdict says what to do of the
+    first, so that one has its title alone. ``closing`` are the sentences beneath them.
     """
-    ordered = in_reading_order(analysis.findings, analysis.steps.wall_us, analysis.verdict.bound)
+    in_order = in_reading_order(analysis.findings, analysis.steps.wall_us, analysis.verdict.bound)
+    ordered = sorted(in_order, key=lambda finding: not _stands_alone(finding, in_order))
     hidden = _hidden([finding for finding in analysis.findings if finding.predicted_gain_us is not None], ordered)
     if not ordered:
         return ActionSection("", (), closing=(*hidden, *closing))
@@ -153,7 +164,10 @@ def _two_lines(finding: Finding, characters: int, *, is_said: bool) -> Action:
 
 
 def _continued(advice: str) -> str:
-    """Gives advice as it goes on after a colon; names such as CUDA keep their capitals."""
+    """Gives advice as it goes on after a colon.
+
+    Names such as CUDA keep their capitals.
+    """
     return f"{advice[:1].lower()}{advice[1:]}" if advice[1:2].islower() else advice
 
 

@@ -51,17 +51,19 @@ def render(document: Document) -> str:
 def document_lines(document: Document) -> list[str]:
     """The document line by line."""
     out = _opening_lines(document)
-    out += [*(f"- {label}: {prose(text)}" for label, text in document.facts), ""] if document.facts else []
+    facts = [*(f"- {label}: {prose(text)}" for label, text in document.facts), ""] if document.facts else []
+    out += [] if document.facts_title else facts
     for section in document.sections:
         out += [f"### {prose(section.title)}", ""] if section.title and not isinstance(section, FoldedSection) else []
         out += section_lines(section)
+    out += [f"### {document.facts_title}", "", *facts] if facts and document.facts_title else []
     out += [*(f"- {prose(warning)}" for warning in document.warnings), ""] if document.warnings else []
     return [*out, prose(document.closing)]
 
 
 def _opening_lines(document: Document) -> list[str]:
     """Headline, conditions and sentence; the sentence as a list where it has lines."""
-    heading = f"{document.headline} {document.subject}".strip()
+    heading = f"{document.headline}{' · ' if document.lines else ' '}{document.subject}".strip()
     head, *others = document.lines or (LabelledLine("", document.sentence),)
     if document.lines:
         out = [f"## {prose(head.text)}", "", f"{prose(heading[:1].upper() + heading[1:])}", ""]
@@ -131,13 +133,26 @@ def prose(text: str) -> str:
     out: list[str] = []
     unsafe: list[str] = []
     shown = _INTERVAL.sub(r"(\1)", clean(text, _PROSE).replace(" -> ", " → "))
-    for index, word in enumerate(shown.split()):
-        if _HARMLESS.fullmatch(word) and not _LINKED.search(word) and not (index == 0 and _STARTS_BLOCK.match(word)):
+    for index, word in enumerate(_words(shown)):
+        if span := _SPAN.fullmatch(word):
+            out += [*([code(" ".join(unsafe))] if unsafe else []), f"{span[1]}{code(span[2])}{span[3]}"]
+            unsafe = []
+        elif _HARMLESS.fullmatch(word) and not _LINKED.search(word) and not (index == 0 and _STARTS_BLOCK.match(word)):
             out += [code(" ".join(unsafe))] if unsafe else []
             out, unsafe = [*out, word], []
         else:
             unsafe.append(word)
     return " ".join([*out, code(" ".join(unsafe))] if unsafe else out)
+
+
+# What a text sets between backticks, unless more text touches it.
+_SPAN = re.compile(r"(\(?)`([^`]+)`([.,;:)]*)")
+_WORD = re.compile(rf"(?<!\S){_SPAN.pattern}(?!\S)|\S+")
+
+
+def _words(text: str) -> list[str]:
+    """The words of a text; what stands between backticks is one."""
+    return [match[0] for match in _WORD.finditer(text)]
 
 
 def name(text: str) -> str:

@@ -88,6 +88,7 @@ def _screen(analysis: Analysis, whole: Document, room: _Room) -> Document:
         ending=tuple(cut_text(text, room.answer) for text in whole.ending),
         facts=tuple((label, text) for label, text in whole.facts if label in WHOLE_FACTS),
         sections=tuple(filter(None, sections)),
+        facts_title="",
         closing="",
     )
 

@@ -210,10 +210,14 @@ def _harmless(line: Text) -> Text:
 def document_lines(document: Document, style: TerminalStyle) -> list[Text]:
     """The document line by line."""
     out = _opening_lines(document, style)
-    out += [Text(), *_fact_lines(document, style)] if document.facts else []
+    facts = [Text(), *_fact_lines(document, style)] if document.facts else []
+    if facts and document.facts_title:
+        facts[1:1] = _title_lines(document.facts_title, style)
+    out += [] if document.facts_title else facts
     for section in document.sections:
         out += [Text(), *(_title_lines(section.title, style) if section.title else ())]
         out += _section_lines(section, style)
+    out += facts if document.facts_title else []
     for warning in document.warnings:
         out += [Text(), *wrapped(Text(style.text(warning, _PROSE), "yellow"), style)]
     # The closing may be a command. It is not broken into lines of ours: who copies it should get it whole.
@@ -225,7 +229,8 @@ def document_lines(document: Document, style: TerminalStyle) -> list[Text]:
 def _opening_lines(document: Document, style: TerminalStyle) -> list[Text]:
     """Headline, conditions and sentence; the sentence in its lines where it has some."""
     tone = STYLES.get(document.tone, "")
-    subject = f" {style.text(document.subject, _PROSE)}" if document.subject else ""
+    gap = f" {style.glyphs.dot} " if document.lines else " "
+    subject = f"{gap}{style.text(document.subject, _PROSE)}" if document.subject else ""
     headline = Text(style.text(document.headline).upper(), f"bold {tone}".strip())
     headline.append(subject, "dim" if document.lines else "")
     out = wrapped(headline, style)

@@ -292,6 +292,14 @@ class Verdict(Struct, frozen=True):
         Doc("the first action, which ends the sentence: that of finding 1; null where there is none"),
     ] = None
     clauses: Annotated[tuple[Clause, ...], Doc("the sentence in its parts; empty in older analyses")] = ()
+    share_shown: Annotated[
+        str | None, Doc("'share' as the ledger's table shows it, whose shares add up; null in older analyses")
+    ] = None
+
+    @property
+    def share_words(self) -> str:
+        """The share of the verdict, the same wherever it is shown."""
+        return self.share_shown or format_share(self.share)
 
 
 class Totals(Struct, frozen=True):

@@ -113,13 +113,19 @@ def _recognise(top: object, categories: list[str]) -> str | None:
     return writers[0] if writers else None
 
 
+_VALUES = {b"{": "an object", b'"': "a string", b"null": "null", b"true": "true", b"false": "false"}
+
+
 def reject_value(path: Path, text: bytes) -> NoReturn:
     """Raises TraceError for JSON without a list of events.
 
     Another value is in its place.
     """
-    kinds = {b"{": "an object", b'"': "a string", b"n": "null", b"t": "true", b"f": "false"}
     if text[:1] == b"[":
         _reject(path, "a list of lists, such as a memory timeline", _EXPORT)
-    kind = kinds.get(text[:1]) or ("a number" if text[:1].isdigit() or text[:1] == b"-" else "text")
+    kind = next((kind for start, kind in _VALUES.items() if text.startswith(start)), None)
+    if kind is None and not (text[:1].isdigit() or text[:1] == b"-"):
+        first = text.decode("utf-8", "replace")[:1]
+        raise TraceError(f"{path} is not JSON", why=f"unexpected {first!r} at its beginning", fix=_EXPORT)
+    kind = kind or "a number"
     raise TraceError(f"{path} is not a trace", why=f"it holds {kind} where the list of events should be", fix=_EXPORT)

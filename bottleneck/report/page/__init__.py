@@ -231,7 +231,7 @@ def _tiles(analysis: Analysis) -> list[tuple[str, str, str]]:
         tiles.append((f"{noun} at work", busy, f"idle {format_us(totals.idle_us)}"))
     if totals.model_flops_utilization is not None:
         peak = "arithmetic" if totals.peak is None else totals.peak.replace("_", " ")
-        tiles.append((f"of the {peak} peak", format_share(totals.model_flops_utilization), "over the whole step"))
+        tiles.append((f"of the {peak} peak (MFU)", format_share(totals.model_flops_utilization), "over the whole step"))
     if totals.bandwidth_utilization is not None:
         tiles.append(("of the memory bandwidth", format_share(totals.bandwidth_utilization), "over the whole step"))
     return tiles
@@ -410,6 +410,7 @@ def _environment() -> Environment:
     environment.globals.update(chart_size=(WIDTH, HEIGHT))
     environment.filters.update(
         shown=lambda text: clean(str(text), _LONGEST_TEXT),
+        prose=_with_code,
         label=lambda text: clean(text, _LONGEST_NAME),
         share=format_share,
         kind=lambda section: type(section).__name__,
@@ -419,6 +420,15 @@ def _environment() -> Environment:
         extent=_extent,
     )
     return environment
+
+
+def _with_code(text: str) -> Markup:
+    """Escapes a text; what stands between backticks becomes code."""
+    parts = clean(text, _LONGEST_TEXT).split("`")
+    if len(parts) % 2 == 0:  # a backtick without its fellow
+        return escape("`".join(parts))
+    pieces = (Markup("<code>{}</code>").format(part) if at % 2 else escape(part) for at, part in enumerate(parts))
+    return Markup("").join(pieces)
 
 
 def _area(values: Sequence[float]) -> str:

@@ -268,7 +268,7 @@ def _remarks(device: Device, shown: tuple[RooflinePoint, ...]) -> str:
 def _title(verdict: Verdict) -> str:
     words = headline(verdict)
     if verdict.bound not in {"mixed", "inconclusive"}:
-        words = f"{words}: {format_share(verdict.share)} of the step"
+        words = f"{words}: {verdict.share_words} of the step"
     return clean(words[0].upper() + words[1:], 80)
 
 
