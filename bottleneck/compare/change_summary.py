@@ -16,7 +16,7 @@ from bottleneck.compare.time_floor import FEWEST_STEPS, describe_floor, has_few_
 from bottleneck.schema.accounts import phrase_of
 from bottleneck.schema.comparison import Bar, ChangeRow, Comparison, Condition, CounterStep, TimeFloor
 from bottleneck.schema.counters import COUNTERS
-from bottleneck.units import counted, format_share, format_us
+from bottleneck.units import counted, format_share, format_si, format_us
 
 # The number of parts listed, each at least this share of the change.
 _MOST_PARTS = 3
@@ -90,12 +90,22 @@ def _counter_lead(counters: Iterable[CounterStep]) -> str:
     shown = []
     for name in names[:_MOST_COUNTERS]:
         words = COUNTERS[name].many if name in COUNTERS else _short(name)
-        shown.append(f"{words} {differing[name].before:,} -> {differing[name].after:,}")
+        shown.append(f"{words} {_amount(name, differing[name].before)} -> {_amount(name, differing[name].after)}")
     if not shown:
         return ""
     more = len(names) - len(shown)
     others = f" and {counted(more, 'more counter')}" if more else ""
     return f"{', '.join(shown)}{others} per step"
+
+
+# Counters of FLOPs and bytes from here on have three digits in a sentence; the table has them all.
+_LARGE = 1_000_000
+
+
+def _amount(name: str, number: int | None) -> str:
+    if number is not None and number >= _LARGE and ("flops" in name or "bytes" in name):
+        return format_si(number, "").strip()
+    return f"{number:,}"
 
 
 def counter_sentence(counters: Sequence[CounterStep]) -> str:

@@ -455,7 +455,7 @@ _BESIDES, _ALSO = "Not only the code differs:", "Also:"
 
 def build(comparison: Comparison, top: int = TOP) -> Document:
     """The document of a comparison, with at most ``top`` ops."""
-    sections: list[Section | None] = [_counters(comparison)]
+    sections: list[Section | None] = []
     if comparison.change_us is not None and comparison.bars:
         numbers = rounded(comparison)
         sections += [
@@ -463,6 +463,7 @@ def build(comparison: Comparison, top: int = TOP) -> Document:
             rows(comparison, numbers, top),
             modules(comparison, numbers, min(top, _MOST_MODULES)),
         ]
+    sections.append(_counters(comparison))
     if comparison.notes:
         sections.append(ListSection("Notes", tuple((note,) for note in comparison.notes)))
     return Document(
