@@ -422,11 +422,12 @@ def _environment() -> Environment:
     return environment
 
 
+_OUR_COMMAND = re.compile("`(bottleneck [^`]+)`")
+
+
 def _with_code(text: str) -> Markup:
-    """Escapes a text; what stands between backticks becomes code."""
-    parts = clean(text, _LONGEST_TEXT).split("`")
-    if len(parts) % 2 == 0:  # a backtick without its fellow
-        return escape("`".join(parts))
+    """Escapes a text; a command of ours between backticks becomes code."""
+    parts = _OUR_COMMAND.split(clean(text, _LONGEST_TEXT))
     pieces = (Markup("<code>{}</code>").format(part) if at % 2 else escape(part) for at, part in enumerate(parts))
     return Markup("").join(pieces)
 

@@ -81,7 +81,7 @@ def with_texts(value: Any, text: str) -> Any:
 @pytest.mark.parametrize("analysis", SAMPLES.values(), ids=SAMPLES)
 def test_page_says_what_the_terminal_says(analysis: Analysis) -> None:
     words, document = ParsedPage(to_html(analysis)).words, build(analysis)
-    said = [document.headline, document.sentence, *(text for _, text in document.facts)]
+    said = [document.headline, *(line.text for line in document.lines), *(text for _, text in document.facts)]
     said += [caveat.message[1:] for caveat in analysis.caveats]
     for text in said:
         assert " ".join(clean(text, 2000)[:1500].split()) in words
@@ -138,7 +138,8 @@ def test_no_text_of_a_trace_changes_the_page(text: str) -> None:
 
 
 def test_text_that_is_marked_up_shows_as_it_is() -> None:
-    analysis = replace(samples.gpu_overhead(), verdict=replace(samples.gpu_overhead().verdict, sentence=NASTY[0]))
+    whole = samples.gpu_overhead()
+    analysis = replace(whole, verdict=replace(whole.verdict, sentence=NASTY[0], clauses=()))
     found = replace(analysis.findings[0], code=NASTY[1])
     page = to_html(replace(analysis, findings=(found,)))
     for text in NASTY[:2]:
