@@ -107,12 +107,11 @@ def _report_on(
         if settings.failure is not None and not result.is_worth_keeping:
             return result  # the program's own words and how it ended say all there is
         settings.note(_summary(folder, recording, result))
-        # Below the verdict, which they may put in doubt, rather than between the program's output and the report.
         notes = [warning for warning in recording.warnings if warning not in ending.remarks]
-        headline = _report(folder, settings) if recording.traces else None
-        settings.note(*notes)
-        if headline is None:
+        if not recording.traces:
+            settings.note(*notes)
             return result
+        headline = _report(folder, settings, notes)
         result = replace(result, headline=headline)
     except Interrupted:
         settings.note(f"interrupted; for the report: bottleneck report --repair {shown(folder)}")
@@ -203,8 +202,11 @@ def needing_ceilings(folder: Path, notes: "Mapping[int, Notes]") -> "Sequence[No
     ]
 
 
-def _report(folder: Path, settings: ReportSettings) -> str:
-    """Writes the report and what belongs to it, and returns the headline."""
+def _report(folder: Path, settings: ReportSettings, notes: Sequence[str] = ()) -> str:
+    """Writes the report and what belongs to it, and returns the headline.
+
+    Notes stand before the report: its last lines are the answer, and nothing follows them.
+    """
     from bottleneck.analysis.step_tracks import lay_out
     from bottleneck.pipeline import explain
     from bottleneck.report import render_report
@@ -214,17 +216,20 @@ def _report(folder: Path, settings: ReportSettings) -> str:
 
     explained = _with_pieces(explain([_from_here(folder)]), folder, settings)
     analysis = explained.analysis
-    # First of all what the user waits for; a disk may be full.
-    settings.say((settings.render or report_text)(analysis, sys.stderr).rstrip("\n"))
+    page, picture, problem = folder / "report.html", folder / "roofline.png", None
     try:
         write_text(render_report(analysis, "json"), folder / "analysis.json")
-    except UsageError as error:
+    except UsageError as error:  # a disk may be full: what the user waits for comes all the same
         again = f"bottleneck report {shown(folder)} --format json -o FILE"
-        raise UsageError(error.what, why=error.why, fix=f"the recording is whole; make room, then: {again}") from error
-    page, picture = folder / "report.html", folder / "roofline.png"
-    if draw_or_warn(lambda: write_text(to_html(analysis, lay_out(explained)), page), page, settings.say):
-        settings.note(f"the page for a browser: {shown(page)}")
-    draw_picture("roofline", picture, analysis, warn=settings.say)
+        problem = UsageError(error.what, why=error.why, fix=f"the recording is whole; make room, then: {again}")
+    else:
+        if draw_or_warn(lambda: write_text(to_html(analysis, lay_out(explained)), page), page, settings.say):
+            settings.note(f"the page for a browser: {shown(page)}")
+        draw_picture("roofline", picture, analysis, warn=settings.say)
+    settings.note(*notes)
+    settings.say((settings.render or report_text)(analysis, sys.stderr).rstrip("\n"))
+    if problem is not None:
+        raise problem
     verdict = analysis.verdict
     is_of_none = verdict.bound in {"mixed", "inconclusive"}  # a share of no bound says nothing
     return headline(verdict).upper() + ("" if is_of_none else f" ({verdict.share_words})")

@@ -70,7 +70,8 @@ def test_with_room_everything_is_written_and_told(folder: Path) -> None:
     said = tell(folder)
     assert said[0] == "bottleneck: recorded 0 steps in recording"
     assert said[-1] == "told: True True True"
-    assert said[-2] == "bottleneck: the page for a browser: recording/report.html"
+    place = said.index("bottleneck: the page for a browser: recording/report.html")
+    assert place < next(at for at, line in enumerate(said) if "recording · " in line)  # nothing follows the report
     assert files(folder) == {"recording.json", "trace.rank0.json.gz", "analysis.json", "report.html", "roofline.png"}
 
 
@@ -193,7 +194,7 @@ def test_a_user_who_does_not_wait_for_the_report_is_told_where_it_is(folder: Pat
         from bottleneck.system.interrupts import answered
         block = answered()
         block.__enter__()
-        def report(folder, settings):
+        def report(folder, settings, notes):
             os.kill(os.getpid(), signal.SIGINT)
             signal.pause()
         finish_run._report = report
