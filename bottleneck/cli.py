@@ -191,7 +191,7 @@ def _command_line(arguments: list[str]) -> list[str]:
         near = get_close_matches(first[0], names, n=1)
         meant = [*near, *rest] if near else ["--help"]
     raise UsageError(
-        f"{shlex.quote(first[0])} is no command",
+        f"{shlex.quote(first[0])} is not a command",
         why=f"the commands are {', '.join(names)}",
         fix=f"did you mean: bottleneck {shlex.join(meant)}?",
     )

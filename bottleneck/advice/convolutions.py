@@ -292,7 +292,7 @@ def channels_first(evidence: Evidence) -> Draft | None:
     gain = work.gain(less / 2, less, rows)
     return Draft(
         slug="channels-first",
-        title="Images lie by planes, and are turned round for the matrix units",
+        title="Images are NCHW; the tensor cores need NHWC, so each convolution transposes",
         evidence=(
             f"kernels that only change the layout of images take {format_us(float(less.sum()))} per step "
             f"({format_share(work.share(rows))})",
@@ -330,7 +330,7 @@ def _on_host(work: KernelWork, rows: Flags) -> Draft | None:
     less = np.minimum(turned_us * slower, beyond)
     return Draft(
         slug="channels-first",
-        title="Images lie by planes, and convolutions turn them round",
+        title="Images are NCHW, and each convolution transposes them",
         evidence=(
             f"convolutions take {format_share(work.share(rows))} of the step, {format_us(float(beyond.sum()))} of it "
             "more than their arithmetic and their bytes need",

@@ -296,7 +296,7 @@ def unfused_norm(evidence: Evidence) -> Draft | None:
     return draft and replace(
         draft,
         slug="unfused-norm",
-        title="Normalization, dropout and what stands beside them pass over memory one by one",
+        title="Norm and dropout are not fused with their neighbours",
         advice="Let torch.compile fuse the normalization or dropout with the ops around it, or call a fused norm.",
         code=_NORM,
     )
@@ -348,7 +348,7 @@ def _of_chains(work: KernelWork, chains: Chains) -> Draft | None:
     moved, needed = (float(amount.sum()) / steps for amount in (chains.bytes, chains.fused_bytes))
     return Draft(
         slug="unfused-chain",
-        title="Neighbouring pointwise ops pass over memory one by one",
+        title="Elementwise ops in a row each read and write memory",
         advice="Fuse the chain into one pass with torch.compile (TorchScript or hand-written Triton can do it too).",
         code=_COMPILE,
         evidence=(

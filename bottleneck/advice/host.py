@@ -111,7 +111,7 @@ def host_sync(evidence: Evidence) -> Draft | None:
         slug="host-sync",
         title="The host waits for the device, and launches late for it"
         if is_late
-        else "The device runs dry while the host waits for it",
+        else "The device idles after the host waited for it",
         evidence=(
             f"{format_count(evidence.analysis.totals.sync_count)} waiting calls per step; the device idles "
             f"{format_us(idles_us)} ({format_share(evidence.share_of_step(idles_us))}) {when}",

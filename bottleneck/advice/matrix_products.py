@@ -45,7 +45,7 @@ def misaligned_products(evidence: Evidence) -> Draft | None:
     less = np.where(rows, np.clip(work.us - after, 0.0, None), 0.0)
     return Draft(
         slug="misaligned-products",
-        title="Sizes that are no multiple of 8 keep products off the wide loads",
+        title="Matmul sizes that are no multiple of 8 run on slower kernels",
         evidence=(
             *work.describe(rows),
             *_uneven_sizes(work, rows),
@@ -100,7 +100,7 @@ def unfilled_waves(evidence: Evidence) -> Draft | None:
     few = () if evidence.analysis.device.sm_count else _few_tiles(work, rows)
     return Draft(
         slug="unfilled-waves",
-        title="The tiles of products do not fill the device evenly",
+        title="The tiles of matmuls do not fill the device evenly",
         evidence=(
             *work.describe(rows),
             *(few or sorted(reason.words for reason in evidence.roofline["reason"].iloc[work.row[rows]].unique())[:3]),
@@ -169,7 +169,7 @@ def many_small_products(evidence: Evidence) -> Draft | None:
     runs = np.bincount(run)
     return Draft(
         slug="many-small-products",
-        title="Many small products of one shape run one by one",
+        title="Many small matmuls of one shape run one by one",
         evidence=(
             f"{format_count(np.count_nonzero(runs) / evidence.steps)} runs per step of {format_range(runs[runs > 0])} "
             "products of one shape, in trace order",
@@ -250,7 +250,7 @@ def slow_cpu_products(evidence: Evidence) -> Draft | None:
     convolutions = bool((rows & work.family("convolution")).any())
     return Draft(
         slug="slow-cpu-products",
-        title="Products stay far below what this CPU has shown it can do",
+        title="Matmuls stay far below what this CPU has shown it can do",
         evidence=(
             f"{format_us(work.us_of(rows))} per step where the calibrated peak allows "
             f"{format_us(float(work.floor_us()[rows].sum()))}",
@@ -342,7 +342,7 @@ def slow_products(evidence: Evidence) -> Draft | None:
     advice, code = _TUNE.get(evidence.analysis.device.kind, _TUNE[""])
     return Draft(
         slug="slow-products",
-        title="Some products are far slower than others of their size",
+        title="Some matmuls are far slower than others of their size",
         evidence=(
             f"they reach {format_share(reached)} of the peak where products of like size reach {format_share(others)}",
             *work.describe(slow),

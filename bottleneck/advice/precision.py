@@ -225,7 +225,7 @@ def half_precision_not_known(evidence: Evidence) -> Draft | None:
         return None
     return Draft(
         slug="half-precision-not-known",
-        title="Products take much of the step, and what this CPU could do is not known",
+        title="Matmuls take much of the step, and what this CPU could do is not known",
         evidence=(f"fp32 products take {format_per_step(evidence, work.us_of(products))}", *work.describe(products)),
         advice="Run the program with `bottleneck run` on that machine: it measures how fast the CPU multiplies in bf16 "
         "and with more threads. Or try bf16 autocast there, and all its cores.",
@@ -368,7 +368,7 @@ def fp32_products(evidence: Evidence) -> Draft | None:
     less = np.where(rows, work.us * (1 - _left(work, fast / slow)), 0.0)
     return Draft(
         slug="fp32-products",
-        title="Products in fp32 leave the tensor cores unused",
+        title="fp32 matmuls do not use the tensor cores",
         evidence=(
             f"{format_us(work.us_of(rows))} per step of fp32 products on plain units "
             f"({format_si(slow, 'FLOP/s')}; tensor cores take TF32 at {format_si(fast, 'FLOP/s')})",
@@ -406,7 +406,7 @@ def eight_bit_products(evidence: Evidence) -> Draft | None:
     less = np.where(rows, work.us * (1 - slow / fast), 0.0)
     return Draft(
         slug="eight-bit-products",
-        title="16-bit products run at the peak of their units; 8-bit ones would run above it",
+        title="16-bit matmuls run at the peak of their units; 8-bit ones would run above it",
         evidence=(
             f"products at {format_share(near)} of their peak and more take {format_us(work.us_of(rows))} "
             f"per step ({format_share(work.share(rows))})",
@@ -450,7 +450,7 @@ def weights_for_few_rows(evidence: Evidence) -> Draft | None:
     less = np.where(rows, work.us, 0.0)
     return Draft(
         slug="weights-for-few-rows",
-        title="Products read all their 16-bit weights for a few rows",
+        title="Matmuls read all their 16-bit weights for a few rows",
         evidence=(
             f"{format_per_step(evidence, work.us_of(rows))} in products that read {format_si(read_bytes, 'B')} of "
             f"weights, {format_share(reached)} of the time explained by their bytes",

@@ -80,7 +80,7 @@ def threads_for_small_work(evidence: Evidence) -> Draft | None:
         return None
     return Draft(
         slug="threads-for-small-work",
-        title="Products too small for several threads",
+        title="Matmuls too small for several threads",
         evidence=(
             f"{format_per_step(evidence, spent_us)} in small products, with {threads} thread{'s' * (threads != 1)}",
             *(

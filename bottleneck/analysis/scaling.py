@@ -435,8 +435,8 @@ def find_profiler_cost(linked: Linked, ledger: Ledger, unprofiled: Timing | None
     least, most = _HOST_STRETCH
     listed = " and ".join(filter(None, [", ".join(options[:-1]), options[-1]]))
     message = (
-        f"recording {listed} makes the host {least} to {most} times slower: without the profiler its"
-        f" {format_share(share)} of the step would be {without(share)} ({amounts})"
+        f"the profiler slows the host by recording {listed} ({least} to {most} times); without it, its time would be"
+        f" {without(share)} of the step, not {format_share(share)} ({amounts})"
     )
     return (Caveat("profiler-cost", message, share),)
 

@@ -221,7 +221,7 @@ def completed_caveats(rows: KernelTimes) -> tuple[Caveat, ...]:
     most = [distinct[row] for row in np.argsort(-us, kind="stable")[:_SHOWN] if us[row] > 0]
     facts = dict.fromkeys(itertools.chain.from_iterable(most))
     message = (
-        f"{format_share(share)} of the work is modelled by more than its calls recorded ({'; '.join(facts)}); "
+        f"for {format_share(share)} of the work sizes follow from more than its calls recorded ({'; '.join(facts)}); "
         "none of that is judged with high confidence"
     )
     return (Caveat("completed-calls", message, share),)

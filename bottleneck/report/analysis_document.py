@@ -41,11 +41,11 @@ from bottleneck.units import counted, format_share, format_si, format_us
 _SOURCES = {
     "whole": ": the whole trace, taken as one",
     "time": ": the time chosen, taken as one",
-    "marks": " by the marks of the recording",
-    "profiler": " by the marks of the profiler",
-    "optimizer": " by the calls of the optimizer",
-    "server": " by the marks of the inference server",
-    "repeats": " by repeats of the op sequence",
+    "marks": ", found by the marks of the recording",
+    "profiler": ", found by the marks of the profiler",
+    "optimizer": ", found by the calls of the optimizer",
+    "server": ", found by the marks of the inference server",
+    "repeats": ", found by repeats of the op sequence",
 }
 _MOST_STRETCHES = 4
 

@@ -4,12 +4,13 @@ import math
 from collections import Counter
 from collections.abc import Sequence
 from itertools import takewhile
+from pathlib import PurePath
 
 from bottleneck.report.document import Action, ActionSection, LabelledLine
 from bottleneck.report.text import as_sentence, cut_text
 from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.schema.finding_order import adds, in_reading_order
-from bottleneck.schema.op_names import forward_of
+from bottleneck.schema.op_names import forward_of, is_backward, place_of
 from bottleneck.units import format_share, format_us
 
 TITLE = "What to change"
@@ -117,7 +118,7 @@ def _brief(analysis: Analysis, finding: Finding, characters: int, code: int, *, 
     lines = (("gain", gain), *_named_lines(analysis, finding.places, 1), ("do", advice))
     written = tuple((finding.code or "").rstrip().splitlines())
     return Action(
-        lead=cut_text(finding.title, max(characters // 2, 60)),
+        lead=cut_text(titled(finding), max(characters // 2, 60)),
         lines=tuple(
             LabelledLine(label, text if is_first and label == "do" else cut_text(text, characters))
             for label, text in lines
@@ -154,13 +155,28 @@ def findings_in_brief(analysis: Analysis, most: int, characters: int, closing: t
     )
 
 
+_LEAST_TITLE = 110  # characters of a title that a screen shows
+
+
+def titled(finding: Finding) -> str:
+    """The title with the place that it is about, where that is known and not said."""
+    source = next(iter((*finding.places, *finding.seen_at)), None)
+    place = None if source is None or is_backward(source) else place_of(source)
+    if source is None or place is None:
+        return finding.title
+    line = f"{PurePath(place[0]).name}:{place[1]}"
+    function = source.partition("(")[0].rpartition(" ")[2]
+    is_said = line in finding.title or (function and f"{function}()" in finding.title)
+    return finding.title if is_said else f"{finding.title}: {line}"
+
+
 def _two_lines(finding: Finding, characters: int, *, is_said: bool) -> Action:
     same = "" if adds(finding) else " (saves the same time)"
     gain = finding.describe_speedup() if finding.predicted_gain_us is not None else None
     advice = cut_text((finding.brief or finding.advice).rstrip(". "), characters)
     text = f"{gain}{same}: {_continued(advice)}." if gain else f"{advice}."
     lines = () if is_said else (LabelledLine("", text),)
-    return Action(cut_text(finding.title, characters), lines, key=finding.slug)
+    return Action(cut_text(titled(finding), max(characters, _LEAST_TITLE)), lines, key=finding.slug)
 
 
 def _continued(advice: str) -> str:
@@ -195,7 +211,7 @@ def _action(analysis: Analysis, finding: Finding, characters: float, common: Seq
         ("do", _advice(finding)),
     )
     return Action(
-        lead=finding.title,
+        lead=titled(finding),
         lines=tuple(LabelledLine(label, text) for label, text in lines if text),
         code=tuple((finding.code or "").rstrip().splitlines()),
         command=finding.verify,

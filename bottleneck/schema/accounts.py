@@ -119,7 +119,7 @@ _ROWS = (
     Account(
         "overhead.launch_floor",
         title="launch floor",
-        meaning="work shorter than its launch",
+        meaning="kernels too small to pay for their launch",
         phrase="kernels too small to be worth a launch",
         advice="fuse the small kernels (torch.compile, fused optimizers) or raise the batch size",
         host_advice="run fewer, larger ops: torch.compile or a larger batch",
@@ -162,7 +162,7 @@ _ROWS = (
     ),
     _idle(
         "sync",
-        meaning="nothing was queued after a sync",
+        meaning="idle after the host waited for it",
         phrase="waiting in synchronisations",
         device_waits_for="the host to go on after a synchronisation",
         advice="remove or defer the synchronisation",

@@ -181,11 +181,13 @@ def times(*each: StepTime, source: str = "profiler") -> StepTimes:
 
 
 def test_the_window_tells_which_of_the_steps_are_explained() -> None:
-    assert steps.window(times(*EACH)).startswith("3 steps (4:7 of 7) by the marks of the profiler; times below are")
+    assert steps.window(times(*EACH)).startswith(
+        "3 steps (4:7 of 7), found by the marks of the profiler; times below are"
+    )
 
 
 def test_the_window_gives_no_numbers_where_all_steps_are_explained() -> None:
-    assert steps.window(times(*EACH[4:])).startswith("3 steps by the marks of the profiler;")
+    assert steps.window(times(*EACH[4:])).startswith("3 steps, found by the marks of the profiler;")
 
 
 @pytest.mark.parametrize(
