@@ -1,6 +1,6 @@
 """Rules on what tensors hold.
 
-Subnormal numbers, NaN in parameters, gradients that nobody uses or resets.
+Subnormal numbers, NaN in parameters, gradients that nobody resets.
 """
 
 import json
@@ -12,14 +12,14 @@ import numpy as np
 
 from bottleneck.advice.quantities import format_count, format_per_step, ops_in_window, optimizer_names
 from bottleneck.advice.ranking import Draft, SourcedLine
-from bottleneck.advice.removal import removal_of, top_rows
+from bottleneck.advice.removal import top_rows
+from bottleneck.advice.untrained_parameters import ACCUMULATES, ADDS
 from bottleneck.schema.analysis import Interval, KernelSummary
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.intervals import Integers
-from bottleneck.schema.measurements import OddTensor, SpareGradients, ValuePlace
+from bottleneck.schema.measurements import OddTensor, ValuePlace
 from bottleneck.schema.op_names import at_source
 from bottleneck.schema.tables import text_matches
-from bottleneck.units import counted, format_share, format_si, format_us
+from bottleneck.units import format_share, format_us
 
 # Ops that take this many times their largest floor for no reason that we know.
 _FAR = 0.1
@@ -217,83 +217,8 @@ def nan_parameters(evidence: Evidence) -> Draft | None:
     )
 
 
-# Of the backward pass of such a module: all but what stays of its forward pass; where an input needs its gradient, the
-# products for the weights are half of it.
-_WHOLE, _PART = (0.9, 1.0), (0.3, 0.6)
-_LEAST_BACKWARD, _FIRST_BACKWARD = 0.03, 0.1
 # Gradients per step: fewer may be anything.
 _LEAST_SUMS = 2
-
-
-def untrained_parameters(evidence: Evidence) -> Draft | None:
-    """Finds parameters that get gradients and that nothing changes.
-
-    That is in each step: no optimizer has them. Gain: the backward pass of the modules that hold no other parameters,
-    from 90 % of it; 30 to 60 % of it where an input of such a module needs its gradient, which has to be computed
-    through it.
-    """
-    spare = None if evidence.recording is None or evidence.recording.values is None else evidence.recording.values.spare
-    if spare is None:
-        return None
-    rows = _backward_of(evidence, spare)
-    if not rows.size:
-        return None
-    removal = removal_of(evidence, rows.tolist())
-    least, most = _PART if spare.passes_on else _WHOLE
-    low_us, high_us = (part * removal.us for part in (least, most))
-    if evidence.share_of_step(high_us) < _LEAST_BACKWARD:
-        return None
-    names = ", ".join(spare.modules[:_NAMED])
-    last = spare.modules[0].rpartition(".")[2] if spare.modules else "module"
-    return Draft(
-        slug="untrained-parameters",
-        title="Gradients are computed for parameters that no optimizer has",
-        evidence=(
-            f"{counted(spare.parameters, 'parameter')} ({format_si(spare.numbers, 'numbers').strip()}) of {names} get "
-            f"gradients in each step, belong to no optimizer and stay as they are; optimizers have "
-            f"{counted(spare.trained, 'parameter')}",
-            f"the backward pass through them takes {format_per_step(evidence, removal.us)}",
-        ),
-        advice=f"Freeze {names} with requires_grad_(False), or run the call{_where(spare.source)} under "
-        "torch.no_grad(). If it should learn, give its parameters to the optimizer: now it does not.",
-        places=(spare.source,),
-        code=f"{last}.requires_grad_(False)  # before training; or: with torch.no_grad(): hidden = {last}(x)",
-        gain_us=Interval(low_us, high_us),
-        claims=removal.claims,
-        comes_first=evidence.share_of_step(low_us) >= _FIRST_BACKWARD,
-    )
-
-
-def _backward_of(evidence: Evidence, spare: SpareGradients) -> Integers:
-    """Returns rows of the outermost backward ops of such modules.
-
-    The modules hold nothing but such parameters.
-    """
-    ops, paths = evidence.linked.ops, evidence.linked.trace.module_paths
-
-    def is_spare(module: str) -> bool:
-        parts = module.split(".")
-        module_paths = [path for part in parts if (path := paths.get(part)) is not None]
-        return any(_lies_in(path, spare.modules) for path in module_paths) or bool(set(parts) & set(spare.calls))
-
-    is_backward = ops["is_autograd"].to_numpy()
-    mask = is_backward & (ops["depth"] == 0).to_numpy() & ops_in_window(evidence)
-    return np.flatnonzero(mask & text_matches(ops["module"], is_spare))
-
-
-def _lies_in(path: str, modules: Sequence[str]) -> bool:
-    """True for a path at or below one of these.
-
-    They begin with the class of their model, as it may.
-    """
-    for module in modules:
-        for start in (module, module.partition(".")[2]):
-            if start and (path == start or path.startswith(f"{start}.")):
-                return True
-    return False
-
-
-_ACCUMULATES, _ADDS = "torch::autograd::AccumulateGrad", frozenset({"aten::add_", "aten::add"})
 _RESETS = re.compile(r"zero_grad")
 _CHANGES = re.compile(r"^aten::(?:_foreach_)?(?:zero|fill|mul|div|copy)_+$")
 
@@ -311,8 +236,8 @@ def gradients_add_up(evidence: Evidence) -> Draft | None:
         or events["name"].cat.categories.str.contains(_RESETS).any()
     ):
         return None
-    sums = np.flatnonzero(text_matches(ops["name"], lambda name: name == _ACCUMULATES) & ops_in_window(evidence))
-    parents = ops["parent"].to_numpy()[text_matches(ops["name"], _ADDS.__contains__)]
+    sums = np.flatnonzero(text_matches(ops["name"], lambda name: name == ACCUMULATES) & ops_in_window(evidence))
+    parents = ops["parent"].to_numpy()[text_matches(ops["name"], ADDS.__contains__)]
     changed = [name for name in ops["name"].iloc[top_rows(evidence)].unique() if _CHANGES.search(str(name))]
     if sums.size < _LEAST_SUMS * evidence.steps or changed or not np.isin(sums, parents).all():
         return None
@@ -330,4 +255,4 @@ def gradients_add_up(evidence: Evidence) -> Draft | None:
     )
 
 
-RULES = (nan_parameters, gradients_add_up, subnormal_numbers, untrained_parameters)
+RULES = (nan_parameters, gradients_add_up, subnormal_numbers)

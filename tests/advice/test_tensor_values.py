@@ -1,14 +1,14 @@
-"""Rules on the values of tensors: subnormal numbers, NaN, and gradients that nobody uses."""
+"""Rules on the values of tensors: subnormal numbers, NaN, and gradients that nobody resets."""
 
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bottleneck.advice.tensor_values import gradients_add_up, nan_parameters, subnormal_numbers, untrained_parameters
+from bottleneck.advice.tensor_values import gradients_add_up, nan_parameters, subnormal_numbers
 from bottleneck.schema.analysis import Caveat, KernelSummary
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.measurements import OddTensor, SpareGradients, ValuesLook
+from bottleneck.schema.measurements import OddTensor, ValuesLook
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, with_analysis, with_recording
 from tests.builders import Event, complete, frame, op, step
@@ -86,57 +86,6 @@ def test_nan_in_parameters_is_said_before_anything_else(tmp_path: Path) -> None:
     assert draft is not None and draft.corrects_results and "Net.weight: 50.0 %" in draft.evidence[0]
     assert nan_parameters(looked_at(case, OddTensor("input", "Net", nan_share=0.5))) is None
     assert nan_parameters(case) is None
-
-
-NODE = "autograd::engine::evaluate_function: AddmmBackward0"
-SPARE = SpareGradients(
-    parameters=2, numbers=64, trained=2, modules=("Net.encoder",), calls=("Encoder_0",), source="train.py:12"
-)
-
-
-def in_graph(event: Event, sequence: int, forward_thread: int) -> Event:
-    """The op with its place in autograd's order."""
-    event["args"] |= {"Sequence number": sequence, "Fwd thread id": forward_thread}
-    return event
-
-
-def training(module: str = "Encoder_0") -> list[Event]:
-    """Two steps with an op in a module, and its backward pass of 60 us of 100."""
-    events: list[Event] = [frame("train.py(12): train", 0, 210)]
-    for number in range(2):
-        at, index = 100 * number, number + 1
-        events += [
-            step(number, at, 99),
-            frame(f"nn.Module: {module}", at + 1, 25),
-            in_graph(op("aten::addmm", at + 2, 20, dims=[[8, 8], [8, 8], []]), index, 0),
-            in_graph(op(NODE, at + 30, 60), index, 1),
-            op("aten::mm", at + 32, 55, dims=[[8, 8], [8, 8]]),
-        ]
-    return events
-
-
-def test_gradients_of_parameters_that_no_optimizer_has_are_worth_their_backward_pass(tmp_path: Path) -> None:
-    case = case_of(tmp_path, training(), unprofiled_us=99.0)
-    draft = untrained_parameters(looked_at(case, spare=SPARE))
-    assert draft is not None and draft.gain_us is not None and draft.comes_first
-    assert 0.9 * 50 < draft.gain_us.low < draft.gain_us.high <= 70
-    assert "Net.encoder" in draft.advice and "at train.py:12" in draft.advice
-
-
-def test_a_module_whose_input_needs_a_gradient_keeps_a_part_of_its_backward_pass(tmp_path: Path) -> None:
-    case = case_of(tmp_path, training(), unprofiled_us=99.0)
-    whole, part = (
-        untrained_parameters(looked_at(case, spare=replace(SPARE, passes_on=each))) for each in (False, True)
-    )
-    assert whole is not None and whole.gain_us is not None and part is not None and part.gain_us is not None
-    assert part.gain_us.low == pytest.approx(whole.gain_us.low / 3)
-    assert part.gain_us.high == pytest.approx(whole.gain_us.high * 0.6)
-
-
-def test_a_backward_pass_of_other_modules_is_left_alone(tmp_path: Path) -> None:
-    case = case_of(tmp_path, training("Head_0"), unprofiled_us=99.0)
-    assert untrained_parameters(looked_at(case, spare=SPARE)) is None
-    assert untrained_parameters(looked_at(case)) is None
 
 
 def accumulating(*more: Event, kind: str = "aten::add_") -> list[Event]:
