@@ -11,6 +11,7 @@ from itertools import islice
 import numpy as np
 
 from bottleneck.advice.hot_lines import hottest_line
+from bottleneck.advice.looped_functions import looped_function
 from bottleneck.advice.process_pools import SLEEPS, waits_beside_pools
 from bottleneck.advice.python_loops import reading_loop
 from bottleneck.advice.quantities import (
@@ -207,7 +208,7 @@ def item_calls(evidence: Evidence) -> Draft | None:
     """Finds reads of numbers on a CPU (rule 7).
 
     Nothing runs ahead there, so that reading a number costs its ops, and no more. Silent where all reads are those of
-    logging every parameter.
+    logging every parameter, or of one loop.
     """
     if not evidence.is_host_only:
         return None
@@ -216,8 +217,9 @@ def item_calls(evidence: Evidence) -> Draft | None:
     if calls < 1 or evidence.share_of_step(spent_us) < _LEAST_SIDE:
         return None
     lines = sources_of(evidence, rows_of_ops(evidence, _READS))
-    logged = reading_loop(evidence)
-    if logged is not None and lines and set(lines) <= set(logged.lines):
+    logged, looped = reading_loop(evidence), looped_function(evidence)
+    covered = {*(() if logged is None else logged.lines), *(() if looped is None else looped.sources)}
+    if lines and set(lines) <= covered:
         return None
     return Draft(
         slug="item-calls",
@@ -482,9 +484,12 @@ def _tracker_us(evidence: Evidence) -> tuple[float, str]:
 def python_call(evidence: Evidence) -> Draft | None:
     """Finds any other long stretch of Python in the step.
 
-    The step stays there for a millisecond or more, or in a function that is named.
+    The step stays there for a millisecond or more, or in a function that is named. A loop that reads in each round is
+    another rule's.
     """
-    rows = [row for row in idle_rows(evidence, "python") if _is_call(row)]
+    looped = looped_function(evidence)
+    covered = frozenset[str]() if looped is None else looped.sources
+    rows = [row for row in idle_rows(evidence, "python") if _is_call(row) and row.source not in covered]
     spent_us = sum(row.us for row in rows)
     if evidence.share_of_step(spent_us) < _LEAST_PYTHON:
         return None
@@ -506,6 +511,9 @@ def python_call(evidence: Evidence) -> Draft | None:
             if rows[0].source is None
             else "Let the framework do less in each step: fewer callbacks, log lines and progress updates."
             if is_framework
+            else f"Do what runs {_hottest(evidence, rows[0].source)} for the whole batch at once, with fewer and "
+            "larger ops, in place of Python for each item."
+            if _runs_ops(evidence, rows[0].source)
             else f"Take what runs {_hottest(evidence, rows[0].source)} out of the step: compute it once and keep it "
             "(ahead of training, or by functools.cache, where the same inputs come again), or do it for the whole "
             "batch at once with NumPy or torch, in place of Python for each item."
@@ -520,6 +528,16 @@ def python_call(evidence: Evidence) -> Draft | None:
         gain_us=up_to(spent_us),
         claims=claims_of(evidence, "overhead.python", most_us=spent_us),
     )
+
+
+def _runs_ops(evidence: Evidence, source: str | None) -> bool:
+    """True for a function that runs ops itself.
+
+    Its arguments are tensors, which differ from call to call.
+    """
+    place = place_of(source or "")
+    is_function = place is not None and place.is_function
+    return is_function and any(fold.name == source and fold.calls > 0 for fold in evidence.analysis.lines)
 
 
 def _python_title(evidence: Evidence, source: str | None, us: float) -> str:

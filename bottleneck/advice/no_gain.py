@@ -70,7 +70,7 @@ _FIRST: Mapping[Bound, tuple[NoGainCode, ...]] = {
 }
 # Findings that advise a change, beside those whose trials it names.
 _ADVISED_BY: Mapping[NoGainCode, frozenset[str]] = {
-    "read-later": frozenset({"host-sync", "item-calls", "logged-parameters", "printed-tensor"}),
+    "read-later": frozenset({"host-sync", "item-calls", "logged-parameters", "printed-tensor", "read-in-rounds"}),
     "compile": frozenset(
         {"eager-overhead", "host-overhead", "unfused-chain", "unfused-norm", "unfused-attention", "tiny-kernels"}
         | {"graph-breaks", "compiling-in-step", "compile-break-even"}
