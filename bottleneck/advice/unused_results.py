@@ -43,8 +43,9 @@ _PRODUCTS = _named("mm", "matmul", "bmm")
 _MADE_ON_LINE = _named("index", "index_select", "cat", "stack", "pad", "repeat", "repeat_interleave", "tile")
 # What is used of a result, at most, for the finding.
 _MOST_USED = 0.5
-# Of the time of a sort so much is gained at least where few of its values are taken; a selection takes the rest.
-_OF_SORT, _SELECTS = 0.4, 0.1
+# Of the time of a sort a selection of few values takes that much, on any device; and on a CPU beside a part that grows
+# with what is taken, from rows that are not short (`python -m benchmarks.select_or_sort`).
+_SELECTS, _ON_CPU, _SHORT = Interval(0.1, 0.6), Interval(0.02, 0.15), 100
 _WHOLE_NUMBER = re.compile(r"^-?\d{1,19}$")
 
 
@@ -149,7 +150,8 @@ def _unused_in(calls: Sequence[_UsingCall]) -> list[Unused]:
             made[size].reads += 1
         if result is not None:
             goes_on = source is not None and result in call.sizes and source.reads == 1 and not source.takes
-            chain = [*source.rows, call.row] if source is not None and goes_on else [call.row]
+            # A selection needs all of what a sort would order.
+            chain = [*source.rows, call.row] if source and goes_on and call.name not in _SORTS else [call.row]
             keep(result, _Made(call, chain, []))
     for size, one in made.items():
         unused += _finished(one, size)
@@ -247,7 +249,7 @@ def unused_result(evidence: Evidence) -> Draft | None:
     """Finds an op that computes far more than is taken from its result.
 
     Or copies more. Gain: the time of the op, of those that it alone reads, and of their backward nodes, less the part
-    that is used; from 90 % of it. A sort of which few values are taken gains from 40 %.
+    that is used; from 90 % of it. A sort of which few values are taken leaves what their selection takes.
     """
     unused, ops = unused_results(evidence), evidence.linked.ops
     if not unused:
@@ -263,18 +265,23 @@ def unused_result(evidence: Evidence) -> Draft | None:
     rows = [*forward, *backward_of(evidence, [*forward, *(row for one in mine for row in one.takes)])]
     removal, work = removal_of(evidence, rows), work_of(evidence)
     is_sort = largest.name in _SORTS
-    used = max(largest.used, _SELECTS) if is_sort else largest.used
-    gain = Interval((_OF_SORT if is_sort else 1 - used) * removal.gain.low, (1 - used) * removal.gain.high)
-    if evidence.share_of_step(gain.high) < LEAST_SHARE or not isinstance(line, str):
+    left = Interval(largest.used, largest.used)
+    if is_sort:
+        length = max(largest.size, default=0) if evidence.is_host_only else 0
+        left = left_of_sort(largest.used, length)
+    gain = Interval((1 - left.high) * removal.gain.low, (1 - left.low) * removal.gain.high)
+    # In order of the calls alone, a sort and a slice of its sizes belong together; others may not.
+    if evidence.share_of_step(gain.high) < LEAST_SHARE or not (isinstance(line, str) or is_sort):
         return None
+    line = line if isinstance(line, str) else None
     made_at = main_source(evidence, largest.rows)
-    elsewhere = "" if made_at == line else f", made {at_source(made_at)},"
+    elsewhere = "" if made_at == line else f", made{_where(made_at)},"
     return Draft(
         slug="unused-result",
         title="Far more is computed than what is taken from the result",
         evidence=(
             f"of a tensor of {_by(largest.size)} by {largest.name}{elsewhere} only {format_share(largest.used)} is "
-            f"taken {at_source(line)}",
+            f"taken{_where(line)}",
             f"making it takes {format_per_step(evidence, removal.us)}",
             *work.describe(issued_by(evidence, work, rows)),
         ),
@@ -285,9 +292,9 @@ def unused_result(evidence: Evidence) -> Draft | None:
         ),
         code=_code(largest),
         gain_us=gain,
-        claims={name: (1 - used) * us for name, us in removal.claims.items()},
+        claims={name: (1 - left.low) * us for name, us in removal.claims.items()},
         removes=True,
-        confidence="high" if made_at == line else "medium",
+        confidence="high" if made_at == line and line is not None else "medium",
     )
 
 
@@ -301,23 +308,38 @@ def _takes_diagonal(evidence: Evidence, one: Unused) -> bool:
     return one.name in _PRODUCTS and all(str(name) in _DIAGONALS for name in names)
 
 
-def _advice(one: Unused, line: str, *, is_diagonal: bool = False) -> str:
-    where, name = at_source(line), one.name
+def left_of_sort(used: float, length: int) -> Interval:
+    """Returns what a selection takes of the time of a sort.
+
+    ``used`` is the part of the values that it gives, and ``length`` that of a row on a CPU, else 0.
+    """
+    if length < _SHORT:
+        return Interval(max(used, _SELECTS.low), max(used, _SELECTS.high))
+    return Interval(max(used / 2, _ON_CPU.low), min(_ON_CPU.high + math.sqrt(used), 1.0))
+
+
+def _where(source: str | None) -> str:
+    """' at model.py:57'; nothing where that is not known."""
+    return "" if source is None else f" {at_source(source)}"
+
+
+def _advice(one: Unused, line: str | None, *, is_diagonal: bool = False) -> str:
+    where, name = _where(line), one.name
     if is_diagonal:
         return (
-            f"Multiply row by row {where} in place of the full product: the diagonal of a @ b.T is "
+            f"Multiply row by row{where} in place of the full product: the diagonal of a @ b.T is "
             f"(a * b).sum(-1), its sum (a trace) is (a * b).sum(). The product of {_by(one.size)} numbers, and its "
             "backward pass, then need not be made."
         )
     if name in _SORTS:
-        return f"Take the few values that are used {where} with torch.topk, kthvalue, max or min: no sort is needed."
+        return f"Take the few values that are used{where} with torch.topk, kthvalue, max or min: no sort is needed."
     if name in _named("index", "index_select"):
         return (
-            f"Slice the index first {where}, then take the rows: indexing copies {counted(one.size[0], 'row')} in each "
+            f"Slice the index first{where}, then take the rows: indexing copies {counted(one.size[0], 'row')} in each "
             f"step, of which {format_share(one.used)} is kept. Or shuffle once per epoch."
         )
     return (
-        f"Take the part that is used {where} ahead of {name}: slice or select its input, so that only "
+        f"Take the part that is used{where} ahead of {name}: slice or select its input, so that only "
         f"{format_share(one.used)} of the result is computed."
     )
 

@@ -6,8 +6,9 @@ import pytest
 
 from bottleneck.advice import advise
 from bottleneck.advice.unused_results import unused_result
-from tests.advice.cases import program_line, two_steps
-from tests.builders import Event, op
+from bottleneck.schema.evidence import Evidence
+from tests.advice.cases import case_of, program_line, two_steps
+from tests.builders import Event, op, step
 
 MODEL = [program_line(14, 700, 250), op("aten::mm", 710, 200, dims=[[64, 64], [64, 64]])]
 DATA = [8000, 3, 32, 32]
@@ -74,7 +75,35 @@ def test_a_sort_of_which_few_values_are_taken_is_a_selection(tmp_path: Path) -> 
         two_steps(tmp_path, [program_line(34, 100, 430), sort, sliced([64, 10000], 0, 10, axis=1), *MODEL])
     )
     assert draft is not None and draft.gain_us is not None and "torch.topk" in draft.advice
-    assert draft.gain_us.low < draft.gain_us.high / 2
+    # Ten of 10,000 leave at least 2 % and at most 18 % of the sort.
+    assert draft.gain_us.low == pytest.approx(0.9 * (1 - 0.15 - 0.001**0.5) * 400, rel=0.02)
+    assert draft.gain_us.high == pytest.approx(0.98 * 400, rel=0.02)
+
+
+def test_what_is_sorted_is_computed_for_a_selection_too(tmp_path: Path) -> None:
+    product = op("aten::matmul", 110, 300, dims=[[64, 32], [32, 10000]])
+    sort = op("aten::argsort", 410, 100, dims=[[64, 10000], [], []], concrete=["", "1", "True"])
+    few = sliced([64, 10000], 0, 10, axis=1)
+    draft = unused_result(two_steps(tmp_path, [program_line(34, 100, 430), product, sort, few, *MODEL]))
+    assert draft is not None and draft.gain_us is not None and draft.gain_us.high <= 100
+
+
+def test_a_sort_is_found_by_the_slice_of_its_sizes_where_lines_are_not_known(tmp_path: Path) -> None:
+    sort = op("aten::argsort", 110, 400, dims=[[64, 10000], [], []], concrete=["", "1", "True"])
+    few, many = (sliced([64, 10000], 0, number, axis=1) for number in (10, 6000))
+    draft = unused_result(_without_lines(tmp_path / "few", [sort, few]))
+    assert draft is not None and draft.gain_us is not None and draft.confidence == "medium"
+    assert draft.advice.startswith("Take the few values that are used with torch.topk") and draft.places == (None, None)
+    assert unused_result(_without_lines(tmp_path / "many", [sort, many])) is None
+    index = op("aten::index", 110, 400, dims=[DATA, []])
+    assert unused_result(_without_lines(tmp_path / "index", [index, sliced(DATA, 64, 128)])) is None
+
+
+def _without_lines(folder: Path, body: list[Event]) -> Evidence:
+    """Two steps of a trace without Python calls."""
+    events = [op("aten::mm", 710, 200, dims=[[64, 64], [64, 64]]), *body]
+    steps = [step(number, 1000 * number, 999) for number in range(2)]
+    return case_of(folder, [*steps, *(one | {"ts": one["ts"] + at} for at in (0, 1000) for one in events)])
 
 
 def test_a_chain_over_all_rows_before_a_slice_goes_with_it(tmp_path: Path) -> None:
