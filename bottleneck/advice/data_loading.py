@@ -36,9 +36,6 @@ _LEAST_REMOVED = 0.85
 # already takes this part of the longest wait at most.
 _LEAST_BATCHES, _LEAST_ROUNDS, _SHORT = 6, 2, 0.2
 _NAMED_WORKERS = 64
-# Work that follows a loader of its own process finds the caches emptied: what it wins without one, as a share of itself
-# and of the wait, whichever is less. (ours; examples/slow_loader.py: 2.4 ms beside its loader, 1.2 ms without)
-_WARMER, _DISPLACED = 0.5, 0.1
 
 _AHEAD = "ready = executor.submit(next, batches)  # a ThreadPoolExecutor(1); after the step: ready.result()"
 _REPLAYED = "# diagnosis, no remedy: replay one batch = next(iter(loader)); the step is then without its loader"
@@ -53,8 +50,6 @@ def input_wait(evidence: Evidence) -> Draft | None:
     share = evidence.share_of_step(wait_us)
     if share < MODERATE:
         return None
-    warm_us = _warming_us(evidence)
-    around = (entry.account for entry in evidence.analysis.ledger if entry.account != INPUT)
     several, first_us = SEVERAL_PROCESSES in loader_kinds(evidence), start_up(evidence).first_us
     slow_workers = (
         f"{format_us(first_us)} of it is the wait for the first batch of workers that had just been started"
@@ -76,8 +71,8 @@ def input_wait(evidence: Evidence) -> Draft | None:
         ),
         advice=_loading_advice(evidence, wait_us),
         code=f"{_remedy(evidence, wait_us, enough)}\n{_REPLAYED}",
-        gain_us=Interval(_LEAST_REMOVED * wait_us, wait_us + warm_us),
-        claims={**claims_of(evidence, INPUT), **claims_of(evidence, *around, most_us=warm_us)},
+        gain_us=Interval(_LEAST_REMOVED * wait_us, wait_us),
+        claims=claims_of(evidence, INPUT),
         tries=("replay-batch",) if loader_kinds(evidence) else (),
         remedies=(*_by_line(evidence), "loader-without-workers"),
         confidence="high" if share >= _SEVERE else "medium",
@@ -160,17 +155,6 @@ def _enough_workers(evidence: Evidence, workers: int) -> int | None:
     needed_us = evidence.step_us - evidence.account_us(INPUT)
     count = math.ceil(workers * evidence.step_us / needed_us) if needed_us > 0 else _NAMED_WORKERS + 1
     return count if count <= _NAMED_WORKERS else None
-
-
-def _warming_us(evidence: Evidence) -> float:
-    """Bounds the gain of a CPU step whose caches no loader evicts.
-
-    It is the time to refill them.
-    """
-    if not evidence.is_host_only or ONE_PROCESS not in loader_kinds(evidence):
-        return 0.0
-    wait_us = evidence.account_us(INPUT)
-    return max(0.0, min(_WARMER * (evidence.step_us - wait_us), _DISPLACED * wait_us))
 
 
 def code_for_twice_the_batch(evidence: Evidence) -> str:

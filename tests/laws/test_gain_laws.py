@@ -64,6 +64,7 @@ def check_gains(analysed: Analysis) -> None:
     added = [each.added_gain_us.high for each in analysed.findings if each.added_gain_us is not None]
     assert math.fsum(added) <= step_us
     check_pieces(analysed)
+    check_waits(analysed)
     check_order(analysed)
     check_places(analysed)
 
@@ -79,6 +80,21 @@ def check_places(analysed: Analysis) -> None:
         assert {line for line in lines if line not in advised} == set(), finding.slug
         seen = set(_LINE.findall(" ".join(finding.evidence)))
         assert {line for line in seen if line not in listed} == set(), finding.slug
+
+
+def check_waits(analysed: Analysis) -> None:
+    """What is done about a wait on a CPU promises no more than the wait that the ledger shows beside it.
+
+    A finding that names a little of a second account would else be let take all of that.
+    """
+    accounts = {entry.account: entry.us for entry in analysed.ledger}
+    waits = [
+        name for name in ("overhead.input", "overhead.sync", "overhead.gc", "overhead.compile") if name in accounts
+    ]
+    for finding in analysed.findings:
+        mostly = [name for name in waits if finding.claims.get(name, 0.0) > 0.5 * math.fsum(finding.claims.values())]
+        if mostly and analysed.device.kind == "cpu" and finding.predicted_gain_us is not None:
+            assert finding.predicted_gain_us.high <= accounts[mostly[0]] * _ROUNDING, finding.slug
 
 
 def check_pieces(analysed: Analysis) -> None:
