@@ -1,15 +1,26 @@
-"""Rule of derivatives that take a backward pass for each of their components."""
+"""Rules of derivatives that take a backward pass for each component or input."""
 
 import re
 
+import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.python_loops import BACKWARD_CALL
-from bottleneck.advice.quantities import claims_of, format_count, format_per_step, line_at, outermost_frames
+from bottleneck.advice.quantities import (
+    claims_of,
+    format_count,
+    format_per_step,
+    line_at,
+    ops_in_window,
+    outermost_frames,
+)
 from bottleneck.advice.ranking import Draft
+from bottleneck.advice.removal import forward_threads, removal_of, sequence_numbers
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import Floats, Integers
 from bottleneck.schema.op_names import at_source
+from bottleneck.units import counted
 
 _TAKES = re.compile(r"\bgrad\(|\b(?:jacobian|hessian|hvp|vhp|vjp|jvp)\(")
 _WHOLE = re.compile(r"\b(?:jacobian|hessian)\(")
@@ -79,6 +90,87 @@ def derivative_by_component(evidence: Evidence) -> Draft | None:
     )
 
 
+_GRAD = re.compile(r"autograd[/\\]__init__\.py\(\d+\): grad$")
+_LEAST_APART = 0.05
+# Nodes of the shorter of two passes that the other has run too: then they go through one graph.
+_MOSTLY_SHARED = 0.5
+
+
+class _Repeats(Struct, frozen=True):
+    """Calls of torch.autograd.grad through a graph that a call before has gone through.
+
+    ``rows`` are outermost backward ops that one call for all inputs would not run: those of these calls, and those of
+    later passes through the graphs that these calls made. ``times`` are when these calls begin.
+    """
+
+    rows: list[int]
+    times: list[float]
+
+
+def _repeated_passes(evidence: Evidence) -> _Repeats:
+    """Finds calls from one output through nodes that an earlier call has run."""
+    ops, number, spans = evidence.linked.ops, sequence_numbers(evidence), outermost_frames(evidence, _GRAD)
+    at_us, is_node = ops["ts_us"].to_numpy(), ops["is_autograd"].to_numpy() & (ops["depth"] == 0).to_numpy()
+    nodes = np.flatnonzero(is_node & ops_in_window(evidence) & (number >= 0))
+    if spans.start.size < 2 or np.unique(forward_threads(evidence)[nodes]).size > 1:
+        return _Repeats([], [])
+    seen: dict[int, set[int]] = {}
+    rows, times = list[int](), list[float]()
+    others = nodes[~spans.hold(at_us[nodes])]
+    for start, end in zip(spans.start.tolist(), spans.end.tolist(), strict=True):
+        mine = nodes[(at_us[nodes] >= start) & (at_us[nodes] < end)]
+        ran = set(number[mine].tolist())
+        if not ran:
+            continue
+        before = seen.setdefault(max(ran), set())
+        shared = before & ran
+        if len(shared) >= _MOSTLY_SHARED * min(len(ran), len(before) or len(ran)):
+            made = _made_between(number, at_us, start, end)
+            again, through = np.isin(number[mine], list(shared)), np.isin(number[others], made)
+            rows += [*mine[again].tolist(), *others[through].tolist()]
+            times.append(start)
+        before |= ran
+    return _Repeats(sorted(set(rows)), times)
+
+
+def _made_between(number: Integers, at_us: Floats, start: float, end: float) -> Integers:
+    """Returns the numbers of the nodes that autograd made in this time."""
+    before, until = (number[at_us < bound].max(initial=-1) for bound in (start, end))
+    return np.arange(before + 1, until + 1)
+
+
+def gradients_apart(evidence: Evidence) -> Draft | None:
+    """Finds several gradients of one output that are asked for one by one.
+
+    Each call goes through the same graph again. Gain: these calls but the first, and what goes backward through the
+    graphs that they make; from 90 % of it.
+    """
+    repeats = _repeated_passes(evidence)
+    if not repeats.rows or derivative_by_component(evidence) is not None:
+        return None
+    removal, calls = removal_of(evidence, repeats.rows), len(repeats.times) / evidence.steps
+    line = line_at(evidence, repeats.times[0])
+    if evidence.share_of_step(removal.gain.high) < _LEAST_APART:
+        return None
+    return Draft(
+        slug="gradients-apart",
+        title="Gradients of one output are asked for one by one",
+        evidence=(
+            f"{counted(format_count(calls), 'call')} of torch.autograd.grad per step {at_source(line)} "
+            f"{'goes' if calls == 1 else 'go'} through a graph that a call before has gone through",
+            f"these passes, and what goes backward through them, take {format_per_step(evidence, removal.us)}",
+        ),
+        advice=f"Ask for all gradients of an output in one call {at_source(line)}, in place of a call for each: "
+        "torch.autograd.grad(u, (x, y, t), …), or of one tensor that holds the inputs as its columns. Where the calls "
+        "differ in grad_outputs, stack these and pass is_grads_batched=True.",
+        places=(line,),
+        code="points.requires_grad_()  # (n, 3): in place of x, y and t\n"
+        "du = torch.autograd.grad(u.sum(), points, create_graph=True)[0]  # u_x, u_y, u_t are its columns",
+        gain_us=removal.gain,
+        claims=removal.claims,
+    )
+
+
 _ACCOUNTS = ("overhead.python", "overhead.dispatch", "overhead.launch_floor", "memory", "compute")
 
-RULES = (derivative_by_component,)
+RULES = (derivative_by_component, gradients_apart)

@@ -2,10 +2,13 @@
 
 from pathlib import Path
 
-from bottleneck.advice.derivatives import derivative_by_component
+import pytest
+
+from bottleneck.advice.derivatives import derivative_by_component, gradients_apart
 from bottleneck.schema.evidence import Evidence
-from tests.advice.cases import program_line, two_steps
-from tests.builders import frame, op
+from tests.advice.cases import case_of, program_line, two_steps
+from tests.advice.test_untrained_parameters import NODE, in_graph
+from tests.builders import Event, frame, op, step
 
 GRAD = "rows.append(torch.autograd.grad(y[i], x, create_graph=True)[0])"
 
@@ -34,3 +37,57 @@ def test_a_derivative_by_component_is_to_be_taken_at_once(tmp_path: Path) -> Non
 def test_few_passes_and_those_of_losses_are_left_alone(tmp_path: Path) -> None:
     assert derivative_by_component(passes(tmp_path / "few", 2)) is None
     assert derivative_by_component(passes(tmp_path / "loss", 6, "loss.backward()")) is None
+
+
+GRAD_FRAME = "torch/autograd/__init__.py(470): grad"
+
+
+def through(at: float, us: float, numbers: list[int]) -> list[Event]:
+    """A backward pass through the nodes of these numbers, in equal parts."""
+    part = us / len(numbers)
+    return [
+        event
+        for place, number in enumerate(numbers)
+        for event in (
+            in_graph(op(NODE, at + part * place, part - 2), number, 1),
+            op("aten::mm", at + part * place + 1, part - 4, dims=[[64, 64], [64, 64]]),
+        )
+    ]
+
+
+def asking(folder: Path, second: list[int], *, is_grad: bool = True) -> Evidence:
+    """Steps of a forward op, two gradients that each make a node, and the backward pass through all of these."""
+    name = GRAD_FRAME if is_grad else GRAD_FRAME.replace("grad", "backward")
+    events = [frame("train.py(1): <module>", 0, 2000)]
+    for at in (0, 1000):
+        first = at // 10 + 5
+        body = [
+            step(at // 1000, 0, 999),
+            program_line(10, 1, 48),
+            in_graph(op("aten::addmm", 2, 40, dims=[[64], [64, 64], [64, 64]]), first, 0),
+            program_line(11, 50, 450),
+            frame(name, 60, 200),
+            *through(70, 180, [first]),
+            in_graph(op("aten::mul", 255, 3, dims=[[64, 64], [64, 64]]), first + 1, 0),
+            frame(name, 270, 200),
+            *through(280, 180, [first + number for number in second]),
+            in_graph(op("aten::mul", 465, 3, dims=[[64, 64], [64, 64]]), first + 2, 0),
+            program_line(12, 500, 450),
+            *through(510, 420, [first + 2, first + 1, first]),
+        ]
+        events += [event | {"ts": event["ts"] + at} for event in body]
+    return case_of(folder, events, unprofiled_us=1000.0)
+
+
+def test_gradients_of_one_output_are_to_be_asked_for_together(tmp_path: Path) -> None:
+    """The second pass of 180 us, and the third of the last one that goes through what the second has made."""
+    draft = gradients_apart(asking(tmp_path, [0]))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(180 + 140, abs=15)
+    assert 0.85 * draft.gain_us.high < draft.gain_us.low < draft.gain_us.high
+    assert "in one call at train.py:11" in draft.advice and "1 call of" in draft.evidence[0]
+
+
+def test_gradients_of_other_outputs_and_backward_passes_are_left_alone(tmp_path: Path) -> None:
+    assert gradients_apart(asking(tmp_path / "other", [1])) is None
+    assert gradients_apart(asking(tmp_path / "losses", [0], is_grad=False)) is None
