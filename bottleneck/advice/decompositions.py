@@ -33,7 +33,7 @@ from bottleneck.advice.removal import (
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Floats
-from bottleneck.schema.op_names import OPTIMIZER_STEP, at_source
+from bottleneck.schema.op_names import OPTIMIZER_STEP, at_known, at_source
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted
 
@@ -287,6 +287,68 @@ def _of_one_matrix(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> _
     )
 
 
+# Kinds of calls that one factorisation of the matrix serves: a solution, an inverse, a determinant.
+_ONE_FACTOR = re.compile(r"^aten::(?:linalg_)?(?:inv|inverse|solve|det|slogdet|logdet|lu_factor|cholesky)(?:_ex)?$")
+# Ops that read a matrix between two such calls and make no other one of its sizes.
+_READS_MATRIX = re.compile(r"^aten::(?:matmul|mv|mm|t|transpose|numpy_T|diagonal|linalg_solve_triangular)$")
+# Of the shorter calls on one matrix this part goes at least.
+_OF_SHORTER = 0.5
+
+
+def _of_same_matrix(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> _DecompositionCase | None:
+    """Calls of several functions on one matrix, each of which factorises it anew."""
+    groups = _same_matrices(evidence, calls)
+    mine = [call for group in groups for call in group]
+    us = evidence.linked.ops["dur_us"].to_numpy()
+    longest = {max(group, key=lambda call: us[call.row]).row for group in groups}
+    if not mine:
+        return None
+    shorter = _removed(evidence, [call for call in mine if call.row not in longest])
+    removal, line = _removed(evidence, mine), main_source(evidence, [call.row for call in mine])
+    names = " and ".join(dict.fromkeys(_torch_call([call]) for call in groups[0]))
+    return _DecompositionCase(
+        title="One matrix is factorised several times in a step",
+        advice=f"Factorise the matrix of {_by(mine[0].size)} once{at_known(line)}, and take from the factor what "
+        f"{names} give: torch.linalg.cholesky where it is symmetric and positive, with cholesky_solve for the "
+        "right-hand side and the logarithms of its diagonal for the determinant; else lu_factor and lu_solve. No "
+        "inverse is needed for a product with it.",
+        code="factor = torch.linalg.cholesky(k)  # once\n"
+        "x, logdet = torch.cholesky_solve(y[:, None], factor), 2 * factor.diagonal().log().sum()",
+        removal=removal,
+        gain=Interval(_OF_SHORTER * shorter.gain.low, max(2 / 3 * removal.gain.high, shorter.gain.low)),
+        rows=tuple(call.row for call in mine),
+    )
+
+
+def _same_matrices(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> list[list[_DecompositionCall]]:
+    """Groups calls on one matrix.
+
+    They are on its sizes, and nothing between them may make another one.
+    """
+    ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
+    signatures, is_autograd = as_integers(ops["signature"]), ops["is_autograd"].to_numpy()
+    place = list(zip(ops["thread"].cat.codes.tolist(), as_integers(ops["step"]).tolist(), strict=True))
+    groups: list[list[_DecompositionCall]] = []
+    for call in calls:
+        last = groups[-1][-1] if groups else None
+        is_near = last is not None and place[last.row] == place[call.row] and not is_autograd[last.row : call.row].any()
+        if last is not None and is_near and last.size == call.size and len(call.size) == 2:
+            between = top[(top > last.row) & (top < call.row)].tolist()
+            others = [row for row in between if call.size in work.tensors_of(int(signatures[row]))]
+            others = [row for row in others if not _only_reads(evidence, row, call.size)]
+            if not others and _ONE_FACTOR.search(last.name) and _ONE_FACTOR.search(call.name):
+                groups[-1].append(call)
+                continue
+        groups.append([call])
+    return [group for group in groups if len({call.name for call in group}) > 1]
+
+
+def _only_reads(evidence: Evidence, row: int, size: Size) -> bool:
+    """True for a view, or for a product of the matrix with fewer columns."""
+    sizes = work_of(evidence).tensors_of(int(as_integers(evidence.linked.ops["signature"])[row]))
+    return bool(_READS_MATRIX.search(str(evidence.linked.ops["name"].iloc[row]))) and sizes.count(size) == 1
+
+
 def _in_optimizer(evidence: Evidence, mine: Sequence[_DecompositionCall]) -> _DecompositionCase | None:
     """Decompositions in the step of an optimizer: they may be renewed less often."""
     if not mine:
@@ -408,8 +470,10 @@ def _dearest_case(evidence: Evidence) -> _DecompositionCase | None:
     case = max(
         (possible for possible in made if possible is not None), key=lambda possible: possible.gain.high, default=None
     )
-    if one is not None and (case is None or one.gain.high >= case.gain.high / 2):
-        return one
+    same = _of_same_matrix(evidence, others)
+    for first in (one, same):
+        if first is not None and (case is None or first.gain.high >= case.gain.high / 2):
+            return first
     is_full = full is not None and (case is None or full.gain.high >= case.gain.high / 2)
     return full if is_full else case
 
@@ -420,6 +484,7 @@ def matrix_decomposition(evidence: Evidence) -> Draft | None:
     SVD, eigenvectors, inverses and others, where less would do. The gain is a part of their time with that of their
     backward nodes:
 
+    - of several calls on one matrix two thirds, from half of the shorter ones,
     - with columns beyond the shorter side, their part of the arithmetic, from half of it,
     - in an optimizer 98 %, from half,
     - of matrices without weights the same, of batches from a quarter,

@@ -17,7 +17,7 @@ from bottleneck.advice.untrained_parameters import ACCUMULATES, ADDS
 from bottleneck.schema.analysis import Interval, KernelSummary
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import OddTensor, ValuePlace
-from bottleneck.schema.op_names import at_source
+from bottleneck.schema.op_names import at_known, at_source
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import format_share, format_us
 
@@ -65,7 +65,7 @@ def subnormal_numbers(evidence: Evidence) -> Draft | None:
         title="Subnormal numbers make the processor compute in its slow way",
         evidence=(*_held(odd), *_reached(evidence, rows, slow)),
         advice=f"Flush subnormal (denormal) numbers to zero, or cut them to zero where {tensor.name} is made"
-        f"{_where(tensor.source)}.",
+        f"{at_known(tensor.source)}.",
         places=(tensor.source,),
         code="torch.set_flush_denormal(True)  # at the start; or: x = x.masked_fill(x.abs() < 1e-30, 0)",
         gain_us=Interval(low_us, max(math.fsum(claims.values()), low_us)),
@@ -141,15 +141,10 @@ def _held(odd: Sequence[OddTensor]) -> tuple[str, ...]:
             seen.add((one.subnormal_share, one.sizes))
             sizes = "x".join(map(str, one.sizes))
             lines.append(
-                f"{one.place} {one.name}{_where(one.source)}: {format_share(one.subnormal_share)} of its numbers "
+                f"{one.place} {one.name}{at_known(one.source)}: {format_share(one.subnormal_share)} of its numbers "
                 f"({sizes}) are subnormal, nearer to zero than any normal number"
             )
     return tuple(lines[:_NAMED])
-
-
-def _where(source: str | None) -> str:
-    """' at model.py:57'; nothing where that is not known."""
-    return "" if source is None else f" {at_source(source)}"
 
 
 def _reached(evidence: Evidence, rows: dict[int, KernelSummary], slow: dict[int, KernelSummary]) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Integers
 from bottleneck.schema.measurements import SpareGradients
-from bottleneck.schema.op_names import OPTIMIZER_STEP, at_source
+from bottleneck.schema.op_names import OPTIMIZER_STEP, at_known
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted, format_si
 
@@ -69,7 +69,7 @@ def untrained_parameters(evidence: Evidence) -> Draft | None:
             f"the backward pass through them takes {format_per_step(evidence, us)}",
         ),
         advice=f"Freeze {network} with requires_grad_(False), or run the call"
-        f"{'' if source is None else f' {at_source(source)}'} under torch.no_grad(). If it should learn, give its "
+        f"{at_known(source)} under torch.no_grad(). If it should learn, give its "
         "parameters to the optimizer: now it does not.",
         places=(source,),
         code=f"{last}.requires_grad_(False)  # before training; or: with torch.no_grad(): hidden = {last}(x)",

@@ -22,7 +22,7 @@ from bottleneck.advice.removal import (
 )
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.op_names import OPTIMIZER_STEP, at_source
+from bottleneck.schema.op_names import OPTIMIZER_STEP, at_known
 from bottleneck.schema.tables import as_integers
 from bottleneck.units import counted, format_share
 
@@ -275,13 +275,13 @@ def unused_result(evidence: Evidence) -> Draft | None:
         return None
     line = line if isinstance(line, str) else None
     made_at = main_source(evidence, largest.rows)
-    elsewhere = "" if made_at == line else f", made{_where(made_at)},"
+    elsewhere = "" if made_at == line else f", made{at_known(made_at)},"
     return Draft(
         slug="unused-result",
         title="Far more is computed than what is taken from the result",
         evidence=(
             f"of a tensor of {_by(largest.size)} by {largest.name}{elsewhere} only {format_share(largest.used)} is "
-            f"taken{_where(line)}",
+            f"taken{at_known(line)}",
             f"making it takes {format_per_step(evidence, removal.us)}",
             *work.describe(issued_by(evidence, work, rows)),
         ),
@@ -318,13 +318,8 @@ def left_of_sort(used: float, length: int) -> Interval:
     return Interval(max(used / 2, _ON_CPU.low), min(_ON_CPU.high + math.sqrt(used), 1.0))
 
 
-def _where(source: str | None) -> str:
-    """' at model.py:57'; nothing where that is not known."""
-    return "" if source is None else f" {at_source(source)}"
-
-
 def _advice(one: Unused, line: str | None, *, is_diagonal: bool = False) -> str:
-    where, name = _where(line), one.name
+    where, name = at_known(line), one.name
     if is_diagonal:
         return (
             f"Multiply row by row{where} in place of the full product: the diagonal of a @ b.T is "

@@ -125,6 +125,11 @@ def at_source(source: str | None) -> str:
     return f"{'at' if source.endswith(tuple('0123456789')) else 'in'} {source}"
 
 
+def at_known(source: str | None) -> str:
+    """' at model.py:57', with a space ahead; nothing where the source is not known."""
+    return "" if source is None else f" {at_source(source)}"
+
+
 # '<built-in method poll of select.epoll object at 0x…>'; '<method 'poll' of 'select.epoll' objects>'.
 BUILT_IN_CALL = re.compile(r"^<(?:built-in (?:function|method)|method) '?(?P<name>[^\s>']{1,200})")
 

@@ -107,6 +107,40 @@ def test_a_factor_that_the_loss_needs_is_left_alone(tmp_path: Path, name: str) -
     assert matrix_decomposition(case(tmp_path, [start, *(numbered(each, 7) for each in ops), *model])) is None
 
 
+def gaussian(*between: Event, size: int = 200) -> list[Event]:
+    """An inverse of 300 us and a determinant of 100 us of matrices that weights make, each with a backward node."""
+    start, *inverse = called("aten::inverse", "aten::linalg_inv_ex", [200, 200], 300)
+    _, *logdet = called("aten::logdet", "aten::_linalg_slogdet", [size, size], 100)
+    determinant = [event | {"ts": event["ts"] + 330} for event in logdet]
+    nodes = [
+        numbered(op("autograd::engine::evaluate_function: Backward0", at, 80), number, 1)
+        for at, number in ((560, 8), (650, 7))
+    ]
+    work = [op("aten::mm", at + 1, 78, dims=[[200, 200], [200, 200]]) for at in (560, 650)]
+    ops = [*(numbered(event, 7) for event in inverse), *(numbered(event, 8) for event in determinant)]
+    after = numbered(op("aten::sum", 545, 5, dims=[[8]]), 9)
+    return [start | {"dur": 450}, *ops, *(event | {"ts": 415.0} for event in between), after, *nodes, *work]
+
+
+def test_one_matrix_that_two_functions_factorise_is_to_be_factorised_once(tmp_path: Path) -> None:
+    product = op("aten::matmul", 0, 5, dims=[[200], [200, 200]])
+    draft = matrix_decomposition(case(tmp_path, gaussian(product)))
+    assert draft is not None and draft.gain_us is not None and not draft.changes_results
+    assert "torch.inverse and torch.logdet give" in draft.advice and "once at train.py:22" in draft.advice
+    assert draft.gain_us.low == pytest.approx(0.5 * 180, rel=0.05)
+    assert draft.gain_us.high == pytest.approx(2 / 3 * 560, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "events",
+    [gaussian(op("aten::add", 0, 5, dims=[[200, 200], [200, 200], []])), gaussian(size=300)],
+    ids=["another matrix", "another size"],
+)
+def test_two_matrices_are_not_taken_for_one(tmp_path: Path, events: list[Event]) -> None:
+    draft = matrix_decomposition(case(tmp_path, events))
+    assert draft is not None and "several times" not in draft.title
+
+
 SLOGDET, DETERMINANT = "aten::linalg_slogdet", "aten::_linalg_slogdet"
 
 
