@@ -153,6 +153,7 @@ def unused_gradients(evidence: Evidence) -> Draft | None:
         gain_us=Interval(min(low, most_us), min(high, most_us)),
         claims=claims_of(evidence, "overhead.dispatch", "overhead.python", "overhead.launch_floor", most_us=high),
         tries=("inference-mode",),
+        removes=True,
     )
 
 
