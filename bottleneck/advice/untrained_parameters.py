@@ -59,7 +59,7 @@ def untrained_parameters(evidence: Evidence) -> Draft | None:
     if evidence.share_of_step(high_us) < _LEAST_BACKWARD:
         return None
     names, source = ", ".join(untrained.modules[:_NAMED]), untrained.source
-    network = names or "the network that they belong to"
+    network = names or "the network whose parameters no optimizer has"
     last = untrained.modules[0].rpartition(".")[2] if untrained.modules else "network"
     return Draft(
         slug="untrained-parameters",

@@ -9,7 +9,7 @@ from bottleneck.advice import advise
 from bottleneck.advice.fusion import find_chains
 from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.run_steps import growing_steps
-from bottleneck.advice.wasted_work import no_kv_cache, padded_inputs, padding_not_known
+from bottleneck.advice.wasted_work import no_kv_cache, padded_inputs, padding_not_known, ragged_batch
 from bottleneck.schema.measurements import Padding
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of
@@ -154,3 +154,35 @@ def test_a_list_that_gets_longer_and_is_joined_anew_in_each_step_grows_too(tmp_p
 )
 def test_joins_that_do_not_take_in_the_step_before_are_no_growth(tmp_path: Path, parts: list[list[list[int]]]) -> None:
     assert growing_steps(case_of(tmp_path, joins(parts), unprofiled_us=130.0)) is None
+
+
+def padded(lengths: list[int], *more: Event) -> list[Event]:
+    """Two steps that pad rows of these lengths to the longest, and multiply."""
+    events: list[Event] = []
+    for number in range(2):
+        at = 1000 * number
+        events += [
+            step(number, at, 999),
+            op("aten::pad_sequence", at + 1, 10, dims=[[[length] for length in lengths], [], [], []]),
+            op("aten::mm", at + 20, 900, dims=[[512, 512], [512, 512]]),
+            *(event | {"ts": event["ts"] + at} for event in more),
+        ]
+    return events
+
+
+def test_rows_of_unlike_length_are_to_be_batched_by_length(tmp_path: Path) -> None:
+    draft = ragged_batch(case_of(tmp_path, padded([100, 200, 300, 1000]), unprofiled_us=1000.0))
+    assert draft is not None and draft.gain_us is not None and draft.changes_results
+    assert "4 rows of 100 to 1000 numbers" in draft.evidence[0] and "60.0 %" in draft.evidence[0]
+    assert draft.gain_us.low == pytest.approx(0.15 * 0.6 * 910, rel=0.05)
+    assert draft.gain_us.high == pytest.approx(0.9 * 0.6 * 910, rel=0.05)
+    assert "recurrence" not in draft.advice
+    recurrent = padded([100, 1000], op("aten::gru", 930, 60, dims=[[2, 1000, 8]]))
+    draft = ragged_batch(case_of(tmp_path / "recurrent", recurrent, unprofiled_us=1000.0))
+    assert draft is not None and "A recurrence takes as many steps" in draft.advice
+
+
+def test_rows_of_like_length_and_a_look_at_the_ids_leave_padding_alone(tmp_path: Path) -> None:
+    assert ragged_batch(case_of(tmp_path / "alike", padded([990, 1000, 1000]), unprofiled_us=1000.0)) is None
+    seen = case_of(tmp_path / "seen", padded([100, 1000]), unprofiled_us=1000.0, padding=Padding(0.0, 8, 64))
+    assert ragged_batch(seen) is None

@@ -85,6 +85,9 @@ def bound_of(found: StepAnalysis, name: str) -> str:
         ("recorded_simulated_paths", "compute", {"unfused-chain"}),
         ("recorded_watched_convolutions", "overhead", {"host-stalls"}),
         ("recorded_written_attention", "memory", {"unfused-attention", "unfused-chain"}),
+        ("recorded_distilled_teacher", "compute", {"untrained-parameters"}),
+        ("recorded_sorted_gallery", "memory", {"unused-result"}),
+        ("recorded_factorised_twice", "compute", {"matrix-decomposition", "double-precision"}),
         ("recorded_edge_messages", "memory", {"scattered-lookups", "sparse-product", "slow-for-its-bytes"}),
     ],
 )

@@ -157,6 +157,48 @@ def simulated_paths() -> Step:
     return step
 
 
+def distilled_teacher() -> Step:
+    """Distillation whose teacher is run without no_grad: its backward pass is computed for nobody."""
+    teacher, student = (
+        nn.Sequential(nn.Linear(256, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10))
+        for width in (1024, 128)
+    )
+    optimizer = torch.optim.AdamW(student.parameters(), 1e-3, fused=True)
+    inputs = torch.randn(128, 256)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        target = teacher(inputs).softmax(-1)
+        fn.kl_div(student(inputs).log_softmax(-1), target, reduction="batchmean").backward()
+        optimizer.step()
+
+    return step
+
+
+def sorted_gallery() -> Step:
+    """The ten nearest of 20,000 vectors for 16 queries, by a sort of all."""
+    gallery, queries = torch.randn(20_000, 32), torch.randn(16, 32)
+
+    def step() -> torch.Tensor:
+        return torch.argsort(queries @ gallery.T, dim=1, descending=True)[:, :10]
+
+    return torch.no_grad()(step)
+
+
+def factorised_twice() -> Step:
+    """The marginal likelihood of a Gaussian process, by an inverse and a determinant."""
+    scale = torch.zeros((), dtype=torch.float64, requires_grad=True)
+    distance, values = torch.rand(300, 300, dtype=torch.float64), torch.randn(300, dtype=torch.float64)
+
+    def step() -> None:
+        kernel = torch.exp(-(distance + distance.T) * scale.exp()) + 300 * torch.eye(300, dtype=torch.float64)
+        loss = values @ torch.inverse(kernel) @ values + torch.logdet(kernel)
+        loss.backward()  # type: ignore[no-untyped-call]
+        scale.grad = None
+
+    return step
+
+
 PROGRAMS = (
     recurrent_loop,
     written_attention,
@@ -166,6 +208,9 @@ PROGRAMS = (
     nearest_centres,
     edge_messages,
     simulated_paths,
+    distilled_teacher,
+    sorted_gallery,
+    factorised_twice,
 )
 
 
