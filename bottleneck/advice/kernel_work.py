@@ -19,6 +19,7 @@ from bottleneck.advice.ranking import Draft, SourcedLine
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, ShorterKernels, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, union
+from bottleneck.schema.kernel_dtypes import kernel_dtype
 from bottleneck.schema.op_names import at_source
 from bottleneck.schema.tables import OVER_LINK, as_integers, text_matches
 from bottleneck.units import SHORT_DTYPE, format_share, format_us
@@ -107,6 +108,11 @@ class KernelWork(Struct, frozen=True):
     def kernel_like(self, pattern: "re.Pattern[str]") -> Flags:
         """Masks the rows whose kernel (CPU: op) the pattern finds by name."""
         return _match_rows(self.evidence.linked.kernels["name"], pattern.search, self.row)
+
+    def kernel_holds(self, *dtypes: str) -> Flags:
+        """Masks the rows whose kernel's name gives one of these dtypes for its data, in the spelling of traces."""
+        names = self.evidence.linked.kernels["name"]
+        return _match_rows(names, lambda name: kernel_dtype(name, None) in dtypes, self.row)
 
     def has_reason(self, *codes: str) -> Flags:
         """Mask of the rows whose reason in ROOFLINE has one of these codes."""

@@ -54,6 +54,13 @@ _MUCH_OF_STEP = 0.3
 # Convolutions by channel that take so much of the step beyond their floors leave open what another dtype gives them.
 _MUCH_BEYOND = 0.1
 _BACKWARD = re.compile(f"^{BACKWARD_NODE}")
+# Families of ops and of kernels whose time is that of their bytes, where no sizes tell.
+_BOUND_BY_BYTES = (
+    *("pointwise", "elementwise", "pooling", "interpolation"),
+    *("normalization", "normalisation", "copy", "auxiliary"),
+)
+# Autocast keeps layer and group norms and softmax in fp32, whatever they read; batch norm takes the dtype of its input.
+_IN_FP32 = re.compile(r"layer_?norm|group_?norm|rms_?norm|rowwisemoments|gammabeta|softmax", re.IGNORECASE)
 _TIMES_VECTOR = re.compile(r"^aten::(?:addmv_?|mv|dot)$")
 
 _AUTOCAST = 'with torch.autocast("{kind}", dtype=torch.bfloat16):\n    loss = model(x)'
@@ -75,7 +82,7 @@ class _Narrower(Struct, frozen=True):
 
     ``peak`` is that of ``dtype``, ``ratio`` it and the peak of fp32, ``ratios`` the same per row of the work.
     ``products`` marks the rows that multiply in fp32, ``others`` other fp32 work that is bound by its bytes;
-    ``faster_us`` and ``halved_us`` are what both save at most.
+    ``faster_us`` and ``halved_us`` are what both save at most, ``surely_halved_us`` what the others save at least.
     """
 
     dtype: str
@@ -86,6 +93,7 @@ class _Narrower(Struct, frozen=True):
     others: Flags
     faster_us: Floats
     halved_us: Floats
+    surely_halved_us: Floats
 
 
 @remembered
@@ -116,8 +124,8 @@ def _narrower(evidence: Evidence) -> _Narrower | None:
     # Without recorded sizes by the names of their kernels: such work is bound by its bytes.
     others |= (
         work.bound("unknown")
-        & work.is_text(evidence.roofline, "family", "pointwise", "pooling", "normalization")
-        & work.is_text(evidence.linked.kernels, "math_dtype", "fp32")
+        & work.is_text(evidence.roofline, "family", *_BOUND_BY_BYTES)
+        & work.kernel_holds("float")
         & work.in_model
     )
     if work.share(products) < _LEAST_SHARE:
@@ -127,7 +135,21 @@ def _narrower(evidence: Evidence) -> _Narrower | None:
     of_vectors = products & work.op_like(_TIMES_VECTOR)
     faster = np.where(of_vectors, np.minimum(faster, work.memory_us() / 2), faster)
     halved = np.where(others, np.where(work.bound("unknown"), work.us, np.minimum(work.memory_us(), work.us)) / 2, 0.0)
-    return _Narrower(dtype, narrow, narrow / full, ratios, products, others, faster, halved)
+    surely = np.where(_follows_convolutions(work, products), halved / 2, 0.0)
+    return _Narrower(dtype, narrow, narrow / full, ratios, products, others, faster, halved, surely)
+
+
+def _follows_convolutions(work: KernelWork, products: Flags) -> Flags:
+    """Marks work that takes the dtype of the results of convolutions.
+
+    That is batch norms, activations, sums and pooling where most products are convolutions: autocast casts nothing
+    back between them. Beside linear layers it does, at each layer norm.
+    """
+    convolutions = products & work.is_text(work.evidence.roofline, "family", "convolution")
+    convolutions |= products & work.family("convolution")
+    if work.us_of(convolutions) <= work.us_of(products) / 2:
+        return np.zeros(work.row.size, dtype=bool)
+    return ~(work.op_like(_IN_FP32) | work.kernel_like(_IN_FP32))
 
 
 @requires_gain
@@ -156,7 +178,8 @@ def half_precision(evidence: Evidence) -> Draft | None:
             gain = Interval(gain.low, gain.high + float(narrow.faster_us[_by_channel(work, products)].sum()))
     else:
         casts = np.where(products, work.memory_us() * _CAST_TRAFFIC, 0.0)
-        gain, costs = work.gain(np.clip(narrow.faster_us / 2 - casts, 0.0, None), most), ()
+        least = np.clip(narrow.faster_us / 2 - casts, 0.0, None) + narrow.surely_halved_us
+        gain, costs = work.gain(least, most), ()
     return Draft(
         slug="half-precision",
         title=f"The model works in fp32 where {narrow.dtype} would do",

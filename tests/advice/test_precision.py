@@ -13,6 +13,7 @@ from bottleneck.advice.precision import (
     weights_for_few_rows,
 )
 from bottleneck.devices.match import device_by_name
+from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.records import replace
 from tests.advice.cases import with_analysis
@@ -148,6 +149,37 @@ def test_pointwise_work_beside_products_halves_too(tmp_path: Path) -> None:
     assert beside.gain_us is not None
     assert beside.gain_us.high - alone.gain_us.high == pytest.approx(200, rel=0.2)
     assert beside.gain_us.low == pytest.approx(alone.gain_us.low, rel=0.01)
+
+
+BATCH_NORM = "void cudnn::bn_fw_tr_1C11_kernel_NCHW<{0}, float, int, 128, true, 1, true>(cudnnTensorStruct)"
+LAYER_NORM = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<{0}, float, false>(int, float)"
+RELU = "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<{0}, {0}, {0}, threshold>>(int)"
+CONVOLUTION = "volta_scudnn_128x64_relu_medium_nn_v1"
+
+
+@pytest.mark.parametrize(
+    ("product_kernel", "kernel", "dtype", "least_us", "most_us"),
+    [
+        (CONVOLUTION, BATCH_NORM, "float", 2500, 5000),
+        (CONVOLUTION, RELU, "float", 2500, 5000),
+        (CONVOLUTION, RELU, "__half", 0, 0),
+        (CONVOLUTION, LAYER_NORM, "float", 0, 5000),
+        ("volta_sgemm_64x64_nt", RELU, "float", 0, 5000),
+    ],
+)
+def test_the_bytes_of_other_work_halve_where_names_alone_tell_its_dtype(
+    tmp_path: Path, product_kernel: str, kernel: str, dtype: str, least_us: float, most_us: float
+) -> None:
+    def gain(name: str) -> Interval:
+        calls = [Call("mine::product", 30_000, None, product_kernel), Call("mine::work", 10_000, None, name)]
+        evidence = on_gpu(tmp_path / name.split("<", maxsplit=1)[0][-9:], calls)
+        draft = half_precision(with_analysis(evidence, device=device_by_name("Tesla V100-SXM2-16GB")))
+        assert draft is not None and draft.gain_us is not None
+        return draft.gain_us
+
+    more, of_product = gain(kernel.format(dtype)), gain("void of_no_known_dtype<int>(int)")
+    assert more.low - of_product.low == pytest.approx(least_us, abs=1)
+    assert more.high - of_product.high == pytest.approx(most_us, abs=1)
 
 
 def test_fp32_products_on_plain_units_gain_from_tf32(tmp_path: Path) -> None:
