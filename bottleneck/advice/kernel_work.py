@@ -110,7 +110,10 @@ class KernelWork(Struct, frozen=True):
         return _match_rows(self.evidence.linked.kernels["name"], pattern.search, self.row)
 
     def kernel_holds(self, *dtypes: str) -> Flags:
-        """Masks the rows whose kernel's name gives one of these dtypes for its data, in the spelling of traces."""
+        """Masks the rows whose kernel's name gives one of these dtypes.
+
+        That is the dtype of its data, in the spelling of traces.
+        """
         names = self.evidence.linked.kernels["name"]
         return _match_rows(names, lambda name: kernel_dtype(name, None) in dtypes, self.row)
 
