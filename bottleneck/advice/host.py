@@ -32,7 +32,7 @@ from bottleneck.advice.quantities import (
     sources_of,
 )
 from bottleneck.advice.ranking import Draft, SourcedLine, Transformation, up_to
-from bottleneck.advice.transfers import made_on_host, waits_in_copies
+from bottleneck.advice.transfers import TRANSFER, copied_to_reduce, made_on_host, waits_in_copies
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.evidence import Evidence, remembered
@@ -41,7 +41,7 @@ from bottleneck.schema.kernel_names import between
 from bottleneck.schema.op_names import PYTHON_FRAME, at_source, place_of
 from bottleneck.schema.serving import WAIT, serving_of
 from bottleneck.schema.tables import WAITS, are_calls, text_matches
-from bottleneck.units import counted, format_share, format_us
+from bottleneck.units import counted, format_share, format_si, format_us
 
 # Below so many tensors per step a step may also be warming up; frees are as many as allocations up to this share.
 _FEW_TENSORS, _AS_MANY = 16, 0.2
@@ -406,7 +406,8 @@ _COPYING = re.compile(r"^aten::(?:copy_|_to_copy|to)$")
 def computed_on_host(evidence: Evidence) -> Draft | None:
     """Finds ops that compute on the CPU while the device waits.
 
-    Ops that make a batch there belong to another rule. Gain: 80 % of the wait to all of it.
+    Ops that make a batch there belong to another rule. Gain: 80 % of the wait to all of it, and the copies of what such
+    an op reduces, less what those of its result take.
     """
     if evidence.is_host_only or made_on_host(evidence) is not None:
         return None
@@ -414,19 +415,27 @@ def computed_on_host(evidence: Evidence) -> Draft | None:
     spent_us = math.fsum(row.us for row in rows)
     if evidence.share_of_step(spent_us) < _LEAST_ON_HOST:
         return None
-    name = rows[0].detail
+    name = rows[0].detail or ""
     place = "" if rows[0].source is None else f" {at_source(rows[0].source)}"
+    gain, claims = Interval((1 - _LEFT_ON_DEVICE) * spent_us, spent_us), ["overhead.host_compute"]
+    copied, words = copied_to_reduce(evidence, name), list[str]()
+    if copied is not None:
+        moved, spared_us = copied
+        gain, claims = Interval(gain.low + spared_us.low, gain.high + spared_us.high), [*claims, TRANSFER]
+        words.append(
+            f"the copies of what it reads ({format_si(moved, 'B')}) take {format_per_step(evidence, spared_us.high)}"
+        )
     return Draft(
         slug="computed-on-host",
         title=f"{name} computes on the CPU while the device waits",
-        evidence=(format_per_step(evidence, spent_us), *_places(rows)),
+        evidence=(format_per_step(evidence, spent_us), *words, *_places(rows)),
         advice=f"Run {name}{place} on the device, before its input is copied to the host, and copy the result alone, "
         "which is smaller as a rule.",
         brief=f"Run {name}{place} on the device, and copy its result alone to the host",
         places=(rows[0].source,),
         code="result = logits.argmax(1).to(torch.uint8).cpu()  # in place of logits.cpu().argmax(1)",
-        gain_us=Interval((1 - _LEFT_ON_DEVICE) * spent_us, spent_us),
-        claims=claims_of(evidence, "overhead.host_compute", most_us=spent_us),
+        gain_us=gain,
+        claims=claims_of(evidence, *claims, most_us=gain.high),
     )
 
 
