@@ -9,6 +9,7 @@ from collections import Counter
 from functools import partial
 
 import numpy as np
+import pandas as pd
 from msgspec import Struct
 
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
@@ -17,7 +18,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import top_rows
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import Flags, Floats
+from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.op_names import BACKWARD_NODE, at_source
 from bottleneck.schema.tables import as_integers
 from bottleneck.units import SHORT_DTYPE, US_PER_S, counted, format_share, format_si, format_us
@@ -180,17 +181,16 @@ def half_precision(evidence: Evidence) -> Draft | None:
         casts = np.where(products, work.memory_us() * _CAST_TRAFFIC, 0.0)
         least = np.clip(narrow.faster_us / 2 - casts, 0.0, None) + narrow.surely_halved_us
         gain, costs = work.gain(least, most), ()
+    part = _wide_part(work, products)
+    words = (*_narrow_words(work, narrow), *costs, *work.describe(products), *work.critical_path_note(most))
     return Draft(
         slug="half-precision",
-        title=f"The model works in fp32 where {narrow.dtype} would do",
-        evidence=(*_narrow_words(work, narrow), *costs, *work.describe(products), *work.critical_path_note(most)),
-        advice=(
-            f"Run the model under {narrow.dtype} autocast, or with weights in {narrow.dtype}, and compare its outputs."
-            if not has_backward_pass(evidence)
-            else "Run forward pass and loss under bf16 autocast, and watch the loss."
-            if not is_scaled
-            else "Run forward pass and loss under fp16 autocast, training with a gradient scaler, and watch the loss."
-        ),
+        title=f"The model works in fp32 where {narrow.dtype} would do"
+        if part is None
+        else f"A part of the model works in fp32 beside {part.dtype}",
+        evidence=words if part is None else (part.words, *words),
+        advice=_autocast_advice(evidence, narrow.dtype, part),
+        places=() if part is None else (part.source,),
         gain_us=gain,
         claims=work.claims(most),
         code=_AUTOCAST.format(kind="cpu" if evidence.is_host_only else "cuda") if not is_scaled else _SCALED_AUTOCAST,
@@ -199,6 +199,70 @@ def half_precision(evidence: Evidence) -> Draft | None:
         changes_results=True,
         only_measured=asks,
     )
+
+
+class _WidePart(Struct, frozen=True):
+    """Products in fp32 beside others in ``dtype``: where they are, in words and as a source, and their share."""
+
+    dtype: str
+    where: str
+    words: str
+    source: str | None
+
+
+# Of the time of all products: less in 16 bits makes no model of two dtypes. Of those, so many may lie among the wide
+# ones before these are no stretch of their own.
+_LEAST_NARROW, _MOST_AMONG = 0.1, 0.05
+
+
+def _wide_part(work: KernelWork, products: Flags) -> _WidePart | None:
+    """Returns the part of a model that is still in fp32.
+
+    Its place is the line or module with most of it, else its first and last op. Null where (nearly) all is in fp32.
+    """
+    kernels = work.evidence.linked.kernels
+    by_name = work.is_text(work.evidence.roofline, "family", *PRODUCTS) & work.bound("unknown")
+    by_name &= work.is_text(kernels, "math_dtype", *_NARROW)
+    narrow = ((work.family(*PRODUCTS) & (work.dtype(*_NARROW) | work.reads(*_NARROW))) | by_name) & work.in_model
+    narrow_us, wide_us = work.us_of(narrow), work.us_of(products)
+    if narrow_us < _LEAST_NARROW * (narrow_us + wide_us):
+        return None
+    dtype = "fp16" if work.us_of(narrow & (work.dtype("fp16") | work.reads("fp16"))) > narrow_us / 2 else "bf16"
+    share = wide_us / (narrow_us + wide_us)
+    words = f"{format_share(share)} of the products' time is in fp32, {format_share(1 - share)} in 16 bits"
+    for column in ("source", "module"):
+        label = _most_of(kernels[column], work.row[products], work.us[products])
+        if label is not None:
+            where = f"most of it {at_source(label)}" if column == "source" else f"most of it in {label}"
+            return _WidePart(dtype, where, words, label if column == "source" else None)
+    step = kernels["step"].to_numpy(dtype=np.int64, na_value=0)[work.row]
+    first = np.flatnonzero(products & (step == step[products].min()))
+    start = kernels["ts_us"].to_numpy()[work.row]
+    first = first[np.argsort(start[first], kind="stable")]
+    among = narrow & (start >= start[first[0]]) & (start <= start[first[-1]])
+    ends = " to ".join(dict.fromkeys(work.call_name(int(at)) for at in (first[0], first[-1])))
+    if work.us_of(among) > _MOST_AMONG * narrow_us:
+        return _WidePart(dtype, ends, words, None)
+    begin = start[step == step[first[0]]].min()
+    return _WidePart(dtype, f"from {format_us(float(start[first[0]] - begin))} into the step on: {ends}", words, None)
+
+
+def _autocast_advice(evidence: Evidence, dtype: str, part: _WidePart | None) -> str:
+    """Words the change, for the model or the part of it that is in fp32."""
+    if not has_backward_pass(evidence):
+        model = "the model" if part is None else f"the part in fp32 ({part.where})"
+        return f"Run {model} under {dtype} autocast, or with weights in {dtype}, and compare its outputs."
+    trained = "forward pass and loss" if part is None else f"the part in fp32 too ({part.where})"
+    scaled = ", training with a gradient scaler," if dtype == "fp16" else ","
+    return f"Run {trained} under {dtype} autocast{scaled} and watch the loss."
+
+
+def _most_of(column: "pd.Series[str]", rows: Integers, us: Floats) -> str | None:
+    """Returns the label with most of the time; null where none is known."""
+    codes = column.cat.codes.to_numpy()[rows].astype(np.int64)
+    if not (codes >= 0).any():
+        return None
+    return str(column.cat.categories[int(np.bincount(codes[codes >= 0], weights=us[codes >= 0]).argmax())])
 
 
 def _narrow_words(work: KernelWork, found: _Narrower) -> tuple[str, str]:
@@ -352,6 +416,7 @@ def _fp32_products(work: KernelWork) -> Flags:
     evidence = work.evidence
     by_name = work.is_text(evidence.roofline, "family", *PRODUCTS) & work.bound("unknown")
     by_name &= work.is_text(evidence.linked.kernels, "math_dtype", "fp32", "tf32")
+    by_name &= ~work.kernel_holds("c10::Half", "c10::BFloat16")  # plain units sum up half types in fp32
     return np.asarray((work.dtype("fp32") & ~work.reads(*_NARROW) & work.family(*PRODUCTS)) | by_name)
 
 

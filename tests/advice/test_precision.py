@@ -16,9 +16,10 @@ from bottleneck.devices.match import device_by_name
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.records import replace
-from tests.advice.cases import with_analysis
+from tests.advice.cases import case_of, with_analysis
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
 from tests.analysis.frames import CPU
+from tests.builders import Event, frame, kernel, launch, op, step
 
 SIMT, TENSOR = "ampere_sgemm_128x64_nn", "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64"
 LARGE = [[4096, 4096], [4096, 4096]]  # 137 GFLOP
@@ -134,6 +135,43 @@ def test_a_gpu_without_any_matrix_units_stays_in_fp32(tmp_path: Path) -> None:
 
 def test_bf16_products_have_nothing_to_halve(tmp_path: Path) -> None:
     assert half_precision(on_gpu(tmp_path, [product(300, TENSOR, **halves(2))])) is None
+
+
+def of_two_dtypes(folder: Path, *narrow_then_wide: bool, source: bool) -> Evidence:
+    """Products one after the other, in bf16 or in fp32, with or without Python frames."""
+    events: list[Event] = [step(1, 0, 2000 * len(narrow_then_wide) + 50)]
+    if source:
+        events.append(frame("vae.py(12): decode", 0, 2000 * len(narrow_then_wide)))
+    for number, is_narrow in enumerate(narrow_then_wide):
+        at, starts_us = 30 * number, 30 + 2000 * number
+        size, more = 4096 + 128 * number, halves(2) if is_narrow else {}
+        events.append(op("aten::mm", at + 1, 20, dims=[[size, 4096], [4096, 4096]], external_id=number + 1, **more))
+        events.append(launch(number + 1, at + 2, 5))
+        events.append(kernel(number + 1, starts_us, 1995, TENSOR if is_narrow else SIMT, grid=[4000, 1, 1]))
+    events.append(launch(10**7, 200, 2000 * len(narrow_then_wide) - 180, "cudaDeviceSynchronize"))
+    return case_of(folder, events)
+
+
+def test_a_model_of_two_dtypes_is_told_which_part_is_in_fp32(tmp_path: Path) -> None:
+    late = half_precision(of_two_dtypes(tmp_path / "late", True, True, False, False, source=False))
+    assert late is not None and late.title == "A part of the model works in fp32 beside bf16"
+    assert late.evidence[0].startswith("50.0 % of the products' time is in fp32")
+    assert "from 4.00 ms into the step on: aten::mm on 4352x4096, 4096x4096 to aten::mm on 4480x4096" in late.advice
+    turns = half_precision(of_two_dtypes(tmp_path / "turns", False, True, False, source=False))
+    assert turns is not None and "(aten::mm on 4096x4096, 4096x4096 to aten::mm on 4352x4096" in turns.advice
+    lines = half_precision(of_two_dtypes(tmp_path / "lines", True, False, source=True))
+    assert lines is not None and "most of it in decode() (vae.py:12)" in lines.advice and len(lines.places) == 1
+    alone = half_precision(of_two_dtypes(tmp_path / "alone", False, False, source=False))
+    assert alone is not None and alone.title == "The model works in fp32 where bf16 would do"
+
+
+def test_half_types_that_plain_units_sum_up_in_fp32_are_no_products_in_fp32(tmp_path: Path) -> None:
+    name = "void precomputed_convolve_sgemm<{}, 1024, 5, 5, 4, 3, 3, 1, false>(int)"
+    drafts = {
+        kind: fp32_products(on_gpu(tmp_path / kind, [Call("mine::conv", 900, None, name.format(kind))]))
+        for kind in ("float", "__nv_bfloat16")
+    }
+    assert drafts["float"] is not None and drafts["__nv_bfloat16"] is None
 
 
 def test_without_products_autocast_changes_nothing(tmp_path: Path) -> None:
