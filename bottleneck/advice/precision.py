@@ -202,7 +202,10 @@ def half_precision(evidence: Evidence) -> Draft | None:
 
 
 class _WidePart(Struct, frozen=True):
-    """Products in fp32 beside others in ``dtype``: where they are, in words and as a source, and their share."""
+    """Products in fp32 beside others in ``dtype``.
+
+    ``where`` says where they are, as does ``source`` where it is a line; ``words`` give their share.
+    """
 
     dtype: str
     where: str
@@ -248,7 +251,7 @@ def _wide_part(work: KernelWork, products: Flags) -> _WidePart | None:
 
 
 def _autocast_advice(evidence: Evidence, dtype: str, part: _WidePart | None) -> str:
-    """Words the change, for the model or the part of it that is in fp32."""
+    """Words the change for the model, or its part in fp32."""
     if not has_backward_pass(evidence):
         model = "the model" if part is None else f"the part in fp32 ({part.where})"
         return f"Run {model} under {dtype} autocast, or with weights in {dtype}, and compare its outputs."
