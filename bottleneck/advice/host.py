@@ -26,6 +26,7 @@ from bottleneck.advice.quantities import (
     op_calls_per_step,
     ops_in_window,
     outermost_frames,
+    outermost_spans,
     outermost_us,
     rows_of_events,
     rows_of_ops,
@@ -36,7 +37,7 @@ from bottleneck.advice.transfers import TRANSFER, copied_to_reduce, made_on_host
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import Flags, Integers, Spans, union
+from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, union
 from bottleneck.schema.kernel_names import between
 from bottleneck.schema.op_names import PYTHON_FRAME, at_source, place_of
 from bottleneck.schema.serving import WAIT, serving_of
@@ -142,7 +143,7 @@ def _launches_go_on(evidence: Evidence) -> bool:
 def _without_waiting(evidence: Evidence, others: Integers) -> tuple[str, str]:
     """Gives advice and code by the calls with most of the waiting.
 
-    They are synchronize(), a gradient scaler, or other reads.
+    They are synchronize(), a gradient scaler, sizes of an exchange, or other reads.
     """
     # Reading a value waits for a stream, or in a copy.
     waits, all_waits = _calls(evidence, *WAITS), _calls(evidence, "synchronise_device")
@@ -156,6 +157,8 @@ def _without_waiting(evidence: Evidence, others: Integers) -> tuple[str, str]:
     start = evidence.linked.trace.events["ts_us"].to_numpy()[waits]
     if dur_us[waits][_scaler_reads(evidence).hold(start)].sum() > dur_us[waits].sum() / 2:
         return _WITH_SCALER
+    if dur_us[waits][_reads_splits(evidence, start)].sum() > dur_us[waits].sum() / 2:
+        return _SPLITS_EARLIER
     return (
         "Keep on the device what .item(), .cpu() or nonzero() reads in each step, and read it every so many steps or "
         "one step later.",
@@ -172,6 +175,30 @@ _WITH_SCALER = (
     "optimizer = torch.optim.AdamW(parameters, fused=True)  # scaler.step(optimizer) then reads nothing\n"
     'with torch.autocast("cuda", dtype=torch.bfloat16):  # or this, without GradScaler',
 )
+
+
+# Marks of TorchRec around the exchange of a batch ('## all2all_data:lengths ##', '## sparse_data_dist ##'), and the ops
+# of other exchanges, by so many of which a read of their sizes comes before them at most.
+_EXCHANGE_MARK = re.compile(r"^(?!nccl:|c10d::).*(?:all_?(?:2|to)_?all|sparse_data_dist)", re.IGNORECASE)
+_EXCHANGE = re.compile(r"^(?:c10d|_c10d_functional)::all_?to_?all")
+_OPS_BEFORE_EXCHANGE = 40
+_SPLITS_EARLIER = (
+    "What the host reads there are the sizes (splits) of an all-to-all: start that exchange a batch earlier, so that "
+    "they are on the host when it needs them, or fix the sizes (a capacity per rank), so that nothing is read.",
+    "pipeline = PrefetchTrainPipelineSparseDist(model, optimizer, device)  # TorchRec: exchanges a batch earlier\n"
+    "splits = counts.to('cpu', non_blocking=True)  # elsewhere: a step earlier, into pinned memory",
+)
+
+
+def _reads_splits(evidence: Evidence, at_us: Floats) -> Flags:
+    """Marks waits inside the mark of an exchange, or shortly before its op."""
+    ops = evidence.linked.ops
+    start = np.sort(ops["ts_us"].to_numpy())
+    exchanges = np.sort(ops["ts_us"].to_numpy()[text_matches(ops["name"], _EXCHANGE.search)])
+    following = np.append(exchanges, np.inf)[np.searchsorted(exchanges, at_us)]
+    between = np.searchsorted(start, following) - np.searchsorted(start, at_us)
+    is_before = np.isfinite(following) & (between <= _OPS_BEFORE_EXCHANGE)
+    return np.asarray(is_before | outermost_spans(evidence, _EXCHANGE_MARK).hold(at_us))
 
 
 def _scaler_reads(evidence: Evidence) -> Spans:

@@ -125,6 +125,21 @@ def test_a_wait_of_the_gradient_scaler_is_told_of_optimizers_that_look_themselve
     assert by_frame is not None and "scaler" in by_frame.advice
 
 
+@pytest.mark.parametrize(
+    ("more", "is_told"),
+    [
+        (complete("## all2all_data:lengths ##", "user_annotation", 11, 2100), True),
+        (op("c10d::alltoall_base_", 2032, 4), True),
+        (complete("## forward ##", "user_annotation", 11, 2100), False),
+        (op("c10d::allreduce_", 2032, 4), False),
+    ],
+    ids=["in a mark", "before the op", "in another mark", "before another op"],
+)
+def test_a_read_of_the_sizes_of_an_exchange_is_to_come_earlier(tmp_path: Path, more: Event, is_told: bool) -> None:
+    draft = host.host_sync(case_of(tmp_path, [*waiting(2000), more]))
+    assert draft is not None and ("sizes (splits) of an all-to-all" in draft.advice) == is_told
+
+
 def test_a_read_beside_no_scaler_is_a_value_that_is_kept(tmp_path: Path) -> None:
     called = frame("torch/amp/grad_scaler.py(370): _maybe_opt_step", 11, 2100)
     draft = host.host_sync(case_of(tmp_path, [*waiting(2000), called]))
