@@ -10,6 +10,7 @@ from bottleneck.advice.precision import (
     fp32_products,
     half_precision,
     half_precision_does_not_pay,
+    unpacked_weights,
     weights_for_few_rows,
 )
 from bottleneck.devices.match import device_by_name
@@ -271,6 +272,23 @@ def test_weights_for_many_rows_of_a_batch_or_in_training_are_not_told_to_shrink(
 
 def doubles(count: int) -> dict[str, object]:
     return {"types": ["double"] * count}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "is_told"),
+    [
+        ("void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>(float*, unsigned char*)", True),
+        ("void kQuantizeBlockwise<__nv_bfloat16, 4096, 4, 0, 0>(float*, unsigned char*)", False),
+        ("dequant_gemm_4bit_kernel", False),
+    ],
+)
+def test_weights_that_are_unpacked_for_each_product_take_more_rows(tmp_path: Path, kernel: str, is_told: bool) -> None:
+    unpack = Call("bitsandbytes::dequantize_4bit", 300, None, kernel)
+    draft = unpacked_weights(on_gpu(tmp_path, [unpack, product(700, TENSOR, **halves(2))] * 4))
+    assert (draft is not None) == is_told
+    if draft is not None:
+        assert draft.per == "sample" and draft.gain_us is not None
+        assert draft.gain_us.low == pytest.approx(600, rel=0.02) and draft.gain_us.high == pytest.approx(900, rel=0.02)
 
 
 @pytest.mark.parametrize(("types", "is_told"), [({}, False), (doubles(2), True)], ids=["fp32", "fp64"])
