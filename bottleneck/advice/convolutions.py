@@ -303,6 +303,7 @@ def recurring_search(evidence: Evidence) -> Draft | None:
         if recurs
         else "Record later steps: at the first call on each shape all engines are tried. Where inputs keep changing "
         "their shape, leave torch.backends.cudnn.benchmark off.",
+        brief="Leave cudnn.benchmark off, or pad inputs to a few sizes" if recurs else None,
         gain_us=gain if recurs else None,
         gain_reason=None if recurs else "these steps do not tell whether the search comes back",
         code="torch.backends.cudnn.benchmark = False",

@@ -120,6 +120,7 @@ def host_sync(evidence: Evidence) -> Draft | None:
             *idle_lines(evidence, "sync"),
         ),
         advice=advice,
+        brief="Start the exchange whose sizes the host reads a batch earlier" if advice == _SPLITS_EARLIER[0] else None,
         code=code,
         gain_us=up_to(high_us),
         claims=claims_of(evidence, *_SYNC_ACCOUNTS, most_us=high_us),

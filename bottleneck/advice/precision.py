@@ -190,6 +190,7 @@ def half_precision(evidence: Evidence) -> Draft | None:
         else f"A part of the model works in fp32 beside {part.dtype}",
         evidence=words if part is None else (part.words, *words),
         advice=_autocast_advice(evidence, narrow.dtype, part),
+        brief=None if part is None else f"Run the part that is still in fp32 under {narrow.dtype} autocast",
         places=() if part is None else (part.source,),
         gain_us=gain,
         claims=work.claims(most),
