@@ -395,14 +395,15 @@ def recomputation(evidence: Evidence) -> Draft | None:
     """Finds activations that the backward pass computes again (rule 35).
 
     Memory has space for them. The work of a checkpoint's backward op before the nested backward pass begins is the
-    repeated forward pass. Gain: at most that, from half of it. The memory of a host is not known: there the advice says
-    so.
+    repeated forward pass. Gain: at most that, from half of it. The memory of a host is not known, nor that of a device
+    whose allocations were not recorded: there the advice says so, and on a device the gain begins at nothing.
     """
     work = work_of(evidence)
     peak, capacity = evidence.analysis.totals.peak_memory_bytes, evidence.analysis.device.memory_bytes
     rows = _recomputed(work)
     has_room = bool(peak and capacity and peak <= _MOST_USED * capacity)
-    if work.share(rows) < _LEAST_SHARE or not (has_room or (evidence.is_host_only and not peak)):
+    is_unknown = not (has_room or evidence.is_host_only)
+    if work.share(rows) < _LEAST_SHARE or not (has_room or not peak):
         return None
     less, line = np.where(rows, work.us, 0.0), _checkpoint_line(evidence, work, rows)
     return Draft(
@@ -421,10 +422,11 @@ def recomputation(evidence: Evidence) -> Draft | None:
         else f"Leave torch.utils.checkpoint out{_at(line)}, or checkpoint fewer layers, where memory holds "
         "the activations: with it the backward pass runs the forward pass of these layers again.",
         brief=f"Leave torch.utils.checkpoint out{_at(line)}, or checkpoint fewer layers",
-        gain_us=work.gain(less / 2, less),
+        gain_us=work.gain(0 * less if is_unknown else less / 2, less),
         claims=work.claims(less),
         removes=True,
         comes_first=evidence.is_host_only and work.share(rows) >= _FIRST_FROM,
+        confidence="low" if is_unknown else "medium",
         places=(line,),
         code="x = layer(x) if keep_activations else checkpoint(layer, x, use_reentrant=False)",
     )

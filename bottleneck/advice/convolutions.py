@@ -15,7 +15,7 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.op_names import at_source
-from bottleneck.schema.tables import as_integers, text_matches
+from bottleneck.schema.tables import are_calls, as_integers, text_matches
 from bottleneck.units import US_PER_S, counted, format_share, format_us
 
 _LEAST_SHARE = 0.02
@@ -256,6 +256,89 @@ def _benchmarks(work: KernelWork) -> bool | None:
         if len(arguments) > _BENCHMARK and arguments[_BENCHMARK] in {"True", "False"}:
             return arguments[_BENCHMARK] == "True"
     return None
+
+
+_SEARCHES = re.compile(r"^aten::(?:(?:cudnn|miopen)_convolution\w*|convolution_backward)$")
+# A search times each engine between two events and waits for the second one; other convolutions wait for none.
+_LEAST_TRIALS = 3
+# Without a search a rule of thumb chooses engines, which take up to a fifth of what the search cost longer.
+_LEAST_SPARED = 0.8
+_MOST_SHOWN = 3
+
+
+def recurring_search(evidence: Evidence) -> Draft | None:
+    """Finds convolutions whose engines are searched for in step after step.
+
+    `cudnn.benchmark` runs every engine at the first call on each shape: a start-up where shapes repeat, and a part of
+    the step where they change. Gain: what steps with a search take longer than those without, from 80 % of it; where
+    all steps search, the time of the calls that do, from half of it.
+    """
+    ops, steps = evidence.linked.ops, evidence.linked.window.steps
+    rows = _searching_rows(evidence)
+    step = as_integers(ops["step"])[rows]
+    rows, step = rows[step >= 0], step[step >= 0]
+    spent_us = float(ops["dur_us"].to_numpy()[rows].sum()) / evidence.steps
+    if evidence.is_host_only or evidence.share_of_step(spent_us) < _LARGE_PART:
+        return None
+    searches = np.isin(np.arange(len(steps)), step)
+    recurs = bool(searches[1:][searches.size // 2 - 1 :].any())
+    gain, words = Interval(spent_us / 2, spent_us), list[str]()
+    if recurs and not searches.all():
+        times_us = np.array([one.us for one in steps])
+        usual_us = float(np.median(times_us[~searches]))
+        more_us = float(np.clip(times_us[searches] - usual_us, 0.0, None).sum()) / evidence.steps
+        gain = Interval(_LEAST_SPARED * more_us, more_us)
+        typical_us = float(np.median(times_us[searches]))
+        words.append(f"steps with a search take {format_us(typical_us)}, those without {format_us(usual_us)}")
+    return Draft(
+        slug="recurring-search",
+        title="The engines of convolutions are searched for " + ("again and again" if recurs else "in this step"),
+        evidence=(
+            f"{counted(rows.size, 'convolution')} in {int(searches.sum())} of {counted(len(steps), 'step')} try one "
+            f"engine after the other{_searched_sizes(evidence, rows)}: {format_us(spent_us)} per step on the host",
+            *words,
+        ),
+        advice="Leave torch.backends.cudnn.benchmark off, or bring inputs to a few sizes (pad or group them by length) "
+        "and run each size once before work begins: every new shape is searched for anew."
+        if recurs
+        else "Record later steps: at the first call on each shape all engines are tried. Where inputs keep changing "
+        "their shape, leave torch.backends.cudnn.benchmark off.",
+        brief="Leave cudnn.benchmark off, or pad inputs to a few sizes" if recurs else None,
+        gain_us=gain if recurs else None,
+        gain_reason=None if recurs else "these steps do not tell whether the search comes back",
+        code="torch.backends.cudnn.benchmark = False",
+        confidence="medium" if words else "low",
+    )
+
+
+def _searched_sizes(evidence: Evidence, rows: Integers) -> str:
+    """Names the first sizes that are searched for, one of each step."""
+    ops, work = evidence.linked.ops, work_of(evidence)
+    _, first = np.unique(as_integers(ops["step"])[rows], return_index=True)
+    inputs = [work.sizes_of(call)[:1] for call in as_integers(ops["signature"])[rows[first]].tolist()]
+    shown = list(dict.fromkeys("x".join(map(str, size)) for sizes in inputs for size in sizes if size))
+    more = ", …" if len(shown) > _MOST_SHOWN else ""
+    return f" (first on {', '.join(shown[:_MOST_SHOWN])}{more})" if shown else ""
+
+
+def _searching_rows(evidence: Evidence) -> Integers:
+    """Gives the convolutions that wait for the device once per engine."""
+    trace, ops = evidence.linked.trace, evidence.linked.ops
+    rows = np.flatnonzero(text_matches(ops["name"], _SEARCHES.search))
+    waits = np.flatnonzero(are_calls(trace, "synchronise"))
+    if not rows.size or not waits.size:
+        return rows[:0]
+    events = trace.events
+    thread = events["thread"].cat.codes.to_numpy()
+    event = ops["event"].to_numpy()[rows]
+    start, end = (np.asarray(ops["ts_us"].to_numpy()[rows]), (ops["ts_us"] + ops["dur_us"]).to_numpy()[rows])
+    at, trials = events["ts_us"].to_numpy()[waits], np.zeros(rows.size, dtype=np.int64)
+    for code in np.unique(thread[event]).tolist():
+        mine = np.flatnonzero(thread[event] == code)
+        mine = mine[np.argsort(start[mine], kind="stable")]
+        sorted_waits = np.sort(at[thread[waits] == code])
+        trials[mine] = np.searchsorted(sorted_waits, end[mine]) - np.searchsorted(sorted_waits, start[mine])
+    return rows[trials >= _LEAST_TRIALS]
 
 
 # cuDNN's convertTensor is none of them: it rounds the operands of NHWC kernels to TF32, element by element.
@@ -589,6 +672,7 @@ def late_upsampling(evidence: Evidence) -> Draft | None:
 RULES = (
     evaluation_mode,
     unfolded_batch_norm,
+    recurring_search,
     untuned_convolutions,
     channels_first,
     long_convolution,

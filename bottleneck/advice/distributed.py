@@ -197,7 +197,11 @@ _FEWER_WEIGHTS = (
 _FEWER_BYTES: Mapping[str, tuple[str, str]] = {
     "all_gather": _FEWER_WEIGHTS,
     "reduce_scatter": _FEWER_WEIGHTS,
-    "all_reduce": ("Move fewer bytes: accumulate gradients over several batches before they are reduced.", _SELDOM),
+    "all_reduce": (
+        "Move fewer bytes per sample: take a larger batch on each rank, or accumulate gradients over several batches "
+        "before they are reduced.",
+        _SELDOM,
+    ),
     "": (
         "Move fewer bytes: send only what the receiver uses, in a narrower type, or do more work per exchange.",
         "dist.all_to_all_single(out, inputs.to(torch.bfloat16))  # half of the bytes",
@@ -207,7 +211,12 @@ _NARROWER = "Send in bf16, which halves the bytes. "
 # Of their time, what calls of one size take beyond the quickest where the link paces them: a busy link varies so. Of
 # the step, what a busy link fills.
 _STEADY, _LINK_FILLED, _CALLS_ALIKE = 0.15, 0.9, 3
+# Transfers so many times as long as all work beside them are hidden by it for the smaller part.
+_BEYOND_WORK = 2.0
+# Of what the device's slot carries: ranks that reach less of it do not talk over any link of their machine as it can.
+_SLOW_LINK = 0.2
 _FEWER_AT_LEAST, _UNSEEN = 0.25, 0.001
+_MORE_SAMPLES = (0.5, 0.75)
 _ALL_RANKS = ("Look at all ranks together first: one that comes late would hold the others like this.", None)
 _ONE_RANK = "one rank does not show how much of it is waiting for late ranks: give the traces of all"
 _AT_MOST = "that is the most that the transfer takes: only the traces of all ranks show if each call waits alike"
@@ -230,12 +239,14 @@ def exposed_communication(evidence: Evidence) -> Draft | None:
     exposed_us = evidence.account_us(COMMUNICATION) - math.fsum(one.exposed_us for one in small)
     if evidence.share_of_step(exposed_us) < _EXPOSED:
         return None
-    if transfers_steadily(evidence) and math.fsum(one.us for one in others) >= _LINK_FILLED * evidence.step_us:
-        return _fewer_bytes(evidence, others, exposed_us)
-    transfer_us, is_known = _transfer_us(others)
     # Unmodelled work may hide a collective as well as any other.
     unmodelled_us = evidence.account_us(*UNMODELLED_ACCOUNTS, "overhead.launch_floor")
     work_us = evidence.group_us("compute") + evidence.group_us("memory") + unmodelled_us
+    link_us = math.fsum(one.us for one in others)
+    is_filled = link_us >= min(_LINK_FILLED * evidence.step_us, _BEYOND_WORK * work_us)
+    if is_filled and transfers_steadily(evidence) and _reduces_gradients(evidence, others):
+        return _fewer_bytes(evidence, others, exposed_us)
+    transfer_us, is_known = _transfer_us(others)
     hideable_us = min(exposed_us, transfer_us, work_us)
     if evidence.share_of_step(hideable_us) < _LEAST_SHARE:
         return None
@@ -309,33 +320,62 @@ def transfers_steadily(evidence: Evidence) -> bool:
 
 
 def _fewer_bytes(evidence: Evidence, collectives: Sequence[CollectiveSummary], exposed_us: float) -> Draft:
-    """Writes the draft on a link that carries bytes during the whole step.
+    """Writes the draft on a link that carries more than overlap can hide.
 
-    Half of them at most, from a quarter of it. Nothing is left to overlap with.
+    Half of them at most, from a quarter of it. Of gradients that are narrow already it is the samples per reduction
+    that grow: twice as many halve the exposed time of each, four times leave a quarter.
     """
     longest = max(collectives, key=lambda one: one.exposed_us)
     advice, code = _FEWER_BYTES.get(longest.name, _FEWER_BYTES[""])
     is_narrow = longest.dtype is None or longest.dtype in _NARROW
-    gain_us = min(exposed_us, math.fsum(one.us for one in collectives) / 2)
-    rate = longest.bus_bytes_per_s
-    pace = "" if rate is None else f" at {format_si(rate, 'B/s')}"
+    link_us = math.fsum(one.us for one in collectives)
+    is_full, is_seldom = link_us >= _LINK_FILLED * evidence.step_us, is_narrow and longest.name == "all_reduce"
+    half_us = min(exposed_us, link_us / 2)
+    gain_us = Interval(*(part * exposed_us for part in _MORE_SAMPLES))
+    first, pace = _pace(evidence, longest)
     return Draft(
         slug="exposed-communication",
-        title="The link carries bytes during nearly the whole step",
+        title="The link carries bytes during nearly the whole step"
+        if is_full
+        else "The link carries bytes for longer than there is work to hide them",
         evidence=(
             f"collectives hold the step for {format_us(exposed_us)} "
             f"({format_share(evidence.share_of_step(exposed_us))})",
             *(_in_words(one) for one in _largest(collectives)),
-            f"calls of one size take alike{pace}, and follow one another: starting them earlier saves nothing",
+            f"calls of one size take alike{pace}"
+            + (", and follow one another: starting them earlier saves nothing" if is_full else ""),
             *((_AT_MOST,) if not evidence.analysis.ranks else ()),
         ),
-        advice=advice if is_narrow else f"{_NARROWER}{advice}",
+        advice=f"{first}{'' if is_narrow else _NARROWER}{advice}",
+        brief="Look at the slow transport, and reduce less often" if first and is_seldom else None,
         code=code,
-        gain_us=Interval(_FEWER_AT_LEAST * gain_us, gain_us),
-        claims=claims_of(evidence, COMMUNICATION, most_us=gain_us),
+        gain_us=gain_us if is_seldom else Interval(_FEWER_AT_LEAST * half_us, half_us),
+        claims=claims_of(evidence, COMMUNICATION, most_us=gain_us.high if is_seldom else half_us),
         confidence="medium" if evidence.analysis.ranks else "low",
-        transformation=Transformation(("set collective=0.5x",), _FEWER_AT_LEAST),
+        per="sample" if is_seldom else "step",
+        transformation=None if is_seldom else Transformation(("set collective=0.5x",), _FEWER_AT_LEAST),
     )
+
+
+def _pace(evidence: Evidence, one: CollectiveSummary) -> tuple[str, str]:
+    """Words the rate of a collective.
+
+    As advice where it is slow for any link, and as evidence.
+    """
+    rate, slot = one.bus_bytes_per_s, evidence.analysis.device.link_bytes_per_s
+    if rate is None:
+        return "", ""
+    words = f" at {format_si(rate, 'B/s')}"
+    if slot is None or rate >= _SLOW_LINK * slot or _is_small(one):
+        return "", words
+    first = f"Look at the transport first, which moves {format_si(rate, 'B/s')} (NCCL_DEBUG=INFO names it). "
+    return first, f"{words}, where the slot of this device carries {format_si(slot, 'B/s')}"
+
+
+def _reduces_gradients(evidence: Evidence, collectives: Sequence[CollectiveSummary]) -> bool:
+    """False where the longest exposed sums are of layers that are split."""
+    longest = max(collectives, key=lambda one: one.exposed_us, default=None)
+    return longest is None or longest.name != "all_reduce" or not _is_of_split_layers(evidence, longest)
 
 
 def _transfer_us(collectives: Sequence[CollectiveSummary]) -> tuple[float, bool]:
@@ -369,7 +409,7 @@ def _remedy(evidence: Evidence, collectives: Sequence[CollectiveSummary]) -> tup
     mine = [one for one in collectives if one.name == name]
     longest = max(mine, key=lambda one: one.exposed_us, default=None)
     size = None if longest is None else _message_bytes(longest)
-    if size is not None and size < _SMALL_MESSAGE_BYTES:
+    if longest is not None and _is_small(longest):
         return _TOGETHER
     if size is None and _REMEDIES.get(name, _REMEDIES[""])[1] == _PREFETCH:
         return _REMEDIES[""]
@@ -410,6 +450,12 @@ def _message_bytes(one: CollectiveSummary) -> float | None:
     Null where unknown.
     """
     return one.bytes / one.calls if one.bytes is not None and one.calls > 0 else None
+
+
+def _is_small(one: CollectiveSummary) -> bool:
+    """True for messages whose time is mostly latency, by their size."""
+    size = _message_bytes(one)
+    return size is not None and size < _SMALL_MESSAGE_BYTES
 
 
 def small_all_reduces(evidence: Evidence) -> Draft | None:

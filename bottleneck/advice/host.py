@@ -27,22 +27,23 @@ from bottleneck.advice.quantities import (
     op_calls_per_step,
     ops_in_window,
     outermost_frames,
+    outermost_spans,
     outermost_us,
     rows_of_events,
     rows_of_ops,
     sources_of,
 )
 from bottleneck.advice.ranking import Draft, SourcedLine, Transformation, up_to
-from bottleneck.advice.transfers import made_on_host, waits_in_copies
+from bottleneck.advice.transfers import TRANSFER, copied_to_reduce, made_on_host, waits_in_copies
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import Flags, Integers, Spans, union
+from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, union
 from bottleneck.schema.kernel_names import between
 from bottleneck.schema.op_names import PYTHON_FRAME, at_source, place_of
 from bottleneck.schema.serving import WAIT, serving_of
 from bottleneck.schema.tables import WAITS, are_calls, text_matches
-from bottleneck.units import counted, format_share, format_us
+from bottleneck.units import counted, format_share, format_si, format_us
 
 # Below so many tensors per step a step may also be warming up; frees are as many as allocations up to this share.
 _FEW_TENSORS, _AS_MANY = 16, 0.2
@@ -120,6 +121,7 @@ def host_sync(evidence: Evidence) -> Draft | None:
             *idle_lines(evidence, "sync"),
         ),
         advice=advice,
+        brief="Start the exchange whose sizes the host reads a batch earlier" if advice == _SPLITS_EARLIER[0] else None,
         code=code,
         gain_us=up_to(high_us),
         claims=claims_of(evidence, *_SYNC_ACCOUNTS, most_us=high_us),
@@ -143,7 +145,7 @@ def _launches_go_on(evidence: Evidence) -> bool:
 def _without_waiting(evidence: Evidence, others: Integers) -> tuple[str, str]:
     """Gives advice and code by the calls with most of the waiting.
 
-    They are synchronize(), a gradient scaler, or other reads.
+    They are synchronize(), a gradient scaler, sizes of an exchange, or other reads.
     """
     # Reading a value waits for a stream, or in a copy.
     waits, all_waits = _calls(evidence, *WAITS), _calls(evidence, "synchronise_device")
@@ -157,6 +159,8 @@ def _without_waiting(evidence: Evidence, others: Integers) -> tuple[str, str]:
     start = evidence.linked.trace.events["ts_us"].to_numpy()[waits]
     if dur_us[waits][_scaler_reads(evidence).hold(start)].sum() > dur_us[waits].sum() / 2:
         return _WITH_SCALER
+    if dur_us[waits][_reads_splits(evidence, start)].sum() > dur_us[waits].sum() / 2:
+        return _SPLITS_EARLIER
     return (
         "Keep on the device what .item(), .cpu() or nonzero() reads in each step, and read it every so many steps or "
         "one step later.",
@@ -173,6 +177,30 @@ _WITH_SCALER = (
     "optimizer = torch.optim.AdamW(parameters, fused=True)  # scaler.step(optimizer) then reads nothing\n"
     'with torch.autocast("cuda", dtype=torch.bfloat16):  # or this, without GradScaler',
 )
+
+
+# Marks of TorchRec around the exchange of a batch ('## all2all_data:lengths ##', '## sparse_data_dist ##'), and the ops
+# of other exchanges, by so many of which a read of their sizes comes before them at most.
+_EXCHANGE_MARK = re.compile(r"^(?!nccl:|c10d::).*(?:all_?(?:2|to)_?all|sparse_data_dist)", re.IGNORECASE)
+_EXCHANGE = re.compile(r"^(?:c10d|_c10d_functional)::all_?to_?all")
+_OPS_BEFORE_EXCHANGE = 40
+_SPLITS_EARLIER = (
+    "What the host reads there are the sizes (splits) of an all-to-all: start that exchange a batch earlier, so that "
+    "they are on the host when it needs them, or fix the sizes (a capacity per rank), so that nothing is read.",
+    "pipeline = PrefetchTrainPipelineSparseDist(model, optimizer, device)  # TorchRec: exchanges a batch earlier\n"
+    "splits = counts.to('cpu', non_blocking=True)  # elsewhere: a step earlier, into pinned memory",
+)
+
+
+def _reads_splits(evidence: Evidence, at_us: Floats) -> Flags:
+    """Marks waits inside the mark of an exchange, or shortly before its op."""
+    ops = evidence.linked.ops
+    start = np.sort(ops["ts_us"].to_numpy())
+    exchanges = np.sort(ops["ts_us"].to_numpy()[text_matches(ops["name"], _EXCHANGE.search)])
+    following = np.append(exchanges, np.inf)[np.searchsorted(exchanges, at_us)]
+    between = np.searchsorted(start, following) - np.searchsorted(start, at_us)
+    is_before = np.isfinite(following) & (between <= _OPS_BEFORE_EXCHANGE)
+    return np.asarray(is_before | outermost_spans(evidence, _EXCHANGE_MARK).hold(at_us))
 
 
 def _scaler_reads(evidence: Evidence) -> Spans:
@@ -408,7 +436,8 @@ _COPYING = re.compile(r"^aten::(?:copy_|_to_copy|to)$")
 def computed_on_host(evidence: Evidence) -> Draft | None:
     """Finds ops that compute on the CPU while the device waits.
 
-    Ops that make a batch there belong to another rule. Gain: 80 % of the wait to all of it.
+    Ops that make a batch there belong to another rule. Gain: 80 % of the wait to all of it, and the copies of what such
+    an op reduces, less what those of its result take.
     """
     if evidence.is_host_only or made_on_host(evidence) is not None:
         return None
@@ -416,19 +445,27 @@ def computed_on_host(evidence: Evidence) -> Draft | None:
     spent_us = math.fsum(row.us for row in rows)
     if evidence.share_of_step(spent_us) < _LEAST_ON_HOST:
         return None
-    name = rows[0].detail
+    name = rows[0].detail or ""
     place = "" if rows[0].source is None else f" {at_source(rows[0].source)}"
+    gain, claims = Interval((1 - _LEFT_ON_DEVICE) * spent_us, spent_us), ["overhead.host_compute"]
+    copied, words = copied_to_reduce(evidence, name), list[str]()
+    if copied is not None:
+        moved, spared_us = copied
+        gain, claims = Interval(gain.low + spared_us.low, gain.high + spared_us.high), [*claims, TRANSFER]
+        words.append(
+            f"the copies of what it reads ({format_si(moved, 'B')}) take {format_per_step(evidence, spared_us.high)}"
+        )
     return Draft(
         slug="computed-on-host",
         title=f"{name} computes on the CPU while the device waits",
-        evidence=(format_per_step(evidence, spent_us), *_places(rows)),
+        evidence=(format_per_step(evidence, spent_us), *words, *_places(rows)),
         advice=f"Run {name}{place} on the device, before its input is copied to the host, and copy the result alone, "
         "which is smaller as a rule.",
         brief=f"Run {name}{place} on the device, and copy its result alone to the host",
         places=(rows[0].source,),
         code="result = logits.argmax(1).to(torch.uint8).cpu()  # in place of logits.cpu().argmax(1)",
-        gain_us=Interval((1 - _LEFT_ON_DEVICE) * spent_us, spent_us),
-        claims=claims_of(evidence, "overhead.host_compute", most_us=spent_us),
+        gain_us=gain,
+        claims=claims_of(evidence, *claims, most_us=gain.high),
     )
 
 

@@ -19,6 +19,8 @@ from bottleneck.advice.ranking import Draft, SourcedLine
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, ShorterKernels, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, union
+from bottleneck.schema.kernel_dtypes import kernel_dtype
+from bottleneck.schema.kernel_names import name_in_sentence
 from bottleneck.schema.op_names import at_source
 from bottleneck.schema.tables import OVER_LINK, as_integers, text_matches
 from bottleneck.units import SHORT_DTYPE, format_share, format_us
@@ -107,6 +109,14 @@ class KernelWork(Struct, frozen=True):
     def kernel_like(self, pattern: "re.Pattern[str]") -> Flags:
         """Masks the rows whose kernel (CPU: op) the pattern finds by name."""
         return _match_rows(self.evidence.linked.kernels["name"], pattern.search, self.row)
+
+    def kernel_holds(self, *dtypes: str) -> Flags:
+        """Masks the rows whose kernel's name gives one of these dtypes.
+
+        That is the dtype of its data, in the spelling of traces.
+        """
+        names = self.evidence.linked.kernels["name"]
+        return _match_rows(names, lambda name: kernel_dtype(name, None) in dtypes, self.row)
 
     def has_reason(self, *codes: str) -> Flags:
         """Mask of the rows whose reason in ROOFLINE has one of these codes."""
@@ -261,10 +271,17 @@ class KernelWork(Struct, frozen=True):
         of_op = np.append(ops.codes.to_numpy().astype(np.int64), -1)[self.op]
         return np.where(of_op >= 0, of_op, len(ops.categories) + kernels.codes.to_numpy().astype(np.int64)[self.row])
 
-    def _name(self, place: int) -> str:
+    def call_name(self, place: int) -> str:
+        """Names the op of a row, with its sizes where they are known."""
+        return f"{name_in_sentence(self._whole_name(place))}{self._shown_sizes(int(self.signature[place]))}"
+
+    def _whole_name(self, place: int) -> str:
         op = int(self.op[place])
         frame = self.evidence.linked.ops if op >= 0 else self.evidence.linked.kernels
-        text = str(frame["name"].iloc[op if op >= 0 else int(self.row[place])])
+        return str(frame["name"].iloc[op if op >= 0 else int(self.row[place])])
+
+    def _name(self, place: int) -> str:
+        text = self._whole_name(place)
         return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
     def _shown_sizes(self, signature: int) -> str:

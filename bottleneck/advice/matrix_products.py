@@ -51,7 +51,7 @@ def misaligned_products(evidence: Evidence) -> Draft | None:
             *_uneven_sizes(work, rows),
             *work.critical_path_note(less),
         ),
-        advice="Pad the sizes of the model, vocabulary and heads first, to multiples of 8 (64 is better).",
+        advice=f"{_size_to_pad(work, rows)} to multiples of 8 (64 is better).",
         gain_us=work.gain(less / 2, less),
         claims=work.claims(less),
         code="vocabulary = (vocabulary + 63) // 64 * 64  # 50257 -> 50304; never use the added classes",
@@ -61,6 +61,22 @@ def misaligned_products(evidence: Evidence) -> Draft | None:
 
 def _padded(size: Floats) -> Floats:
     return np.asarray(np.where(size > 1, np.ceil(size / _UNIT) * _UNIT, size))
+
+
+def _size_to_pad(work: KernelWork, rows: Flags) -> str:
+    """Names the uneven size with most of the time.
+
+    It names sizes in general where none is known.
+    """
+    us_of_size: dict[float, float] = {}
+    for name in ("m", "n", "k"):
+        sizes = work.cost(name)[rows]
+        for size, us in zip(sizes.tolist(), work.us[rows].tolist(), strict=True):
+            if size > 1 and size % _UNIT:
+                us_of_size[size] = us_of_size.get(size, 0.0) + us
+    if not us_of_size:
+        return "Pad the sizes of the model, vocabulary and heads first,"
+    return f"Pad {max(us_of_size, key=lambda size: us_of_size[size]):.0f} first, and other sizes of the model,"
 
 
 def _uneven_sizes(work: KernelWork, rows: Flags) -> tuple[str, ...]:

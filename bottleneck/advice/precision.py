@@ -9,6 +9,7 @@ from collections import Counter
 from functools import partial
 
 import numpy as np
+import pandas as pd
 from msgspec import Struct
 
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
@@ -17,7 +18,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import top_rows
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import Flags, Floats
+from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.op_names import BACKWARD_NODE, at_source
 from bottleneck.schema.tables import as_integers
 from bottleneck.units import SHORT_DTYPE, US_PER_S, counted, format_share, format_si, format_us
@@ -54,6 +55,13 @@ _MUCH_OF_STEP = 0.3
 # Convolutions by channel that take so much of the step beyond their floors leave open what another dtype gives them.
 _MUCH_BEYOND = 0.1
 _BACKWARD = re.compile(f"^{BACKWARD_NODE}")
+# Families of ops and of kernels whose time is that of their bytes, where no sizes tell.
+_BOUND_BY_BYTES = (
+    *("pointwise", "elementwise", "pooling", "interpolation"),
+    *("normalization", "normalisation", "copy", "auxiliary"),
+)
+# Autocast keeps layer and group norms and softmax in fp32, whatever they read; batch norm takes the dtype of its input.
+_IN_FP32 = re.compile(r"layer_?norm|group_?norm|rms_?norm|rowwisemoments|gammabeta|softmax", re.IGNORECASE)
 _TIMES_VECTOR = re.compile(r"^aten::(?:addmv_?|mv|dot)$")
 
 _AUTOCAST = 'with torch.autocast("{kind}", dtype=torch.bfloat16):\n    loss = model(x)'
@@ -75,7 +83,7 @@ class _Narrower(Struct, frozen=True):
 
     ``peak`` is that of ``dtype``, ``ratio`` it and the peak of fp32, ``ratios`` the same per row of the work.
     ``products`` marks the rows that multiply in fp32, ``others`` other fp32 work that is bound by its bytes;
-    ``faster_us`` and ``halved_us`` are what both save at most.
+    ``faster_us`` and ``halved_us`` are what both save at most, ``surely_halved_us`` what the others save at least.
     """
 
     dtype: str
@@ -86,6 +94,7 @@ class _Narrower(Struct, frozen=True):
     others: Flags
     faster_us: Floats
     halved_us: Floats
+    surely_halved_us: Floats
 
 
 @remembered
@@ -116,8 +125,8 @@ def _narrower(evidence: Evidence) -> _Narrower | None:
     # Without recorded sizes by the names of their kernels: such work is bound by its bytes.
     others |= (
         work.bound("unknown")
-        & work.is_text(evidence.roofline, "family", "pointwise", "pooling", "normalization")
-        & work.is_text(evidence.linked.kernels, "math_dtype", "fp32")
+        & work.is_text(evidence.roofline, "family", *_BOUND_BY_BYTES)
+        & work.kernel_holds("float")
         & work.in_model
     )
     if work.share(products) < _LEAST_SHARE:
@@ -127,7 +136,21 @@ def _narrower(evidence: Evidence) -> _Narrower | None:
     of_vectors = products & work.op_like(_TIMES_VECTOR)
     faster = np.where(of_vectors, np.minimum(faster, work.memory_us() / 2), faster)
     halved = np.where(others, np.where(work.bound("unknown"), work.us, np.minimum(work.memory_us(), work.us)) / 2, 0.0)
-    return _Narrower(dtype, narrow, narrow / full, ratios, products, others, faster, halved)
+    surely = np.where(_follows_convolutions(work, products), halved / 2, 0.0)
+    return _Narrower(dtype, narrow, narrow / full, ratios, products, others, faster, halved, surely)
+
+
+def _follows_convolutions(work: KernelWork, products: Flags) -> Flags:
+    """Marks work that takes the dtype of the results of convolutions.
+
+    That is batch norms, activations, sums and pooling where most products are convolutions: autocast casts nothing
+    back between them. Beside linear layers it does, at each layer norm.
+    """
+    convolutions = products & work.is_text(work.evidence.roofline, "family", "convolution")
+    convolutions |= products & work.family("convolution")
+    if work.us_of(convolutions) <= work.us_of(products) / 2:
+        return np.zeros(work.row.size, dtype=bool)
+    return ~(work.op_like(_IN_FP32) | work.kernel_like(_IN_FP32))
 
 
 @requires_gain
@@ -156,18 +179,19 @@ def half_precision(evidence: Evidence) -> Draft | None:
             gain = Interval(gain.low, gain.high + float(narrow.faster_us[_by_channel(work, products)].sum()))
     else:
         casts = np.where(products, work.memory_us() * _CAST_TRAFFIC, 0.0)
-        gain, costs = work.gain(np.clip(narrow.faster_us / 2 - casts, 0.0, None), most), ()
+        least = np.clip(narrow.faster_us / 2 - casts, 0.0, None) + narrow.surely_halved_us
+        gain, costs = work.gain(least, most), ()
+    part = _wide_part(work, products)
+    words = (*_narrow_words(work, narrow), *costs, *work.describe(products), *work.critical_path_note(most))
     return Draft(
         slug="half-precision",
-        title=f"The model works in fp32 where {narrow.dtype} would do",
-        evidence=(*_narrow_words(work, narrow), *costs, *work.describe(products), *work.critical_path_note(most)),
-        advice=(
-            f"Run the model under {narrow.dtype} autocast, or with weights in {narrow.dtype}, and compare its outputs."
-            if not has_backward_pass(evidence)
-            else "Run forward pass and loss under bf16 autocast, and watch the loss."
-            if not is_scaled
-            else "Run forward pass and loss under fp16 autocast, training with a gradient scaler, and watch the loss."
-        ),
+        title=f"The model works in fp32 where {narrow.dtype} would do"
+        if part is None
+        else f"A part of the model works in fp32 beside {part.dtype}",
+        evidence=words if part is None else (part.words, *words),
+        advice=_autocast_advice(evidence, narrow.dtype, part),
+        brief=None if part is None else f"Run the part that is still in fp32 under {narrow.dtype} autocast",
+        places=() if part is None else (part.source,),
         gain_us=gain,
         claims=work.claims(most),
         code=_AUTOCAST.format(kind="cpu" if evidence.is_host_only else "cuda") if not is_scaled else _SCALED_AUTOCAST,
@@ -176,6 +200,73 @@ def half_precision(evidence: Evidence) -> Draft | None:
         changes_results=True,
         only_measured=asks,
     )
+
+
+class _WidePart(Struct, frozen=True):
+    """Products in fp32 beside others in ``dtype``.
+
+    ``where`` says where they are, as does ``source`` where it is a line; ``words`` give their share.
+    """
+
+    dtype: str
+    where: str
+    words: str
+    source: str | None
+
+
+# Of the time of all products: less in 16 bits makes no model of two dtypes. Of those, so many may lie among the wide
+# ones before these are no stretch of their own.
+_LEAST_NARROW, _MOST_AMONG = 0.1, 0.05
+
+
+def _wide_part(work: KernelWork, products: Flags) -> _WidePart | None:
+    """Returns the part of a model that is still in fp32.
+
+    Its place is the line or module with most of it, else its first and last op. Null where (nearly) all is in fp32.
+    """
+    kernels = work.evidence.linked.kernels
+    by_name = work.is_text(work.evidence.roofline, "family", *PRODUCTS) & work.bound("unknown")
+    by_name &= work.is_text(kernels, "math_dtype", *_NARROW)
+    narrow = ((work.family(*PRODUCTS) & (work.dtype(*_NARROW) | work.reads(*_NARROW))) | by_name) & work.in_model
+    narrow_us, wide_us = work.us_of(narrow), work.us_of(products)
+    if narrow_us < _LEAST_NARROW * (narrow_us + wide_us):
+        return None
+    dtype = "fp16" if work.us_of(narrow & (work.dtype("fp16") | work.reads("fp16"))) > narrow_us / 2 else "bf16"
+    share = wide_us / (narrow_us + wide_us)
+    words = f"{format_share(share)} of the products' time is in fp32, {format_share(1 - share)} in 16 bits"
+    for column in ("source", "module"):
+        label = _most_of(kernels[column], work.row[products], work.us[products])
+        if label is not None:
+            where = f"most of it {at_source(label)}" if column == "source" else f"most of it in {label}"
+            return _WidePart(dtype, where, words, label if column == "source" else None)
+    step = kernels["step"].to_numpy(dtype=np.int64, na_value=0)[work.row]
+    first = np.flatnonzero(products & (step == step[products].min()))
+    start = kernels["ts_us"].to_numpy()[work.row]
+    first = first[np.argsort(start[first], kind="stable")]
+    among = narrow & (start >= start[first[0]]) & (start <= start[first[-1]])
+    ends = " to ".join(dict.fromkeys(work.call_name(int(at)) for at in (first[0], first[-1])))
+    if work.us_of(among) > _MOST_AMONG * narrow_us:
+        return _WidePart(dtype, ends, words, None)
+    begin = start[step == step[first[0]]].min()
+    return _WidePart(dtype, f"from {format_us(float(start[first[0]] - begin))} into the step on: {ends}", words, None)
+
+
+def _autocast_advice(evidence: Evidence, dtype: str, part: _WidePart | None) -> str:
+    """Words the change for the model, or its part in fp32."""
+    if not has_backward_pass(evidence):
+        model = "the model" if part is None else f"the part in fp32 ({part.where})"
+        return f"Run {model} under {dtype} autocast, or with weights in {dtype}, and compare its outputs."
+    trained = "forward pass and loss" if part is None else f"the part in fp32 too ({part.where})"
+    scaled = ", training with a gradient scaler," if dtype == "fp16" else ","
+    return f"Run {trained} under {dtype} autocast{scaled} and watch the loss."
+
+
+def _most_of(column: "pd.Series[str]", rows: Integers, us: Floats) -> str | None:
+    """Returns the label with most of the time; null where none is known."""
+    codes = column.cat.codes.to_numpy()[rows].astype(np.int64)
+    if not (codes >= 0).any():
+        return None
+    return str(column.cat.categories[int(np.bincount(codes[codes >= 0], weights=us[codes >= 0]).argmax())])
 
 
 def _narrow_words(work: KernelWork, found: _Narrower) -> tuple[str, str]:
@@ -329,6 +420,7 @@ def _fp32_products(work: KernelWork) -> Flags:
     evidence = work.evidence
     by_name = work.is_text(evidence.roofline, "family", *PRODUCTS) & work.bound("unknown")
     by_name &= work.is_text(evidence.linked.kernels, "math_dtype", "fp32", "tf32")
+    by_name &= ~work.kernel_holds("c10::Half", "c10::BFloat16")  # plain units sum up half types in fp32
     return np.asarray((work.dtype("fp32") & ~work.reads(*_NARROW) & work.family(*PRODUCTS)) | by_name)
 
 
@@ -468,6 +560,41 @@ def weights_for_few_rows(evidence: Evidence) -> Draft | None:
     )
 
 
+# Kernels that unpack quantized weights for products of another kernel.
+_UNPACKS = re.compile(r"dequant(?!.*(?:gemm|matmul|attention|attn))", re.IGNORECASE)
+# Of their time per sample: twice as many rows leave half, four times as many a quarter.
+_SPREAD = (0.5, 0.75)
+
+
+@requires_gain
+def unpacked_weights(evidence: Evidence) -> Draft | None:
+    """Finds weights that are unpacked to 16 bits for each product.
+
+    As in QLoRA. That takes as long for few rows as for many. Gain per sample: half to three quarters of it.
+    """
+    work = work_of(evidence)
+    rows = work.kernel_like(_UNPACKS) & work.in_model
+    if evidence.is_host_only or work.share(rows) < _LEAST_SHARE:
+        return None
+    less = np.where(rows, work.us, 0.0)
+    return Draft(
+        slug="unpacked-weights",
+        title="Quantized weights are unpacked for each product",
+        evidence=(
+            f"{format_per_step(evidence, work.us_of(rows))} in kernels that unpack weights, however few rows are "
+            "multiplied with them",
+            *work.describe(rows),
+            *work.critical_path_note(less),
+        ),
+        advice="Multiply more rows with each unpacked weight (a larger micro-batch in place of accumulated ones), or "
+        "keep weights in 16 bits where memory holds them; a kernel that multiplies packed weights suits few rows only.",
+        gain_us=work.gain(_SPREAD[0] * less, _SPREAD[1] * less),
+        claims=work.claims(_SPREAD[1] * less),
+        code="TrainingArguments(per_device_train_batch_size=4, gradient_accumulation_steps=2)  # in place of 1 and 8",
+        per="sample",
+    )
+
+
 # Peaks of the units that work in a dtype, the fastest first.
 _DOUBLE_PEAKS, _SINGLE_PEAKS = ("fp64_tensor", "fp64_vector"), ("fp32_matrix", "fp32_tensor", "fp32_vector")
 
@@ -556,4 +683,5 @@ RULES = (
     fp32_products,
     eight_bit_products,
     weights_for_few_rows,
+    unpacked_weights,
 )

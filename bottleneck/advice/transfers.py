@@ -15,7 +15,7 @@ from msgspec import Struct
 from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.quantities import claims_of, format_count, format_per_step, sources_of
 from bottleneck.advice.ranking import Draft, Transformation, up_to
-from bottleneck.schema.analysis import LISTED_ALONE
+from bottleneck.schema.analysis import LISTED_ALONE, Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, union
 from bottleneck.schema.tables import OVER_LINK, as_integers, text_matches
@@ -293,6 +293,47 @@ def _copies_back(evidence: Evidence) -> tuple[Floats, float, float]:
     back = is_copy & ((kernels["copy_way"] == "to_host") & (kernels["host_memory"] == "pageable")).to_numpy()
     exposed_us = float(charged["us"].to_numpy()[back].sum())
     return kernels["dur_us"].to_numpy()[back], float(moved[back].sum()) / evidence.steps, exposed_us
+
+
+_REDUCES = re.compile(
+    r"^aten::(?:arg|a)?(?:max|min)$|^aten::(?:sum|mean|prod|any|all|std|var|norm|median|count_nonzero)$"
+)
+_INDEX_BYTES = 8
+
+
+def copied_to_reduce(evidence: Evidence, name: str) -> tuple[float, Interval] | None:
+    """Gives the copies to the host of what an op reduces there.
+
+    The results are their bytes per step, and how much of their time goes where the op runs on the device: all of it at
+    most, and at least what a result along the shortest dimension leaves. Null for an op that reduces nothing, or
+    without copies of its operand.
+    """
+    if not _REDUCES.match(name):
+        return None
+    left = _left_after_reduction(evidence, name)
+    kernels, charged = evidence.linked.kernels, evidence.kernel_time
+    assert charged is not None, "kernels are timed before advice is given"
+    moved = kernels["bytes"].to_numpy(dtype=np.float64, na_value=np.nan)
+    rows = np.flatnonzero((kernels["copy_way"] == "to_host").to_numpy() & evidence.kernels_in_window)
+    rows = rows[np.isin(moved[rows], list(left))]
+    us = charged["us"].to_numpy()[rows]
+    if not us.sum() > 0:
+        return None
+    least_us = float((us * np.array([1 - left[size] for size in moved[rows].tolist()])).sum())
+    return float(moved[rows].sum()) / evidence.steps, Interval(least_us, float(us.sum()))
+
+
+def _left_after_reduction(evidence: Evidence, name: str) -> dict[float, float]:
+    """Gives the part that a reduction leaves at most, by its operand's bytes."""
+    ops, work, left = evidence.linked.ops, work_of(evidence), dict[float, float]()
+    calls = as_integers(ops["signature"])[(ops["name"] == name).to_numpy()]
+    for call in np.unique(calls).tolist():
+        size, kind = next(iter(work.sizes_of(call)), ()), next(iter(work.text_column("types", call)), None)
+        item = ITEM_BYTES.get(str(kind))
+        if size and item is not None:
+            shortest = min((length for length in size if length > 1), default=1)
+            left[item * math.prod(size)] = min((_INDEX_BYTES + item) / item / shortest, 1.0)
+    return left
 
 
 def _pinned_bytes_per_s(evidence: Evidence, copies: DeviceCopies, pace: float | None) -> float | None:

@@ -405,6 +405,8 @@ def _with_doubt(scaled: Caveat, work: float) -> tuple[Caveat, ...]:
 _HOST_STRETCH = (1.3, 2.3)
 _WORTH_A_CAVEAT = 0.05
 _LISTED = 3
+# What one record costs at most: 0.7 to 1.1 us by option were measured, and slow hosts take several times as long.
+_RECORD_US = 5.0
 
 
 def find_profiler_cost(linked: Linked, ledger: Ledger, unprofiled: Timing | None) -> tuple[Caveat, ...]:
@@ -424,7 +426,9 @@ def find_profiler_cost(linked: Linked, ledger: Ledger, unprofiled: Timing | None
     scaled = _scaled_accounts(linked.is_host_only)
     held = sorted((entry for entry in ledger.entries if entry.account in scaled), key=lambda entry: -entry.us)
     share = sum(entry.share for entry in held)
-    if unprofiled is not None or not options or share < _WORTH_A_CAVEAT:
+    # A host of few and long calls writes few records.
+    cost = _count_records(linked) * _RECORD_US / linked.window.wall_us if linked.window.wall_us > 0 else 0.0
+    if unprofiled is not None or not options or min(share, cost) < _WORTH_A_CAVEAT:
         return ()
 
     def without(part: float) -> str:
@@ -445,6 +449,14 @@ def find_profiler_cost(linked: Linked, ledger: Ledger, unprofiled: Timing | None
 _RECORDED = ("op", "annotation", "collective", "python")
 
 
+def _count_records(linked: Linked) -> int:
+    """Counts the profiler's records in the window, without our own hooks."""
+    events, window = linked.trace.events, linked.window
+    start = events["ts_us"].to_numpy()
+    inside = (start >= window.start_us) & (start < window.end_us) & events["category"].isin(_RECORDED).to_numpy()
+    return int(np.count_nonzero(inside & ~own_stretches(events).hold(start)))
+
+
 def profiler_us_per_event(linked: Linked, unprofiled: Timing | None) -> float:
     """Gives microseconds that one recorded event costs.
 
@@ -458,11 +470,7 @@ def profiler_us_per_event(linked: Linked, unprofiled: Timing | None) -> float:
     steps, window = len(linked.window.steps), linked.window
     if unprofiled is None or not steps:
         return 0.0
-    events = linked.trace.events
-    start = events["ts_us"].to_numpy()
-    inside = (start >= window.start_us) & (start < window.end_us) & events["category"].isin(_RECORDED).to_numpy()
-    own = own_stretches(events)
-    count = int(np.count_nonzero(inside & ~own.hold(start)))
+    own, count = own_stretches(linked.trace.events), _count_records(linked)
     own_us = float(own.covered_between(np.array([window.start_us]), np.array([window.end_us]))[0])
     profiled_us = steps * statistics.median(step.us for step in window.steps) if linked.is_host_only else window.wall_us
     return max(0.0, profiled_us - own_us - steps * unprofiled.median) / count if count else 0.0

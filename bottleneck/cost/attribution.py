@@ -63,15 +63,19 @@ def attribute(ops: pd.DataFrame, kernels: pd.DataFrame, costs: pd.DataFrame) -> 
 def _families(ops: pd.DataFrame, kernels: pd.DataFrame) -> "pd.Categorical":
     """Gives the family of each row by the kernel's name.
 
-    Where the kernel's name tells none, the family is that of its op.
+    The op decides where that name tells none, and where the op leaves its work to such kernels: the product by which a
+    convolution with a window of 1x1 runs is a convolution.
     """
     names, kernel_families = ops["name"].cat, kernels["family"].cat
     of_name = [op_family(name) for name in names.categories]
     labels = [*kernel_families.categories, *dict.fromkeys(filter(None, of_name))]
     by_op = np.array([*(labels.index(family) if family else -1 for family in of_name), -1])
     op = np.append(names.codes.to_numpy(dtype=np.int64), -1)[as_integers(kernels["op"])]
-    is_silent = kernels["family"].isin(("host", "other")).to_numpy()
-    texts = np.array([*labels, None], dtype=object)[np.where(is_silent, by_op[op], kernel_families.codes.to_numpy())]
+    families, code = [*kernel_families.categories, None], kernel_families.codes.to_numpy()
+    leaves = [[family in DELEGATES.get(own or "", ()) for family in families] for own in [*of_name, None]]
+    is_of_op = np.array(leaves, dtype=bool)[op, code]
+    is_of_op |= kernels["family"].isin(("host", "other")).to_numpy()
+    texts = np.array([*labels, None], dtype=object)[np.where(is_of_op, by_op[op], code)]
     return pd.Categorical(texts)
 
 

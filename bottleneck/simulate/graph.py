@@ -261,7 +261,9 @@ def _waits(linked: Linked, chain: _Chain, rows: Integers) -> _HostWaits:
         return _NO_WAITS
     issued_us = np.nan_to_num(kernels["launch_ts_us"].to_numpy()[rows], nan=-np.inf)
     done_us = (kernels["ts_us"] + kernels["dur_us"]).to_numpy()[rows]
-    calls = calls[_may_wait(linked, chain, calls, rows)]
+    for_room = _waits_for_room(linked, calls)
+    may_wait = _may_wait(linked, chain, calls, rows, for_room)
+    calls, for_room = calls[may_wait], for_room[may_wait]
     by_end = np.argsort(done_us, kind="stable")
     done, issued = np.append(done_us[by_end], -np.inf), np.append(issued_us[by_end], -np.inf)
     # The last work to end within the call that was issued before it; -1 is none.
@@ -272,33 +274,46 @@ def _waits(linked: Linked, chain: _Chain, rows: Integers) -> _HostWaits:
         later = later[issued[awaited[later]] > start[calls[later]]]
         if not later.size:
             break
-    waited = (awaited >= 0) & (issued[awaited] <= start[calls])
-    calls, awaited = calls[waited], awaited[waited]
-    until = np.clip(done[awaited], start[calls], end[calls])
+    # A full queue may hold work from before the window alone: then it is not known which.
+    shows = (awaited >= 0) & (issued[awaited] <= start[calls])
+    waits = shows | for_room
+    calls, awaited, for_room, shows = calls[waits], awaited[waits], for_room[waits], shows[waits]
+    # Room in the queue comes some time after work ends; until then the host does nothing else.
+    until = np.where(for_room, end[calls], np.clip(done[awaited], start[calls], end[calls]))
     # Of calls inside one another the outer one waits.
     apart = start[calls] >= np.maximum.accumulate(np.append(-np.inf, until))[:-1]
-    calls, until, kernel = calls[apart], until[apart], rows[by_end[awaited[apart]]]
+    calls, until = calls[apart], until[apart]
+    kernel = np.where(shows[apart], rows[by_end[awaited[apart]]], NOTHING_AWAITED)
     for_all = are_calls(linked.trace, "synchronise_device")
     return _HostWaits(calls, start[calls], until, np.where(for_all[calls], ALL_WORK, kernel))
 
 
-def _may_wait(linked: Linked, chain: _Chain, calls: Integers, rows: Integers) -> Flags:
+def _waits_for_room(linked: Linked, calls: Integers) -> Flags:
+    """Marks the launches that take long while the queue of the device is full."""
+    kernels, events = linked.kernels, linked.trace.events
+    start, dur = (events[name].to_numpy()[calls] for name in ("ts_us", "dur_us"))
+    issued_us = np.sort(np.nan_to_num(kernels["launch_ts_us"].to_numpy(), nan=-np.inf))
+    done_us = np.sort((kernels["ts_us"] + kernels["dur_us"]).to_numpy())
+    queued = np.searchsorted(issued_us, start) - np.searchsorted(done_us, start)
+    issues = np.isin(calls, as_integers(kernels["launch"]))
+    return np.asarray(issues & (dur > _LONG_LAUNCH_US) & (queued >= _FULL_QUEUE))
+
+
+def _may_wait(linked: Linked, chain: _Chain, calls: Integers, rows: Integers, for_room: Flags) -> Flags:
     """Mask of the calls that may wait for the device.
 
-    By their names, for long with its queue full, or for so long that a copy that they issued ended in them.
+    By their names, for room in its queue, or for so long that a copy that they issued ended in them.
     """
     events, kernels = linked.trace.events, linked.kernels
     start, dur = (events[name].to_numpy()[calls] for name in ("ts_us", "dur_us"))
     thread = events["thread"].cat.codes.to_numpy()[calls]
     middle = start + dur / 2
-    issued_us = np.sort(np.nan_to_num(kernels["launch_ts_us"].to_numpy()[rows], nan=-np.inf))
     done_us = (kernels["ts_us"] + kernels["dur_us"]).to_numpy()[rows]
-    queued = np.searchsorted(issued_us, start) - np.searchsorted(np.sort(done_us), start)
     is_long = dur > _LONG_LAUNCH_US
     is_copy = kernels["kind"].isin(("copy", "fill")).to_numpy()[rows]
     launch = np.where(is_copy, as_integers(kernels["launch"])[rows], -1)
     ends_inside = done_us <= np.append((events["ts_us"] + events["dur_us"]).to_numpy(), -np.inf)[launch] + _CLOCKS_US
-    may_wait = is_long & ((queued >= _FULL_QUEUE) | np.isin(calls, launch[(launch >= 0) & ends_inside]))
+    may_wait = for_room | (is_long & np.isin(calls, launch[(launch >= 0) & ends_inside]))
     for code in chain.threads:
         for state in ("sync", "allocator"):
             segments = chain.host.states.get(code, {}).get(HOST_STATES.index(state), NOTHING)

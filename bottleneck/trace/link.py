@@ -9,6 +9,7 @@ thread. The join by 'External id' is a fallback: in traces of PyTorch 1.12 to 2.
 the naive join made thousands of wrong links (the reader nulls such ids).
 """
 
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -368,6 +369,14 @@ def _grid(trace: Trace, args: pd.DataFrame, call: Integers) -> dict[str, object]
     return {name: values.array for name, values in shape.items()}
 
 
+# Inductor names a kernel by its kind and ops only where told to ("triton_poi_fused_relu_0"): one without such words may
+# be a pointwise one, a reduction or a product.
+_UNNAMED = re.compile(r"^triton_[_\dcde]*$")
+# Tiles of two operands of a product fill more shared memory than the partial sums of a reduction do.
+_TILES_BYTES = 8192
+_OF_UNKNOWN_KIND = KernelTraits("other")
+
+
 def _traits(trace: Trace, issued: _Issued) -> dict[str, object]:
     """Gives the columns that name and kind of device work decide.
 
@@ -384,6 +393,10 @@ def _traits(trace: Trace, issued: _Issued) -> dict[str, object]:
         is_kind = kind == kinds.index(work_kind) if work_kind in kinds else np.zeros(len(kind), dtype=bool)
         is_each = is_kind | is_marked if work_kind == "collective" else is_kind & ~is_marked
         row = np.where(is_each, len(of_names) + position, row)
+    may_multiply = np.array([bool(_UNNAMED.match(labels[code])) for code in used.tolist()] + [False] * len(_BY_KIND))
+    shared_bytes = trace.device_args["shared_bytes"].to_numpy(dtype=np.float64, na_value=0.0)[issued.args]
+    row = np.where(may_multiply[row] & (shared_bytes >= _TILES_BYTES), len(traits), row)
+    traits.append(_OF_UNKNOWN_KIND)
     is_collective = np.array([trait.family == "collective" for trait in traits], dtype=bool)[row]
     words = ["compute" if word == "kernel" else word for word in kinds]
     return {

@@ -26,7 +26,7 @@ from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger
 from tests.advice.programs import Call, on_cpu
 from tests.analysis.frames import CPU
-from tests.builders import complete, frame, op, step
+from tests.builders import complete, frame, kernel, launch, op, step
 
 PRODUCTS = {"name": "aten::mm", "dims": [[8, 8], [8, 8]]}
 
@@ -131,6 +131,27 @@ def test_a_forward_pass_that_is_repeated_although_memory_has_room(tmp_path: Path
     assert draft is not None
     assert draft.gain_us is not None
     assert draft.gain_us.high == pytest.approx(300, rel=0.02)
+
+
+def test_a_device_whose_memory_was_not_recorded_is_promised_nothing_for_sure(tmp_path: Path) -> None:
+    node = "autograd::engine::evaluate_function: "
+    events = [
+        step(0, 0, 930),
+        op(f"{node}CheckpointFunctionBackward", 2, 60),
+        op("CheckpointFunctionBackward", 3, 58),
+        op("aten::mm", 5, 10, dims=[[500, 500], [500, 500]], external_id=1),
+        launch(1, 8, 5),
+        kernel(1, 20, 600),
+        op(f"{node}MmBackward0", 30, 20),
+        op("aten::mm", 32, 10, dims=[[500, 500], [500, 500]], external_id=2),
+        launch(2, 34, 5),
+        kernel(2, 621, 300),
+        launch(3, 60, 865, "cudaDeviceSynchronize"),
+    ]
+    draft = recomputation(case_of(tmp_path, events))
+    assert draft is not None and draft.gain_us is not None and draft.confidence == "low"
+    assert draft.gain_us.low == 0 and draft.gain_us.high == pytest.approx(600, rel=0.05)
+    assert "where memory holds" in draft.advice
 
 
 def test_a_checkpoint_that_is_not_reentrant_is_known_by_what_it_unpacks(tmp_path: Path) -> None:

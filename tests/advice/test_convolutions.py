@@ -11,6 +11,7 @@ from bottleneck.advice.convolutions import (
     evaluation_mode,
     late_upsampling,
     long_convolution,
+    recurring_search,
     unfolded_batch_norm,
     untuned_convolutions,
 )
@@ -20,7 +21,7 @@ from bottleneck.schema.records import replace
 from tests.advice.cases import case_of
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
 from tests.analysis.frames import CPU
-from tests.builders import complete, frame, op, step
+from tests.builders import Event, complete, frame, kernel, launch, op, step
 
 IMAGES, WEIGHTS = [32, 64, 56, 56], [64, 64, 3, 3]
 PLANES, PIXELS = [64 * 56 * 56, 56 * 56, 56, 1], [64 * 56 * 56, 1, 56 * 64, 64]
@@ -150,6 +151,42 @@ def test_convolutions_recorded_without_benchmark_are_worth_measuring(tmp_path: P
 def test_measured_algorithms_and_those_of_a_cpu_are_left_alone(tmp_path: Path) -> None:
     assert untuned_convolutions(on_gpu(tmp_path, [convolution(500, benchmark="True")] * 3)) is None
     assert untuned_convolutions(on_cpu(tmp_path / "cpu", [convolution(500)] * 3)) is None
+
+
+def steps_that_search(trials: Sequence[int]) -> list[Event]:
+    """Steps of one convolution each, which tries so many engines for 2 ms each before it runs for 1 ms."""
+    events: list[Event] = []
+    at, correlation = 0.0, 0
+    for number, count in enumerate(trials):
+        length = 2000 * count + 1100
+        events.append(step(number, at, length))
+        events.append(op("aten::cudnn_convolution", at + 10, length - 20, dims=[[1, 80, 200 + number], [80, 80, 7]]))
+        for trial in range(count + 1):
+            correlation += 1
+            begin, us = at + 20 + 2000 * trial, 1900 if trial < count else 900
+            events += [launch(correlation, begin, 10), kernel(correlation, begin + 20, us, CONVOLUTION)]
+            if trial < count:
+                events.append(launch(10_000 + correlation, begin + 15, 1910, "cudaEventSynchronize"))
+        events.append(launch(20_000 + correlation, begin + 15, 910, "cudaStreamSynchronize"))
+        at += length
+    return [frame("serve.py(12): serve", 0, at), *events]
+
+
+def test_engines_that_are_searched_for_with_each_new_size_are_the_programs_own_work(tmp_path: Path) -> None:
+    draft = recurring_search(case_of(tmp_path, steps_that_search([5, 5, 5, 0])))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(3 * 10_000 / 4, rel=0.01)
+    assert draft.gain_us.low == pytest.approx(0.8 * draft.gain_us.high)
+    assert "in 3 of 4 steps" in draft.evidence[0] and "1x80x200, 1x80x201, 1x80x202" in draft.evidence[0]
+    always = recurring_search(case_of(tmp_path / "always", steps_that_search([5, 5, 5, 5])))
+    assert always is not None and always.gain_us is not None and always.confidence == "low"
+
+
+def test_a_search_at_the_start_alone_is_a_start(tmp_path: Path) -> None:
+    draft = recurring_search(case_of(tmp_path, steps_that_search([5])))
+    assert draft is not None and draft.gain_us is None and draft.advice.startswith("Record later steps")
+    assert recurring_search(case_of(tmp_path / "usual", steps_that_search([0, 0, 0, 0]))) is None
+    assert recurring_search(case_of(tmp_path / "one wait", steps_that_search([1, 1, 1, 1]))) is None
 
 
 def test_kernels_that_turn_images_round_would_go(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ FILLED = {"compute": 450.0, "communication": 500.0, "overhead.python": 50.0}
     ("name", "dtype", "words"),
     [
         ("all_gather", "bf16", "within a node"),
-        ("all_reduce", "fp32", "Send in bf16, which halves the bytes. Move fewer bytes: accumulate"),
+        ("all_reduce", "fp32", "Send in bf16, which halves the bytes. Move fewer bytes per sample"),
         ("all_to_all", "bf16", "send only what the receiver uses"),
     ],
 )
@@ -110,6 +110,20 @@ def test_a_link_that_is_never_free_is_to_carry_fewer_bytes(tmp_path: Path, name:
     assert any("42.0 GB/s" in line for line in draft.evidence)
     assert any("at most" in line or "the most that the transfer takes" in line for line in draft.evidence)
     assert transfers_steadily(case)
+
+
+def test_where_transfers_exceed_twice_the_work_samples_per_reduction_are_to_grow(tmp_path: Path) -> None:
+    told = {"us": 620.0, "transfer_us": 610.0, "wait_us": 10.0, "dtype": "bf16", "bus_bytes_per_s": 3.6e9}
+    ledger = {"compute": 250.0, "communication": 500.0, "overhead.python": 50.0}
+    draft = exposed_communication(case_with(tmp_path, collective("all_reduce", 500.0, **told), ledger=ledger))
+    assert draft is not None and draft.per == "sample" and draft.gain_us == Interval(250.0, 375.0)
+    assert "moves 3.60 GB/s" in draft.advice and "a larger batch on each rank" in draft.advice
+    busy = {**ledger, "compute": 400.0}
+    overlaps = exposed_communication(case_with(tmp_path / "busy", collective(exposed_us=500.0, **told), ledger=busy))
+    assert overlaps is not None and overlaps.per == "step" and "while the backward pass" in overlaps.advice
+    split = collective("all_reduce", 500.0, **told, forward_calls=1.0)
+    layers = exposed_communication(case_with(tmp_path / "layers", split, ledger=ledger))
+    assert layers is not None and "layers that are split" in layers.advice
 
 
 @pytest.mark.parametrize(

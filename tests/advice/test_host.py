@@ -11,7 +11,7 @@ from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import BusyThread, OtherThreads, PageFaults
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger, with_recording
-from tests.builders import Event, complete, frame, kernel, launch, op, step
+from tests.builders import Event, complete, frame, kernel, launch, memcpy, op, step
 
 WORK = {"memory": 1000.0}
 
@@ -123,6 +123,21 @@ def test_a_wait_of_the_gradient_scaler_is_told_of_optimizers_that_look_themselve
     called = frame("torch/amp/grad_scaler.py(370): _maybe_opt_step", 11, 2100)
     by_frame = host.host_sync(scaled(tmp_path / "frame", clipped, called))
     assert by_frame is not None and "scaler" in by_frame.advice
+
+
+@pytest.mark.parametrize(
+    ("more", "is_told"),
+    [
+        (complete("## all2all_data:lengths ##", "user_annotation", 11, 2100), True),
+        (op("c10d::alltoall_base_", 2032, 4), True),
+        (complete("## forward ##", "user_annotation", 11, 2100), False),
+        (op("c10d::allreduce_", 2032, 4), False),
+    ],
+    ids=["in a mark", "before the op", "in another mark", "before another op"],
+)
+def test_a_read_of_the_sizes_of_an_exchange_is_to_come_earlier(tmp_path: Path, more: Event, is_told: bool) -> None:
+    draft = host.host_sync(case_of(tmp_path, [*waiting(2000), more]))
+    assert draft is not None and ("sizes (splits) of an all-to-all" in draft.advice) == is_told
 
 
 def test_a_read_beside_no_scaler_is_a_value_that_is_kept(tmp_path: Path) -> None:
@@ -382,6 +397,31 @@ def test_waits_that_the_trace_explains_are_not_those_for_the_interpreter(tmp_pat
     case = with_threads(tmp_path, SPINS)
     loads = with_ledger(case, {"overhead.input": 600.0, "overhead.python": 200.0, "compute": 10.0})
     assert host.other_threads(loads) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "operand", "least"),
+    [
+        ("aten::argmax", [1, 19, 256, 256], 1 - 12 / 4 / 19),
+        ("aten::argmax", [1, 2, 256, 256], 0.0),
+        ("aten::exp", [1, 19, 256, 256], None),
+        ("aten::argmax", [1, 19, 256, 255], None),
+    ],
+    ids=["of many classes", "of two classes", "no reduction", "of other data"],
+)
+def test_a_reduction_on_the_cpu_is_charged_with_the_copies_of_its_operand(
+    tmp_path: Path, name: str, operand: list[int], least: float | None
+) -> None:
+    copied = 4 * operand[1] * 256 * 256
+    events = [frame("train.py(12): train", 0, 9000), step(1, 0, 8900)]
+    events += [op("aten::relu", 5, 20, external_id=1), launch(1, 10, 5), kernel(1, 20, 100)]
+    events += [op("aten::copy_", 30, 1000, external_id=2), launch(2, 35, 990, "cudaMemcpyAsync")]
+    events += [memcpy(2, 121, 900, copied, "DtoH (Device -> Pageable)"), op(name, 1100, 7000, dims=[operand, [], []])]
+    draft = host.computed_on_host(case_of(tmp_path, events))
+    assert draft is not None and draft.gain_us is not None
+    idle_us = draft.gain_us.high - (0 if least is None else 900)
+    assert idle_us == pytest.approx(7000, rel=0.02)
+    assert draft.gain_us.low == pytest.approx(0.8 * idle_us + 900 * (least or 0), rel=0.01)
 
 
 def test_an_op_that_computes_on_the_cpu_while_the_device_waits_is_named(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ def product(m: int, k: int, n: int, us: float, kernel: str = ALIGNED, grid: int 
 def test_odd_sizes_on_matrix_units_are_worth_padding(tmp_path: Path) -> None:
     draft = misaligned_products(on_gpu(tmp_path, [product(8192, 1024, 50257, 3000, ODD)]))
     assert draft is not None
+    assert draft.advice.startswith("Pad 50257 first")
     assert draft.gain_us is not None
     assert draft.gain_us.high == pytest.approx(3000 - 843.7e9 / 989e12 * 1e6 / 0.7, rel=0.02)
     assert draft.tries == ("pad", "pad-vocabulary")

@@ -10,14 +10,17 @@ from bottleneck.advice.precision import (
     fp32_products,
     half_precision,
     half_precision_does_not_pay,
+    unpacked_weights,
     weights_for_few_rows,
 )
 from bottleneck.devices.match import device_by_name
+from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.records import replace
-from tests.advice.cases import with_analysis
+from tests.advice.cases import case_of, with_analysis
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
 from tests.analysis.frames import CPU
+from tests.builders import Event, frame, kernel, launch, op, step
 
 SIMT, TENSOR = "ampere_sgemm_128x64_nn", "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64"
 LARGE = [[4096, 4096], [4096, 4096]]  # 137 GFLOP
@@ -135,6 +138,43 @@ def test_bf16_products_have_nothing_to_halve(tmp_path: Path) -> None:
     assert half_precision(on_gpu(tmp_path, [product(300, TENSOR, **halves(2))])) is None
 
 
+def of_two_dtypes(folder: Path, *narrow_then_wide: bool, source: bool) -> Evidence:
+    """Products one after the other, in bf16 or in fp32, with or without Python frames."""
+    events: list[Event] = [step(1, 0, 2000 * len(narrow_then_wide) + 50)]
+    if source:
+        events.append(frame("vae.py(12): decode", 0, 2000 * len(narrow_then_wide)))
+    for number, is_narrow in enumerate(narrow_then_wide):
+        at, starts_us = 30 * number, 30 + 2000 * number
+        size, more = 4096 + 128 * number, halves(2) if is_narrow else {}
+        events.append(op("aten::mm", at + 1, 20, dims=[[size, 4096], [4096, 4096]], external_id=number + 1, **more))
+        events.append(launch(number + 1, at + 2, 5))
+        events.append(kernel(number + 1, starts_us, 1995, TENSOR if is_narrow else SIMT, grid=[4000, 1, 1]))
+    events.append(launch(10**7, 200, 2000 * len(narrow_then_wide) - 180, "cudaDeviceSynchronize"))
+    return case_of(folder, events)
+
+
+def test_a_model_of_two_dtypes_is_told_which_part_is_in_fp32(tmp_path: Path) -> None:
+    late = half_precision(of_two_dtypes(tmp_path / "late", True, True, False, False, source=False))
+    assert late is not None and late.title == "A part of the model works in fp32 beside bf16"
+    assert late.evidence[0].startswith("50.0 % of the products' time is in fp32")
+    assert "from 4.00 ms into the step on: aten::mm on 4352x4096, 4096x4096 to aten::mm on 4480x4096" in late.advice
+    turns = half_precision(of_two_dtypes(tmp_path / "turns", False, True, False, source=False))
+    assert turns is not None and "(aten::mm on 4096x4096, 4096x4096 to aten::mm on 4352x4096" in turns.advice
+    lines = half_precision(of_two_dtypes(tmp_path / "lines", True, False, source=True))
+    assert lines is not None and "most of it in decode() (vae.py:12)" in lines.advice and len(lines.places) == 1
+    alone = half_precision(of_two_dtypes(tmp_path / "alone", False, False, source=False))
+    assert alone is not None and alone.title == "The model works in fp32 where bf16 would do"
+
+
+def test_half_types_that_plain_units_sum_up_in_fp32_are_no_products_in_fp32(tmp_path: Path) -> None:
+    name = "void precomputed_convolve_sgemm<{}, 1024, 5, 5, 4, 3, 3, 1, false>(int)"
+    drafts = {
+        kind: fp32_products(on_gpu(tmp_path / kind, [Call("mine::conv", 900, None, name.format(kind))]))
+        for kind in ("float", "__nv_bfloat16")
+    }
+    assert drafts["float"] is not None and drafts["__nv_bfloat16"] is None
+
+
 def test_without_products_autocast_changes_nothing(tmp_path: Path) -> None:
     assert half_precision(on_gpu(tmp_path, [Call("aten::add", 100, [[4096, 4096], [4096, 4096], []])])) is None
 
@@ -148,6 +188,37 @@ def test_pointwise_work_beside_products_halves_too(tmp_path: Path) -> None:
     assert beside.gain_us is not None
     assert beside.gain_us.high - alone.gain_us.high == pytest.approx(200, rel=0.2)
     assert beside.gain_us.low == pytest.approx(alone.gain_us.low, rel=0.01)
+
+
+BATCH_NORM = "void cudnn::bn_fw_tr_1C11_kernel_NCHW<{0}, float, int, 128, true, 1, true>(cudnnTensorStruct)"
+LAYER_NORM = "void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<{0}, float, false>(int, float)"
+RELU = "void at::native::vectorized_elementwise_kernel<4, at::native::BinaryFunctor<{0}, {0}, {0}, threshold>>(int)"
+CONVOLUTION = "volta_scudnn_128x64_relu_medium_nn_v1"
+
+
+@pytest.mark.parametrize(
+    ("product_kernel", "kernel", "dtype", "least_us", "most_us"),
+    [
+        (CONVOLUTION, BATCH_NORM, "float", 2500, 5000),
+        (CONVOLUTION, RELU, "float", 2500, 5000),
+        (CONVOLUTION, RELU, "__half", 0, 0),
+        (CONVOLUTION, LAYER_NORM, "float", 0, 5000),
+        ("volta_sgemm_64x64_nt", RELU, "float", 0, 5000),
+    ],
+)
+def test_the_bytes_of_other_work_halve_where_names_alone_tell_its_dtype(
+    tmp_path: Path, product_kernel: str, kernel: str, dtype: str, least_us: float, most_us: float
+) -> None:
+    def gain(name: str) -> Interval:
+        calls = [Call("mine::product", 30_000, None, product_kernel), Call("mine::work", 10_000, None, name)]
+        evidence = on_gpu(tmp_path / name.split("<", maxsplit=1)[0][-9:], calls)
+        draft = half_precision(with_analysis(evidence, device=device_by_name("Tesla V100-SXM2-16GB")))
+        assert draft is not None and draft.gain_us is not None
+        return draft.gain_us
+
+    more, of_product = gain(kernel.format(dtype)), gain("void of_no_known_dtype<int>(int)")
+    assert more.low - of_product.low == pytest.approx(least_us, abs=1)
+    assert more.high - of_product.high == pytest.approx(most_us, abs=1)
 
 
 def test_fp32_products_on_plain_units_gain_from_tf32(tmp_path: Path) -> None:
@@ -201,6 +272,23 @@ def test_weights_for_many_rows_of_a_batch_or_in_training_are_not_told_to_shrink(
 
 def doubles(count: int) -> dict[str, object]:
     return {"types": ["double"] * count}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "is_told"),
+    [
+        ("void kDequantizeBlockwise<__nv_bfloat16, 512, 64, 8, 2>(float*, unsigned char*)", True),
+        ("void kQuantizeBlockwise<__nv_bfloat16, 4096, 4, 0, 0>(float*, unsigned char*)", False),
+        ("dequant_gemm_4bit_kernel", False),
+    ],
+)
+def test_weights_that_are_unpacked_for_each_product_take_more_rows(tmp_path: Path, kernel: str, is_told: bool) -> None:
+    unpack = Call("bitsandbytes::dequantize_4bit", 300, None, kernel)
+    draft = unpacked_weights(on_gpu(tmp_path, [unpack, product(700, TENSOR, **halves(2))] * 4))
+    assert (draft is not None) == is_told
+    if draft is not None:
+        assert draft.per == "sample" and draft.gain_us is not None
+        assert draft.gain_us.low == pytest.approx(600, rel=0.02) and draft.gain_us.high == pytest.approx(900, rel=0.02)
 
 
 @pytest.mark.parametrize(("types", "is_told"), [({}, False), (doubles(2), True)], ids=["fp32", "fp64"])

@@ -47,6 +47,14 @@ def test_options_of_a_bare_trace_give_the_interval_of_the_hosts_shares() -> None
     assert find_profiler_cost(linked, ledger, None) == ()
 
 
+def test_a_host_of_few_long_calls_hardly_pays_for_their_records() -> None:
+    scene = Scene(1000, [Kernel(0, 10), Kernel(990, 10)], events=[Event("annotation", "train", 0, 1000)])
+    linked, ledger = scene.linked(), build_ledger(scene.linked(), scene.roofline()).ledger
+    signatures = table(SIGNATURES, [{"name": "aten::argmax", "dims": "[]"}])
+    shapes = replace(linked, trace=replace(linked.trace, signatures=signatures))
+    assert find_profiler_cost(shapes, ledger, None) == ()
+
+
 @pytest.mark.parametrize("unprofiled", [None, timing(100.0), timing(130.0)])
 def test_without_a_stretched_step_there_is_no_tax(unprofiled: Timing | None) -> None:
     assert profiler_us_per_event(SCENE.linked(), unprofiled) == 0.0

@@ -205,6 +205,13 @@ def test_a_kernel_on_a_device_never_dispatches():
     assert attribution["dispatches"].tolist() == [False]
 
 
+@pytest.mark.parametrize(("name", "family"), [("aten::cudnn_convolution", "convolution"), ("aten::mm", "matmul")])
+def test_a_product_kernel_of_a_convolution_is_a_convolution(name, family):
+    ops = ops_table((None, None)).assign(name=pd.Categorical([name]))
+    kernels = kernels_table([0, 0, None], family=["matmul", "elementwise", "matmul"])
+    assert attribute(ops, kernels, costs_table())["family"].tolist() == [family, "elementwise", "matmul"]
+
+
 def test_nothing_to_attribute_is_an_empty_table():
     assert len(attribute(ops_table(), kernels_table([]), costs_table())) == 0
     assert attributed_ops(ops_table(), kernels_table([None])) == [None]

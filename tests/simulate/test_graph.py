@@ -52,6 +52,21 @@ def test_a_launch_that_loads_code_issues_its_kernel_at_its_end(tmp_path: Path) -
     assert replay_once(graph).starts_us[0] == pytest.approx(5008, abs=2)
 
 
+@pytest.mark.parametrize(("kernel_us", "is_full"), [(200.0, True), (5.0, False)])
+def test_a_launch_without_room_in_the_queue_waits_to_its_end(tmp_path: Path, kernel_us: float, is_full: bool) -> None:
+    events = [frame("train.py(12): train", 0, 32_000), step(1, 0, 31_000)]
+    for number in range(150):
+        at = 10 + 10 * number
+        starts_us = max(at + 6, 16 + number * (kernel_us + 1))
+        events += [op("aten::add", at - 1, 8, external_id=number + 1), launch(number + 1, at, 5)]
+        events.append(kernel(number + 1, starts_us, kernel_us))
+    last_us = 16 + 150 * (kernel_us + 1) if is_full else 2310
+    events += [op("aten::add", 1599, 710, external_id=151), launch(151, 1600, 700), kernel(151, last_us, kernel_us)]
+    graph = graph_of(case_of(tmp_path, events))
+    in_launch = (graph.host.start_us >= 1600) & (graph.host.start_us < 2300)
+    assert (graph.host.us[in_launch].sum() > 600) != is_full
+
+
 def test_a_blocking_copy_is_waited_for_by_its_own_call(tmp_path: Path) -> None:
     events = [frame("train.py(12): train", 0, 900), step(1, 0, 800), op("aten::copy_", 9, 420, external_id=1)]
     events += [launch(1, 10, 410, "cudaMemcpyAsync"), memcpy(1, 20, 395, 4096, "DtoH (Device -> Pageable)")]

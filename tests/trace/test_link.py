@@ -116,6 +116,23 @@ def test_one_call_of_hip_counts_its_grid_in_threads(tmp_path: Path, call: str, b
     assert result.kernels[["blocks", "threads"]].to_numpy().tolist() == [[blocks, 256]]
 
 
+@pytest.mark.parametrize(
+    ("name", "shared", "family"),
+    [
+        ("triton_", 12288, "other"),
+        ("triton__0d1d2de", 12288, "other"),
+        ("triton_", 32, "triton"),
+        ("triton_poi_fused_relu_0", 12288, "triton"),
+        ("some_pointwise_kernel", 12288, "elementwise"),
+    ],
+)
+def test_a_kernel_of_a_compiler_with_tiles_in_shared_memory_is_of_no_known_kind(
+    name: str, shared: int, family: str, tmp_path: Path
+) -> None:
+    result = linked(tmp_path, [launch(1, 0, 5), kernel(1, 10, 5, name, args={"shared memory": shared})])
+    assert result.kernels["family"].tolist() == [family]
+
+
 def test_the_share_of_a_caveat_counts_overlapping_work_once_and_only_inside_the_window(tmp_path: Path) -> None:
     loose = [kernel(1, 120, 10), kernel(2, 125, 15, stream=8), kernel(3, 126, 5, stream=9), kernel(4, 190, 50)]
     marked = [step(1, 100, 100), op("aten::mm", 101, 20), launch(9, 102, 5), kernel(9, 110, 10)]
