@@ -9,7 +9,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.advice.dispatch import FUSED, drawn_ahead, us_per_call
+from bottleneck.advice.dispatch import FUSED, compiled_parts, drawn_ahead, us_per_call
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
 from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, format_range, is_compiled
 from bottleneck.advice.ranking import Draft
@@ -277,8 +277,8 @@ def unfused_chain(evidence: Evidence) -> Draft | None:
     """Finds runs of memory-bound ops that one pass could replace (rule 16).
 
     They are two or more pointwise ops or reductions in a row. Gain: Sigma t less what one pass over the chain's outer
-    bytes takes (``find_chains``), and at most also what the host takes to launch all ops of a chain but the first,
-    where the device waits for that. On a CPU it is the calls that are spared. One change fuses all chains, so that only
+    bytes takes (``find_chains``), at most with a host that launches one kernel for each chain. On a CPU it is the calls
+    that are spared. One change fuses all chains, so that only
     one finding covers them: this one, unless those with a norm take more of the time.
     """
     work, chains = work_of(evidence), find_chains(evidence)
@@ -338,11 +338,13 @@ def _of_chains(work: KernelWork, chains: Chains) -> Draft | None:
     high = chains.high_us
     steps, ops = work.evidence.steps, chains.ops
     passes = work.gain(chains.low_us, high)
-    launches_us = work.gain(high, high, chains.spared).high - passes.high
-    issues = claims_of(work.evidence, *ISSUE_ACCOUNTS, most_us=max(0.0, launches_us))
+    fused = _with_fewer_launches(work, chains, passes)
+    # Beyond the time of the kernels themselves there is only what the device waits for now.
+    whole_us = max(float(high.sum()), 0.0)
+    issues = claims_of(work.evidence, *ISSUE_ACCOUNTS, most_us=max(0.0, fused.high - whole_us))
     calls = _calls_spared(work.evidence, float((ops - 1).sum()) / steps)
-    high_us = passes.high + calls.high + math.fsum(issues.values())
-    gain = Interval(max(0.0, passes.low + calls.low), max(0.0, high_us))
+    high_us = min(fused.high, whole_us + math.fsum(issues.values())) + calls.high
+    gain = Interval(max(0.0, min(fused.low, high_us) + calls.low), max(0.0, high_us))
     if gain.high <= 0:
         return None
     moved, needed = (float(amount.sum()) / steps for amount in (chains.bytes, chains.fused_bytes))
@@ -357,18 +359,32 @@ def _of_chains(work: KernelWork, chains: Chains) -> Draft | None:
             f"they move {format_si(moved, 'B')} per step; one pass of each needs about {format_si(needed, 'B')}",
             *work.describe(rows),
             *work.critical_path_note(high),
-            *_spared_launches(work, chains, math.fsum(issues.values())),
+            *_spared_launches(work, chains, gain.high - passes.high - calls.high),
             *(["torch.compile already makes a part of the step, but not these"] if is_compiled(work.evidence) else []),
         ),
         gain_us=gain,
         claims={
             **work.claims(np.clip(high, 0.0, None)),
             **claims_of(
-                work.evidence, *ISSUE_ACCOUNTS, "overhead.launch_floor", most_us=max(0.0, gain.high - passes.high)
+                work.evidence, *ISSUE_ACCOUNTS, "overhead.launch_floor", most_us=max(0.0, gain.high - whole_us)
             ),
         },
         tries=("compile",),
     )
+
+
+def _with_fewer_launches(work: KernelWork, chains: Chains, passes: Interval) -> Interval:
+    """Gives the gain where the host also launches but one kernel for each chain.
+
+    Else it would set the pace where the device gets quicker. At least by that part of its time which compiled code
+    saves for certain, of what it may save.
+    """
+    if work.evidence.is_host_only:
+        return passes
+    fewer = work.gain(chains.low_us, chains.high_us, chains.spared)
+    least, most = compiled_parts(work.evidence)
+    certain = least / most if most > 0 else 0.0
+    return Interval(passes.low + certain * max(fewer.low - passes.low, 0.0), max(fewer.high, passes.high))
 
 
 def _spared_launches(work: KernelWork, chains: Chains, saved_us: float) -> tuple[str, ...]:
@@ -381,8 +397,8 @@ def _spared_launches(work: KernelWork, chains: Chains, saved_us: float) -> tuple
     spared = format_count(float(chains.spared.sum()) / work.evidence.steps)
     all_of_them = format_count(work.evidence.analysis.totals.launch_count)
     return (
-        f"fused, {spared} of {counted(all_of_them, 'launch', 'launches')} per step fall away, which the "
-        f"device now waits for: up to {format_us(saved_us)} more",
+        f"fused, {spared} of {counted(all_of_them, 'launch', 'launches')} per step fall away, which the device waits "
+        f"for, or would once its kernels are shorter: up to {format_us(saved_us)} more",
     )
 
 

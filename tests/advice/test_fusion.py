@@ -287,6 +287,17 @@ def test_fewer_launches_are_worth_what_the_device_waits_for_them(tmp_path: Path)
     assert not any("launches" in line for line in queued.evidence)
 
 
+def test_a_host_close_behind_its_device_does_not_bound_the_gain_since_it_launches_less(tmp_path: Path) -> None:
+    case = case_of(tmp_path, launched_slowly(9.0, 10.0))
+    draft = unfused_chain(case)
+    assert draft is not None and draft.gain_us is not None
+    # With all launches the step could not get shorter than 36 x 9 us.
+    assert draft.gain_us.low < case.step_us - 36 * 9.0 + 1
+    assert draft.gain_us.high == pytest.approx(24 * 10.0, rel=0.2)
+    assert draft.gain_us.high <= sum(draft.claims.values()) * (1 + 1e-9)
+    assert any("24 of 36 launches" in line for line in draft.evidence)
+
+
 def test_casts_around_a_product_are_a_chain_in_a_public_trace(traces: Path) -> None:
     case = trace_cache.evidence(traces / "pytorch+ao__ref_ep_moe_fwd.json.gz")
     draft = unfused_chain(case)
