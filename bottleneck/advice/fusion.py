@@ -17,7 +17,7 @@ from bottleneck.advice.wasted_work import growing_join
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, some_rows
-from bottleneck.schema.learned_rates import fused_share
+from bottleneck.schema.learned_rates import attention_share, fused_share
 from bottleneck.schema.op_names import IN_PLACE
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import FRESH_FROM_BYTES, text_matches
@@ -433,7 +433,7 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
     """Finds a softmax between two batched products (rule 17).
 
     The scores go to memory and back several times. Gain: Sigma t of products, softmax and what lies between them, less
-    the larger floor of the two products, once over and twice over (a fused kernel reaches half of the peak and more).
+    the floor of the arithmetic of the two products, and what a fused kernel of such sizes takes at most.
     Its backward pass is the larger gain again in training. Only that of the softmax itself is counted.
     """
     work = work_of(evidence)
@@ -443,7 +443,7 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
         return None
     left = np.where(forward & work.family("matmul"), np.minimum(work.compute_us(), work.us), 0.0)
     high = np.where(rows, work.us - left, 0.0)
-    low = np.where(forward, np.clip(work.us - _FLASH_SLACK * left, 0.0, None), 0.0) / 2
+    low = _least_gain_us(work, forward, left)
     if _inside_attention(work, forward, _FAST_PATH):
         return None  # what torch has for inference, which makes no other choice
     held = _inside_attention(work, forward, _OWN_ATTENTION)
@@ -469,6 +469,23 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
         tries=() if held else ("fused-attention",),
         confidence="low",
     )
+
+
+def _least_gain_us(work: KernelWork, forward: Flags, floor_us: Floats) -> Floats:
+    """Gives what fused attention saves at least of each row.
+
+    On tensor cores its products reach the share of the peak that timings taught, less their spread.
+    """
+    products = forward & work.family("matmul")
+    on_matrix = (work.evidence.linked.kernels["engine"] == "matrix").to_numpy()[work.row]
+    if work.us_of(products & on_matrix) <= work.us_of(products) / 2:
+        return np.where(forward, np.clip(work.us - _FLASH_SLACK * floor_us, 0.0, None), 0.0) / 2
+    n, k = work.cost("n"), work.cost("k")
+    share, spread = attention_share(work.evidence.analysis.device.architecture, np.fmin(n, k), np.fmax(n, k))
+    left_us = np.divide(spread * floor_us, share, out=np.zeros(share.shape), where=products)
+    # Both products are one kernel, which also takes the time of what stood between them.
+    whole_us, fused_us = work.us_of(forward), float(left_us.sum())
+    return np.where(forward, work.us * max(1.0 - fused_us / whole_us, 0.0), 0.0)
 
 
 def attention_rows(work: KernelWork) -> Flags:
