@@ -51,7 +51,7 @@ def tensor_share(rates: Mapping[str, float], of_board: Floats, inner: Floats, co
 
 
 def attention_share(architecture: str | None, width: Floats, length: Floats) -> tuple[Floats, float]:
-    """Returns the share of the tensor cores' peak that fused attention reaches, with its spread.
+    """Returns the share of the matrix peak that fused attention reaches, with its spread.
 
     ``width`` is that of a head, ``length`` that of the sequence.
     """
