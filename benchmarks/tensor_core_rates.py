@@ -93,6 +93,21 @@ def main() -> None:
         print(f"\n{text}")
         if wanted.write:
             write_between_markers(PAGE, name, text)
+    common, own = mean_errors(rows, without_device)
+    print(
+        f"\nmean error with the device held out: {common:.2f} common to a device, {own:.2f} of each product beside it"
+    )
+
+
+def mean_errors(rows: pd.DataFrame, ratio: Floats) -> tuple[float, float]:
+    """Returns the mean size of the logarithms of these ratios that a device's products share, and of what is left.
+
+    Of whole devices, and of products above 20 us.
+    """
+    is_long = (rows["us"] > _SMALL_US) & ~rows["device"].isin(_SLICES)
+    off = pd.Series(np.log(ratio), index=rows.index)[is_long]
+    devices = off.groupby([rows["device"][is_long], _widths(rows[is_long])])
+    return float(devices.mean().abs().mean()), float((off - devices.transform("mean")).abs().mean())
 
 
 def rows_of_timings() -> pd.DataFrame:

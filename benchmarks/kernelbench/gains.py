@@ -1,4 +1,7 @@
-"""Holds predicted speedups against KernelBench's pairs of eager and compiled times, and learns how wide they must be.
+"""Holds predicted speedups against KernelBench's pairs of times, and learns how wide they must be.
+
+The pairs are of eager and compiled times, and of eager times of different programs: for changes of a program that is
+run as before.
 
 python -m benchmarks.kernelbench.gains FOLDER          prints how many lie inside, by the way to run a step
 python -m benchmarks.kernelbench.gains FOLDER --ship   and puts the factors into the package's table of intervals
@@ -10,17 +13,30 @@ groups. Both steps of a pair run on one machine, whose pace is not told.
 import argparse
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.kernelbench.judge import Speedup, covering, folds, judge, learn, samples, speedups, write_intervals
+from benchmarks.kernelbench.judge import (
+    Judged,
+    Speedup,
+    covering,
+    folds,
+    judge,
+    learn,
+    samples,
+    speedups,
+    write_intervals,
+)
 from benchmarks.kernelbench.programs import Key, Timing, read_steps, read_timings
 from bottleneck.devices.match import device_by_name
 from bottleneck.predict.gains import half_width
 from bottleneck.predict.interval import GAIN, read_spreads
 from bottleneck.predict.price import PricedWork, price_work
 from bottleneck.schema.step_calls import StepCalls
+
+# A program is held against those that stand so much farther in the order of programs: similar and other ones.
+_FARTHER = (1, 7, 31, 53)
 
 
 @dataclass(frozen=True)
@@ -45,6 +61,19 @@ class PricedPair:
     def score(self) -> float:
         """How many times the interval has to be as wide."""
         return abs(self.error) / max(self.half, 1e-6)
+
+
+def other_programs(judged: Sequence[Judged]) -> Iterator[Speedup]:
+    """Eager times of a machine in pairs of programs."""
+    eager = [one for one in judged if one.timing.backend == "eager"]
+    for machine in sorted({one.timing.machine for one in eager}):
+        mine = [one for one in eager if one.timing.machine == machine]
+        mine.sort(key=lambda one: (one.timing.program, one.timing.key))
+        for steps in _FARTHER:
+            for position, one in enumerate(mine):
+                other = mine[(position + steps) % len(mine)]
+                if other.timing.program != one.timing.program:
+                    yield Speedup(one, other)
 
 
 def priced_pairs(found: Sequence[Speedup], steps: Mapping[Key, StepCalls]) -> list[PricedPair]:
@@ -90,7 +119,8 @@ def main() -> None:
     timings = read_timings(wanted.folder)
     steps, _ = read_steps(wanted.folder)
     eager, compiled = samples(timings, steps)
-    pairs = priced_pairs(speedups(judge(eager, compiled, learn(eager, compiled))), steps)
+    judged = judge(eager, compiled, learn(eager, compiled))
+    pairs = priced_pairs([*speedups(judged), *other_programs(judged)], steps)
     held = inside(pairs)
     print("| way to run | pairs | inside | median high / low | right sign beyond 5 % | factor |\n" + "| --- " * 6 + "|")
     learned = factors(pairs)

@@ -9,7 +9,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.advice.dispatch import FUSED, drawn_ahead, us_per_call
+from bottleneck.advice.dispatch import FUSED, compiled_parts, drawn_ahead, us_per_call
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
 from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, format_range, is_compiled
 from bottleneck.advice.ranking import Draft
@@ -17,7 +17,7 @@ from bottleneck.advice.wasted_work import growing_join
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, some_rows
-from bottleneck.schema.learned_rates import fused_share
+from bottleneck.schema.learned_rates import attention_share, fused_share
 from bottleneck.schema.op_names import IN_PLACE
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import FRESH_FROM_BYTES, text_matches
@@ -277,8 +277,8 @@ def unfused_chain(evidence: Evidence) -> Draft | None:
     """Finds runs of memory-bound ops that one pass could replace (rule 16).
 
     They are two or more pointwise ops or reductions in a row. Gain: Sigma t less what one pass over the chain's outer
-    bytes takes (``find_chains``), and at most also what the host takes to launch all ops of a chain but the first,
-    where the device waits for that. On a CPU it is the calls that are spared. One change fuses all chains, so that only
+    bytes takes (``find_chains``), at most with a host that launches one kernel for each chain. On a CPU it is the calls
+    that are spared. One change fuses all chains, so that only
     one finding covers them: this one, unless those with a norm take more of the time.
     """
     work, chains = work_of(evidence), find_chains(evidence)
@@ -338,11 +338,13 @@ def _of_chains(work: KernelWork, chains: Chains) -> Draft | None:
     high = chains.high_us
     steps, ops = work.evidence.steps, chains.ops
     passes = work.gain(chains.low_us, high)
-    launches_us = work.gain(high, high, chains.spared).high - passes.high
-    issues = claims_of(work.evidence, *ISSUE_ACCOUNTS, most_us=max(0.0, launches_us))
+    fused = _with_fewer_launches(work, chains, passes)
+    # Beyond the time of the kernels themselves there is only what the device waits for now.
+    whole_us = max(float(high.sum()), 0.0)
+    issues = claims_of(work.evidence, *ISSUE_ACCOUNTS, most_us=max(0.0, fused.high - whole_us))
     calls = _calls_spared(work.evidence, float((ops - 1).sum()) / steps)
-    high_us = passes.high + calls.high + math.fsum(issues.values())
-    gain = Interval(max(0.0, passes.low + calls.low), max(0.0, high_us))
+    high_us = min(fused.high, whole_us + math.fsum(issues.values())) + calls.high
+    gain = Interval(max(0.0, min(fused.low, high_us) + calls.low), max(0.0, high_us))
     if gain.high <= 0:
         return None
     moved, needed = (float(amount.sum()) / steps for amount in (chains.bytes, chains.fused_bytes))
@@ -357,18 +359,32 @@ def _of_chains(work: KernelWork, chains: Chains) -> Draft | None:
             f"they move {format_si(moved, 'B')} per step; one pass of each needs about {format_si(needed, 'B')}",
             *work.describe(rows),
             *work.critical_path_note(high),
-            *_spared_launches(work, chains, math.fsum(issues.values())),
+            *_spared_launches(work, chains, gain.high - passes.high - calls.high),
             *(["torch.compile already makes a part of the step, but not these"] if is_compiled(work.evidence) else []),
         ),
         gain_us=gain,
         claims={
             **work.claims(np.clip(high, 0.0, None)),
             **claims_of(
-                work.evidence, *ISSUE_ACCOUNTS, "overhead.launch_floor", most_us=max(0.0, gain.high - passes.high)
+                work.evidence, *ISSUE_ACCOUNTS, "overhead.launch_floor", most_us=max(0.0, gain.high - whole_us)
             ),
         },
         tries=("compile",),
     )
+
+
+def _with_fewer_launches(work: KernelWork, chains: Chains, passes: Interval) -> Interval:
+    """Gives the gain where the host also launches but one kernel for each chain.
+
+    Else it would set the pace where the device gets quicker. At least by that part of its time which compiled code
+    saves for certain, of what it may save.
+    """
+    if work.evidence.is_host_only:
+        return passes
+    fewer = work.gain(chains.low_us, chains.high_us, chains.spared)
+    least, most = compiled_parts(work.evidence)
+    certain = least / most if most > 0 else 0.0
+    return Interval(passes.low + certain * max(fewer.low - passes.low, 0.0), max(fewer.high, passes.high))
 
 
 def _spared_launches(work: KernelWork, chains: Chains, saved_us: float) -> tuple[str, ...]:
@@ -381,8 +397,8 @@ def _spared_launches(work: KernelWork, chains: Chains, saved_us: float) -> tuple
     spared = format_count(float(chains.spared.sum()) / work.evidence.steps)
     all_of_them = format_count(work.evidence.analysis.totals.launch_count)
     return (
-        f"fused, {spared} of {counted(all_of_them, 'launch', 'launches')} per step fall away, which the "
-        f"device now waits for: up to {format_us(saved_us)} more",
+        f"fused, {spared} of {counted(all_of_them, 'launch', 'launches')} per step fall away, which the device waits "
+        f"for, or would once its kernels are shorter: up to {format_us(saved_us)} more",
     )
 
 
@@ -417,7 +433,7 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
     """Finds a softmax between two batched products (rule 17).
 
     The scores go to memory and back several times. Gain: Sigma t of products, softmax and what lies between them, less
-    the larger floor of the two products, once over and twice over (a fused kernel reaches half of the peak and more).
+    the floor of the arithmetic of the two products, and what a fused kernel of such sizes takes at most.
     Its backward pass is the larger gain again in training. Only that of the softmax itself is counted.
     """
     work = work_of(evidence)
@@ -427,7 +443,7 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
         return None
     left = np.where(forward & work.family("matmul"), np.minimum(work.compute_us(), work.us), 0.0)
     high = np.where(rows, work.us - left, 0.0)
-    low = np.where(forward, np.clip(work.us - _FLASH_SLACK * left, 0.0, None), 0.0) / 2
+    low = _least_gain_us(work, forward, left)
     if _inside_attention(work, forward, _FAST_PATH):
         return None  # what torch has for inference, which makes no other choice
     held = _inside_attention(work, forward, _OWN_ATTENTION)
@@ -453,6 +469,23 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
         tries=() if held else ("fused-attention",),
         confidence="low",
     )
+
+
+def _least_gain_us(work: KernelWork, forward: Flags, floor_us: Floats) -> Floats:
+    """Gives what fused attention saves at least of each row.
+
+    On tensor cores its products reach the share of the peak that timings taught, less their spread.
+    """
+    products = forward & work.family("matmul")
+    on_matrix = (work.evidence.linked.kernels["engine"] == "matrix").to_numpy()[work.row]
+    if work.us_of(products & on_matrix) <= work.us_of(products) / 2:
+        return np.where(forward, np.clip(work.us - _FLASH_SLACK * floor_us, 0.0, None), 0.0) / 2
+    n, k = work.cost("n"), work.cost("k")
+    share, spread = attention_share(work.evidence.analysis.device.architecture, np.fmin(n, k), np.fmax(n, k))
+    left_us = np.divide(spread * floor_us, share, out=np.zeros(share.shape), where=products)
+    # Both products are one kernel, which also takes the time of what stood between them.
+    whole_us, fused_us = work.us_of(forward), float(left_us.sum())
+    return np.where(forward, work.us * max(1.0 - fused_us / whole_us, 0.0), 0.0)
 
 
 def attention_rows(work: KernelWork) -> Flags:

@@ -185,10 +185,10 @@ class KernelWork(Struct, frozen=True):
         """Gives the step's gain if each row takes less by these amounts.
 
         The amounts are per step, as ``KernelWork.us``, at least and at most. Rows that take longer (less than nothing)
-        count against the others, and a step that gets longer gains nothing. With ``spared``, the upper end is that of a
-        host that does not launch these rows at all.
+        count against the others, and a step that gets longer gains nothing. The host does not launch the ``spared``
+        rows at all.
         """
-        low = self._saved_on_critical_path_us(np.minimum(low_us, self.us))
+        low = self._saved_on_critical_path_us(np.minimum(low_us, self.us), spared)
         high = self._saved_on_critical_path_us(np.minimum(high_us, self.us), spared)
         return Interval(max(0.0, min(low, high)), max(0.0, low, high))
 

@@ -19,15 +19,17 @@ from bottleneck.schema.intervals import Floats
 
 # Of kinds of work that both steps have, on the same engine, and of what is learned for the step as a whole.
 _GO_TOGETHER = 0.5
-# Products on tensor cores were not timed by KernelBench: this is the root mean square of the logarithms of measured
-# over predicted time of those above 20 us with their device held out (`python -m benchmarks.tensor_core_rates`).
-_LITTLE_KNOWN = 0.28
+# Products on tensor cores were not timed by KernelBench. Means of the logarithms of measured over predicted time, of
+# those above 20 us with their device held out: what the products of a device have in common, and what is left of each
+# (`python -m benchmarks.tensor_core_rates`). No attention was held out.
+_OF_A_DEVICE, _OF_A_SHAPE, _OF_ATTENTION = 0.09, 0.15, 0.28
 _NO_ERROR = 1e-12
-# The spread of a speedup that no kind of work explains, as a logarithm: with it, as many pairs of long steps lie inside
-# as of short ones.
-_OF_THE_WHOLE = 0.15
-# That of the same kernels in two runs, also as a logarithm.
-_BETWEEN_RUNS = 0.01
+# The spread of a speedup that no kind of work explains, as a logarithm: of what changes, and of another way to run the
+# step. Of a grid these are as likely as any, under Laplace, for the errors of the pairs of
+# `python -m benchmarks.kernelbench.gains`.
+_OF_CHANGES, _OF_ANOTHER_WAY = 0.08, 0.06
+# Half the interval of the same kernels in two runs, also as a logarithm: no factor widens it.
+_BETWEEN_RUNS = 0.015
 
 
 class PredictedGain(Struct, frozen=True):
@@ -46,9 +48,9 @@ def predict_gain(before: PricedWork, after: PricedWork, samples: float = 1.0) ->
     Per sample where the changed step works on ``samples`` times as many.
     """
     middle = before.us() / after.us() * samples
-    factor = max(read_spreads().get(f"{GAIN}{run_of(side.backend)}", 1.0) for side in (before, after))
-    # No time was measured with another change than of how a step is run: these are taken to be as uncertain.
-    factor = factor if _is_another_way(before, after) else max(factor, read_spreads()[f"{GAIN}compiled"])
+    same = {"eager"}
+    runs = {run_of(side.backend) for side in (before, after)} - same if _is_another_way(before, after) else same
+    factor = max(read_spreads()[f"{GAIN}{run}"] for run in runs)
     low, high = half_width(before, after, before.pace_factor, factor)
     return PredictedGain(middle, Interval(middle * math.exp(-low), middle * math.exp(high)))
 
@@ -57,14 +59,14 @@ def half_width(before: PricedWork, after: PricedWork, pace: float = 1.0, factor:
     """Returns the interval of a speedup below and above its middle.
 
     As logarithms; the host's pace is known but for ``pace``. ``factor`` widens it by what was learned from measured
-    pairs. Another way to run a step changes also the kernels that seem to stay.
+    pairs. Another way to run a step changes also the kernels that seem to stay, but little.
     """
     sides, changed = zip(*(_errors(side, other) for side, other in ((before, after), (after, before))), strict=True)
     variance = sum(error**2 for side in sides for error in side.values())
     shared = sum(2 * sides[0][name] * sides[1][name] for name in sides[0].keys() & sides[1].keys())
-    whole = _OF_THE_WHOLE * (1.0 if _is_another_way(before, after) else max(changed))
-    whole = max(whole, _BETWEEN_RUNS) if before.backend != after.backend else whole
-    own = factor * math.hypot(whole, math.sqrt(max(variance - _GO_TOGETHER * shared, 0.0)))
+    whole = math.hypot(_OF_CHANGES * max(changed), _OF_ANOTHER_WAY if _is_another_way(before, after) else 0.0)
+    runs = _BETWEEN_RUNS if max(changed) > 0.0 or before.backend != after.backend else 0.0
+    own = max(factor * math.hypot(whole, math.sqrt(max(variance - _GO_TOGETHER * shared, 0.0))), runs)
     middle = before.us() / after.us()
     by_host = [math.log(before.us(pace_factor) / after.us(pace_factor) / middle) for pace_factor in (1 / pace, pace)]
     return math.hypot(own, min(0.0, *by_host)), math.hypot(own, max(0.0, *by_host))
@@ -95,15 +97,34 @@ def _errors(side: PricedWork, other: PricedWork) -> tuple[dict[str, float], floa
             side.work, side.found, side.ceilings.is_tensor, np.array([device, 0.0, 0.0]), is_on * changed
         )
         for name, part in zip(SPREADS[:-3], parts[:-3], strict=True):
-            if part > _NO_ERROR:
-                spread = table[f"{run}: {name}"]
-                is_unknown = name == "products" and engine.endswith("_tensor")
-                errors[f"{name} on {engine}"] = math.sqrt(part) * (max(spread, _LITTLE_KNOWN) if is_unknown else spread)
+            if part > _NO_ERROR and name == "products" and engine.endswith("_tensor"):
+                errors |= _tensor_errors(side, device * is_on * changed, engine)
+            elif part > _NO_ERROR:
+                errors[f"{name} on {engine}"] = math.sqrt(part) * table[f"{run}: {name}"]
     busy = side.found.us * side.work.count
     share = float((busy * changed).sum() / max(busy.sum(), 1e-9)) * device + sum(hosts)
     for name, weight in zip(("start", "host"), hosts, strict=True):
         errors[name] = weight * table[f"{run}: {name}"]
     return errors, share
+
+
+def _tensor_errors(side: PricedWork, part: Floats, engine: str) -> dict[str, float]:
+    """Returns the relative errors of a step by its products on tensor cores.
+
+    By what all have in common, and by shape. Only this ``part`` of each kernel has errors.
+    """
+    work, busy = side.work, side.found.us * side.work.count
+    share, is_product = busy * part / busy.sum(), work.are("product")
+    errors = {
+        f"products on {engine}": _OF_A_DEVICE * float(share[is_product].sum()),
+        f"attention on {engine}": _OF_ATTENTION * float(share[work.are("attention")].sum()),
+    }
+    shapes = zip(work.rows, work.columns, work.inner, work.batch, share, is_product, strict=True)
+    for *sizes, of_kernel, counts in shapes:
+        if counts:
+            name = f"product of {sizes} on {engine}"
+            errors[name] = errors.get(name, 0.0) + _OF_A_SHAPE * float(of_kernel)
+    return errors
 
 
 def _changed_part(side: PricedWork, other: PricedWork) -> Floats:

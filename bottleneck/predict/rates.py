@@ -28,7 +28,7 @@ from bottleneck.predict.tensor_products import arithmetic_us as tensor_arithmeti
 from bottleneck.schema.device import Device
 from bottleneck.schema.device_facts import USUAL_LANES, board_of, generation_of
 from bottleneck.schema.intervals import Flags, Floats, Integers
-from bottleneck.schema.learned_rates import learned_rates
+from bottleneck.schema.learned_rates import learned_rates, tensor_share
 from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import EngineSettings
 
@@ -88,8 +88,6 @@ _SPLIT_WAVES, _SPLIT_INNER = 0.125, 256.0
 # Fewer channels do not pay for the transforms of Winograd's algorithm.
 _WINOGRAD_CHANNELS = 32.0
 _SHARPNESS = 4.0
-# The most of a tensor peak that large products reach: 71 % (A100, TF32) to 79 % (H100, bf16) in the table of devices.
-_MOST_OF_TENSOR = 0.79
 # ATen's softmax gives a row to a block of 1024 threads, of which a multiprocessor holds two. A public trace of an H100
 # (timesformer) has 301,152 rows of 3137 elements in bf16 in 5.72 ms, which is a row in 5 microseconds.
 _ROW_US, _ROWS_AT_ONCE = 5.0, 2.0
@@ -339,8 +337,7 @@ def _lanes_share(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[s
 def _tensor_share(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float]) -> Floats:
     """Share of the tensor cores' peak that a product of these sizes reaches."""
     used = np.clip(_waves(work, ceilings), 0.1, 1.0)
-    short = work.inner / (work.inner + rates["tensor:inner"]) * work.columns / (work.columns + rates["tensor:columns"])
-    share = np.minimum(rates["tensor"] * ceilings.tensor_factor * short, _MOST_OF_TENSOR)
+    share = tensor_share(rates, ceilings.tensor_factor, work.inner, work.columns)
     return np.asarray(np.maximum(share * used, 1e-6))
 
 

@@ -11,7 +11,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+
+from bottleneck.schema.device_facts import generation_of
+from bottleneck.schema.intervals import Floats
+
 TABLE = Path(__file__).with_name("learned_rates.csv")
+# The most of a tensor peak that large products reach: 71 % (A100, TF32) to 79 % (H100, bf16) in the table of devices.
+_MOST_OF_TENSOR = 0.79
 
 
 @lru_cache(maxsize=1)
@@ -32,6 +39,27 @@ def fused_share(kind: str) -> tuple[float, float]:
     rates = learned_rates()
     (of_eager, spread), (eager, _) = rates[f"fused {kind}:memory"], rates["memory"]
     return of_eager * eager, spread
+
+
+def tensor_share(rates: Mapping[str, float], of_board: Floats, inner: Floats, columns: Floats) -> Floats:
+    """Returns the share of the tensor cores' peak that products of these sizes reach.
+
+    ``of_board`` is the share that a board reaches, relative to others.
+    """
+    short = inner / (inner + rates["tensor:inner"]) * columns / (columns + rates["tensor:columns"])
+    return np.asarray(np.minimum(rates["tensor"] * of_board * short, _MOST_OF_TENSOR))
+
+
+def attention_share(architecture: str | None, width: Floats, length: Floats) -> tuple[Floats, float]:
+    """Returns the share of the matrix peak that fused attention reaches, with its spread.
+
+    ``width`` is that of a head, ``length`` that of the sequence.
+    """
+    facts, learned = generation_of(architecture), learned_rates()
+    rates = {name: learned[name][0] for name in ("tensor", "tensor:inner", "tensor:columns")}
+    ratio, spread = learned["attention:compute"]
+    share = ratio * tensor_share(rates, np.asarray(facts.tensor_share), width, length)
+    return np.minimum(share, facts.attention_share), spread
 
 
 def host_units(kind: str) -> float:

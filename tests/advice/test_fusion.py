@@ -13,6 +13,8 @@ from bottleneck.advice.fusion import (
     vocabulary_loss,
     written_loss,
 )
+from bottleneck.devices.match import device_by_name
+from bottleneck.predict.price import price_work
 from bottleneck.schema.learned_rates import fused_share
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.records import replace
@@ -21,6 +23,8 @@ from tests.advice.cases import case_of
 from tests.advice.programs import Call, on_cpu, on_gpu
 from tests.analysis.frames import CPU
 from tests.builders import Event, frame, kernel, launch, op, step
+from tests.predict.steps import call, use
+from tests.predict.steps import step as priced_step
 
 N = 25_000_000  # 100 MB of fp32: 10 ms to move once on the CPU of these tests
 MS = 1000.0
@@ -287,6 +291,17 @@ def test_fewer_launches_are_worth_what_the_device_waits_for_them(tmp_path: Path)
     assert not any("launches" in line for line in queued.evidence)
 
 
+def test_a_host_close_behind_its_device_does_not_bound_the_gain_since_it_launches_less(tmp_path: Path) -> None:
+    case = case_of(tmp_path, launched_slowly(9.0, 10.0))
+    draft = unfused_chain(case)
+    assert draft is not None and draft.gain_us is not None
+    # With all launches the step could not get shorter than 36 x 9 us.
+    assert draft.gain_us.low < case.step_us - 36 * 9.0 + 1
+    assert draft.gain_us.high == pytest.approx(24 * 10.0, rel=0.2)
+    assert draft.gain_us.high <= sum(draft.claims.values()) * (1 + 1e-9)
+    assert any("24 of 36 launches" in line for line in draft.evidence)
+
+
 def test_casts_around_a_product_are_a_chain_in_a_public_trace(traces: Path) -> None:
     case = trace_cache.evidence(traces / "pytorch+ao__ref_ep_moe_fwd.json.gz")
     draft = unfused_chain(case)
@@ -320,6 +335,35 @@ def test_a_softmax_between_two_products_is_attention_by_hand(tmp_path: Path) -> 
     assert draft.gain_us.high > 90
     assert draft.code is not None
     assert "scaled_dot_product_attention" in draft.code
+
+
+def test_attention_on_tensor_cores_is_worth_what_it_is_worth_where_it_is_predicted(tmp_path: Path) -> None:
+    batch, length, width = 32, 4096, 128
+    q, scores = [batch, length, width], [batch, length, length]
+    types = {"types": ["c10::BFloat16", "c10::BFloat16"]}
+    product = "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_cublas"
+    calls = [
+        Call("aten::bmm", 500, [q, [batch, width, length]], product, more=types),
+        Call("aten::mul", 900, [scores, []], more={"types": ["c10::BFloat16", "Scalar"]}),
+        Call(
+            "aten::_softmax",
+            1200,
+            [scores, [], []],
+            "void softmax_warp_forward<float>(int)",
+            more={"concrete": ["", "-1", "False"], "types": ["c10::BFloat16", "Scalar", "Scalar"]},
+        ),
+        Call("aten::bmm", 500, [scores, q], product, more=types),
+    ]
+    draft = unfused_attention(on_gpu(tmp_path, calls))
+    assert draft is not None and draft.gain_us is not None
+    heads = [use(at, 1, batch, length, width, dtype="c10::BFloat16") for at in range(4)]
+    texts = ("0.0", "False", "False", "")
+    fused = priced_step(call("_scaled_dot_product_flash_attention", heads[:3], heads[3], texts))
+    work = price_work(fused, device_by_name("H100"), "eager")
+    assert not isinstance(work, str)
+    saved_us = 3100 - work.busy_us
+    assert draft.gain_us.low < saved_us < draft.gain_us.high
+    assert draft.gain_us.low > 0.75 * saved_us
 
 
 def test_attention_that_could_not_fuse_is_told_what_holds_it(tmp_path: Path) -> None:

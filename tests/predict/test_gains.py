@@ -51,9 +51,19 @@ def test_the_less_of_a_step_changes_the_narrower_is_the_interval() -> None:
     assert 1.0 < small.speedup < large.speedup and width(small) < width(large)
 
 
-def test_another_way_to_run_a_step_may_change_kernels_that_seem_to_stay() -> None:
+def test_another_way_to_run_a_step_may_change_kernels_that_seem_to_stay_but_little() -> None:
     gain = predict_gain(priced(square(8192)), priced(square(8192), "compile"))
-    assert gain.speedup == pytest.approx(1.0, abs=0.05) and width(gain) > 1.3
+    # Of KernelBench's pairs whose kernels stay, eight of ten changed by less than 5 %.
+    assert gain.speedup == pytest.approx(1.0, abs=0.05) and 1.1 < width(gain) < 1.3
+
+
+def test_errors_of_products_of_other_shapes_add_up_to_less_than_those_of_one() -> None:
+    one, several = ([square(8192)] * 4, [square(size) for size in (7168, 7680, 8192, 8704)])
+    widths = []
+    for squares in (one, several):
+        before = in_dtype(step(*(call for each in squares for call in each.calls)), "c10::BFloat16")
+        widths.append(width(predict_gain(priced(before), priced(stream(1)))))
+    assert widths[0] > widths[1]
 
 
 def test_products_on_tensor_cores_are_less_certain_than_on_lanes() -> None:
