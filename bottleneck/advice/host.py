@@ -427,6 +427,7 @@ def computed_on_host(evidence: Evidence) -> Draft | None:
         code="result = logits.argmax(1).to(torch.uint8).cpu()  # in place of logits.cpu().argmax(1)",
         gain_us=Interval((1 - _LEFT_ON_DEVICE) * spent_us, spent_us),
         claims=claims_of(evidence, "overhead.host_compute", most_us=spent_us),
+        waits=tuple(rows),
     )
 
 
@@ -460,6 +461,7 @@ def side_work(evidence: Evidence) -> Draft | None:
             *dict.fromkeys([*(f"overhead.{row.cause}" for row in rows), *(["overhead.python"] if tracked_us else [])]),
             most_us=spent_us,
         ),
+        waits=tuple(rows),
     )
 
 
@@ -519,6 +521,7 @@ def python_call(evidence: Evidence) -> Draft | None:
         else "ready = executor.submit(function, ...)  # before the step; ready.result() where its result is needed",
         gain_us=up_to(spent_us),
         claims=claims_of(evidence, "overhead.python", most_us=spent_us),
+        waits=tuple(rows),
     )
 
 
@@ -597,6 +600,7 @@ def sleeping(evidence: Evidence) -> Draft | None:
         places=(rows[0].source,),
         gain_us=Interval(_SURE_OF_A_SLEEP * slept_us, slept_us),
         claims=claims_of(evidence, WAIT, most_us=slept_us),
+        waits=tuple(rows),
         transformation=Transformation(("remove host:wait",)),
     )
 
@@ -624,6 +628,7 @@ def waiting(evidence: Evidence) -> Draft | None:
         places=(rows[0].source,),
         gain_us=up_to(spent_us),
         claims=claims_of(evidence, WAIT, most_us=spent_us),
+        waits=tuple(rows),
         transformation=Transformation(("remove host:wait",)),
     )
 
