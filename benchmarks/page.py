@@ -108,15 +108,15 @@ def main() -> None:
             path = write_synthetic(Path(folder)) if name == "synthetic" else Path(name)
             found = explain([path])
             start = time.perf_counter()
-            tracks = lay_out(found)
-            text = to_html(found.analysis, tracks)
+            timeline = lay_out(found)
+            text = to_html(found.analysis, timeline)
             made_ms = (time.perf_counter() - start) * 1e3
             page = Path(folder) / "page.html"
             page.write_text(text, encoding="utf-8")
             size_kb = page.stat().st_size / 1e3
-            moved = [frames_ms(browser, page, kind) for kind in ("zoom", "pan")] if tracks else []
+            moved = [frames_ms(browser, page, kind) for kind in ("zoom", "pan")] if timeline else []
             frames = "  ".join(f"{median:6.1f} {longest:6.1f} ms" for median, longest in moved)
-            count = len(tracks.lane) if tracks else 0
+            count = sum(len(tracks.lane) for tracks in timeline.steps) if timeline else 0
             painted = paint_ms(browser, page)
             print(f"{size_kb:7.0f} {made_ms:8.0f} {painted:8.0f} {count:7} {frames:>39}  {path.name[-60:]}", flush=True)
         browser.close()

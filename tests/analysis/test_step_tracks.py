@@ -23,9 +23,9 @@ _KERNELS = (
 
 
 def _laid_out(scene: Scene) -> StepTracks:
-    laid_out = lay_out(finish(evidence(scene)))
-    assert laid_out is not None
-    return laid_out
+    timeline = lay_out(finish(evidence(scene)))
+    assert timeline is not None
+    return timeline.steps[0]
 
 
 def _lane(laid_out: StepTracks, title: str) -> list[tuple[str, float, float]]:
@@ -52,8 +52,9 @@ def test_work_and_idle_gaps_fill_the_step() -> None:
 
 def test_events_name_the_row_of_the_analysis_that_they_are_part_of() -> None:
     explained = finish(evidence(Scene(100, _KERNELS, events=[_TRAIN])))
-    laid_out = lay_out(explained)
-    assert laid_out is not None
+    timeline = lay_out(explained)
+    assert timeline is not None
+    laid_out = timeline.steps[0]
     device = np.isin(laid_out.lane, [at for at, lane in enumerate(laid_out.lanes) if lane.kind == "device"])
     for row, name in zip(laid_out.row[device], laid_out.name[device], strict=True):
         assert explained.analysis.kernels[row].name == laid_out.names[name]
@@ -84,8 +85,7 @@ def test_the_shortest_events_beyond_the_limit_are_left_out_and_counted(monkeypat
 
 
 def test_a_step_in_which_nothing_is_recorded_has_no_timeline() -> None:
-    laid_out = lay_out(finish(evidence(Scene(100, (Kernel(0, 10),)))))
-    assert laid_out is not None
+    assert lay_out(finish(evidence(Scene(100, (Kernel(0, 10),))))) is not None
     assert lay_out(finish(evidence(Scene(0.0, (Kernel(0, 0),))))) is None
 
 
@@ -100,8 +100,9 @@ def test_readings_of_the_sensors_in_the_step_are_curves_with_one_reading_around_
         for sensor, column in sensors.items()
     ]
     recording = replace(RECORDING, sampling=sampling)
-    laid_out = lay_out(finish(replace(case, linked=linked, recording=recording, samples=samples)))
-    assert laid_out is not None
+    timeline = lay_out(finish(replace(case, linked=linked, recording=recording, samples=samples)))
+    assert timeline is not None
+    laid_out = timeline.steps[0]
     assert [(curve.title, curve.unit) for curve in laid_out.curves] == [
         ("device 0: clock", "MHz"),
         ("clock of the processors", "MHz"),

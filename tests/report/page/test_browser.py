@@ -22,7 +22,7 @@ from bottleneck.report.text import calls_number, scale_of
 from bottleneck.schema.analysis import Analysis, LedgerEntry
 from bottleneck.schema.evidence import Explanation
 from bottleneck.schema.records import replace
-from bottleneck.schema.step_tracks import StepTracks
+from bottleneck.schema.step_tracks import StepTracks, Timeline
 from bottleneck.units import format_share, format_si, format_us
 from tests.harness.driver import HANGS_S
 from tests.report import comparisons, samples
@@ -55,11 +55,11 @@ def _of_trace(path: Path) -> tuple[str, Analysis]:
     return to_html(found.analysis, lay_out(found)), found.analysis
 
 
-def _tracks_of(name: str) -> tuple[Explanation, StepTracks]:
+def _timeline_of(name: str) -> tuple[Explanation, Timeline]:
     found = _trace(TRACES / PUBLIC[name] if name in PUBLIC else ROOT / "sample_traces" / "mlp")
-    tracks = lay_out(found)
-    assert tracks is not None
-    return found, tracks
+    timeline = lay_out(found)
+    assert timeline is not None
+    return found, timeline
 
 
 def _by_hand(analysis: Analysis) -> tuple[str, Analysis]:
@@ -423,7 +423,7 @@ def _intervals(tracks: StepTracks, kernels: Collection[int], causes: Collection[
     mine |= ~np.isin(kind, ("idle", "ranges")) & np.isin(tracks.row, list(kernels))
     us = tracks.event_dur_us.copy()
     ends = tracks.event_start_us + us
-    for at in np.flatnonzero(tracks.depth > 0):
+    for at in np.flatnonzero((tracks.depth > 0) & (kind != "frames")):
         around = (tracks.lane == tracks.lane[at]) & (tracks.depth == tracks.depth[at] - 1)
         around &= (tracks.event_start_us <= tracks.event_start_us[at]) & (ends >= ends[at])
         us[np.flatnonzero(around)[-1]] -= tracks.event_dur_us[at]
@@ -433,9 +433,9 @@ def _intervals(tracks: StepTracks, kernels: Collection[int], causes: Collection[
 
 @pytest.mark.parametrize("name", ["cpu", "h100"])
 def test_what_is_chosen_is_marked_in_the_timeline_and_said(open_page: Callable[..., Opened], name: str) -> None:
-    explained_, tracks = _tracks_of(name)
-    analysis = explained_.analysis
-    page = open_page(to_html(analysis, tracks))
+    explained_, timeline = _timeline_of(name)
+    analysis, tracks = explained_.analysis, timeline.steps[0]
+    page = open_page(to_html(analysis, timeline))
     page.view.wait_for_selector("#timeline-view canvas")
     assert _marked(page) == ""
     account = max((each for each in analysis.ledger if each.account.startswith("overhead.")), key=lambda each: each.us)
@@ -474,9 +474,9 @@ def test_the_note_on_what_is_marked_fits_a_phone(open_page: Callable[..., Opened
 
 
 def test_a_chosen_module_marks_the_intervals_of_its_own_calls(open_page: Callable[..., Opened]) -> None:
-    explained_, tracks = _tracks_of("cpu")
-    analysis = explained_.analysis
-    page = open_page(to_html(analysis, tracks))
+    explained_, timeline = _timeline_of("cpu")
+    analysis, tracks = explained_.analysis, timeline.steps[0]
+    page = open_page(to_html(analysis, timeline))
     page.view.wait_for_selector("#timeline-view canvas")
     page.view.locator("#table-view [role=tab]", has_text="Modules").click()
     rows = page.view.locator("#table-view [role=tabpanel]:not([hidden]) button.open")
@@ -491,23 +491,34 @@ def test_a_chosen_module_marks_the_intervals_of_its_own_calls(open_page: Callabl
     assert len(counts) >= 2 and sum(counts) == np.count_nonzero(inside)
 
 
+_VIEW = "timeline.view()"
+
+
 @pytest.mark.parametrize("name", ["cpu", "h100"])
-def test_a_finding_marks_the_rows_that_its_gain_comes_from(open_page: Callable[..., Opened], name: str) -> None:
-    explained_, tracks = _tracks_of(name)
-    analysis = explained_.analysis
-    page = open_page(to_html(analysis, tracks))
-    page.view.wait_for_selector("#timeline-view canvas")
+def test_a_finding_marks_the_rows_that_its_gain_comes_from_and_zooms_to_them(
+    open_page: Callable[..., Opened], name: str
+) -> None:
+    explained_, timeline = _timeline_of(name)
+    analysis, tracks = explained_.analysis, timeline.steps[0]
+    page = open_page(to_html(analysis, timeline))
+    page.view.wait_for_selector("#timeline-view canvas[aria-label]")
     buttons = page.view.locator("button[data-finding]:visible")
     assert buttons.count() >= 1
     for at in range(buttons.count()):
-        finding = next(each for each in analysis.findings if each.slug == buttons.nth(at).get_attribute("data-finding"))
-        rows = {int(claim[7:]) for claim in finding.claims if claim.startswith("kernel:")}
-        rows |= {place for place, each in enumerate(analysis.kernels) if each.account in finding.claims}
-        causes = {place for place, each in enumerate(analysis.idle) if f"overhead.{each.cause}" in finding.claims}
+        slug = buttons.nth(at).get_attribute("data-finding")
+        rows = page.view.evaluate("slug => words.findings[slug]", slug)
         buttons.nth(at).focus()
         page.view.keyboard.press("Enter")
-        assert _marked(page).endswith(f": {_intervals(tracks, rows, causes)}")
+        assert _marked(page).endswith(f": {_intervals(tracks, rows['kernels'], rows['idle'])}")
         assert buttons.nth(at).get_attribute("aria-pressed") == "true"
+        kind = np.array([lane.kind for lane in tracks.lanes])[tracks.lane]
+        mine = (kind == "idle") & np.isin(tracks.row, rows["idle"])
+        mine |= ~np.isin(kind, ("idle", "ranges", "frames")) & np.isin(tracks.row, rows["kernels"])
+        low = tracks.event_start_us[mine].min()
+        high = (tracks.event_start_us + tracks.event_dur_us)[mine].max()
+        view = page.view.evaluate(_VIEW)
+        assert view["low"] <= low and view["high"] >= high
+        assert view["high"] - view["low"] == pytest.approx(min(1.12 * (high - low), tracks.length_us), rel=0.07)
         buttons.nth(at).click()
         assert _marked(page) == "" and buttons.nth(at).get_attribute("aria-pressed") == "false"
 
