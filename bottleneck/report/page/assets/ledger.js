@@ -66,14 +66,14 @@ function nameOf(key) {
 const selectionListeners = [];
 let selected = null;
 /** Tells charts which rows of kernels and idle time and which names are chosen, of which modules; null for none. */
-function select(rows, name = "", modules = null) {
+function select(rows, name = "", modules = null, note = "") {
   const kernels = new Set(), idle = new Set(), names = new Set();
   for (const row of rows || []) {
     if (row.kernel !== undefined) kernels.add(row.kernel);
     else if (row.idle !== undefined) idle.add(row.idle);
     else names.add(clean(row.name, 200));
   }
-  selected = rows && { kernels, idle, names, modules, name };
+  selected = rows && { kernels, idle, names, modules, name, note };
   for (const act of selectionListeners) act(selected);
 }
 document.addEventListener("keydown", (event) => { if (event.key === "Escape" && selected) select(null); });
@@ -96,7 +96,8 @@ for (const button of document.querySelectorAll("button[data-finding]")) {
   const name = finding ? finding.title : "";
   button.addEventListener("click", () => {
     if (selected && selected.name === name) { select(null); return; }
-    timeline.mark(rows, name);
+    const gain = finding.predicted_gain_us;
+    timeline.mark(rows, name, null, gain && gain.high > 0 ? `; the change gains at most ${formatUs(gain.high)} per step` : "");
   });
   selectionListeners.push((selection) => button.setAttribute("aria-pressed", String(selection !== null && selection.name === name)));
 }

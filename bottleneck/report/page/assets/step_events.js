@@ -169,7 +169,7 @@ function sumsOf(step, low, high) {
   for (const [from, to] of busy) { busyUs += Math.max(to - Math.max(from, reached), 0); reached = Math.max(reached, to); }
   const order = (sums) => [...sums.values()].sort((a, b) => b.us - a.us);
   const waitingUs = idleUs / idleLanes;
-  return { us: high - low, busyUs: isHostOnly ? high - low - waitingUs : busyUs, waitingUs, accounts: order(accounts), names: order(names), isHostOnly };
+  return { us: high - low, busyUs: isHostOnly ? high - low - waitingUs : busyUs, waitingUs, accounts: order(accounts), names: order(names), isHostOnly, hasOverlap: sum(busy.map(([from, to]) => to - from)) > busyUs * 1.001 };
 }
 
 /** The events directly inside an event. */
@@ -202,13 +202,15 @@ function marksWhere(step, holds) {
   return marks;
 }
 
-/** Number, own time and extent of marked events. */
+/** Number, own time (of all, and by kind of lane) and extent of marked events. */
 function sumOfMarks(step, marks) {
-  const total = { count: 0, us: 0, low: Infinity, high: -Infinity };
+  const total = { count: 0, us: 0, of: {}, low: Infinity, high: -Infinity };
   for (let at = 0; at < step.count; at++) {
     if (!marks[at]) continue;
     total.count++;
-    total.us += Math.max(step.selfUs[at], 0);
+    const us = Math.max(step.selfUs[at], 0), kind = kindOf(step, at);
+    total.us += us;
+    total.of[kind] = (total.of[kind] || 0) + us;
     total.low = Math.min(total.low, step.events.start[at]);
     total.high = Math.max(total.high, endOf(step, at));
   }

@@ -13,8 +13,8 @@ const timeline = {
    * Marks the intervals of these rows, zooms to them and brings them into view; rows as for `select`:
    * { kernel: N } and { idle: N } of the analysis, and { name } of events (a Python frame, a module, an op).
    */
-  mark(rows, name = "", modules = null) {
-    select(rows, name, modules);
+  mark(rows, name = "", modules = null, note = "") {
+    select(rows, name, modules, note);
     if (timeline.show) timeline.show();
     byId("timeline").scrollIntoView({ block: "start" });
   },
@@ -49,12 +49,14 @@ function drawSums(panel, step, range, { go, close, zoomTo }) {
       table("account", sums.accounts.map((each) => line([shape((words.accounts[each.key] || {}).group), nameOf(each.key)], each))),
       table("name", [...sums.names.slice(0, MOST_NAMES).map((each) => line([eventLink(step, each.at, go)], each)), left > 0 ? line([`${left} more`], { us: sum(sums.names.slice(MOST_NAMES).map((each) => each.us)), calls: sum(sums.names.slice(MOST_NAMES).map((each) => each.calls)) }) : null].filter(Boolean))),
   );
+  if (sums.hasOverlap) panel.append(make("p", { class: "note", text: "Work that runs at the same time counts for each of its kernels." }));
   announce(`${formatUs(sums.us)}: ${noun} at work ${formatUs(sums.busyUs)}, waiting ${formatUs(sums.waitingUs)}; most of it ${sums.accounts.length ? nameOf(sums.accounts[0].key) : "nothing"}`);
 }
 
 /** Bars of the times of all steps; those that the file holds are buttons. */
 function drawStepTimes(host, steps, choose) {
   const times = analysis.steps.each, most = Math.max(...times.map((each) => each.us));
+  const counted = times.filter((each) => !each.set_aside), top = Math.max(...(counted.length ? counted : times).map((each) => each.us)) * 1.15; // those left out may be many times as long
   const usOf = (step) => (times.find((each) => clean(each.name, 60) === step.step) || { us: step.length_us }).us;
   // Of many steps a bar is the slowest of some, so that none is thinner than can be seen.
   const perBar = Math.ceil(times.length / MOST_BARS), bars = [];
@@ -65,7 +67,7 @@ function drawStepTimes(host, steps, choose) {
   svg.setAttribute("role", "img");
   svg.setAttribute("aria-label", `Times of ${times.length} steps, in order, from ${formatUs(Math.min(...times.map((each) => each.us)))} to ${formatUs(most)}`);
   bars.forEach((bar, at) => {
-    const rect = document.createElementNS("http://www.w3.org/2000/svg", "rect"), title = document.createElementNS("http://www.w3.org/2000/svg", "title"), height = most > 0 ? Math.max(bar.us / most, 0.03) : 1;
+    const rect = document.createElementNS("http://www.w3.org/2000/svg", "rect"), title = document.createElementNS("http://www.w3.org/2000/svg", "title"), height = top > 0 ? Math.min(Math.max(bar.us / top, 0.03), 1) : 1;
     for (const [name, value] of [["x", at + 0.08], ["width", 0.84], ["y", 1 - height], ["height", height]]) rect.setAttribute(name, value);
     title.textContent = clean(`${bar.name}: ${formatUs(bar.us)}${bar.set_aside ? `, left out: ${bar.set_aside}` : ""}`);
     rect.append(title);
@@ -89,6 +91,8 @@ function drawStepTimes(host, steps, choose) {
 
 const KEYS = [["drag", "sum of a stretch"], ["click", "details"], ["Ctrl or ⌘ + wheel, + −", "zoom"], ["Shift + drag, ← →", "move"], ["Z", "zoom to what is chosen"], ["R", "sum of the view"], ["N P", "next, previous"], ["/", "search"], ["Home", "whole step"], ["Esc", "clear"]];
 
+const KINDS = [["device", "of kernels"], ["idle", "waiting"], ["ranges", "of marked ranges"], ["frames", "of Python"], ["host", "of ops and calls"]];
+
 function drawTimeline(host, packed) {
   let step = null, chart = null, place = 0, searched = "";
   const canvas = make("canvas", { tabindex: "0", role: "application", "aria-roledescription": "timeline" }), tip = make("div", { class: "tip", hidden: true });
@@ -97,9 +101,9 @@ function drawTimeline(host, packed) {
   const told = make("span", { role: "status" }), show = make("button", { type: "button", class: "quiet", text: "Show", on: { click: () => { zoomToMarks(); byId("timeline").scrollIntoView({ block: "start" }); } } });
   const marked = make("div", { class: "marked none", role: "group", "aria-label": "Marked in the timeline" }, told, show, make("button", { type: "button", class: "quiet", text: "Clear (Esc)", on: { click: () => select(null) } }));
   const button = (text, label, act) => make("button", { type: "button", class: "quiet", text, "aria-label": label, on: { click: act } });
-  const lanes = make("details", { class: "lanes" }), note = make("p", { class: "note" }), times = make("div");
+  const lanes = make("details", { class: "lanes" }), note = make("p", { class: "note" }), whose = make("p", { class: "lede" }), times = make("div");
   const count = make("span", { class: "count", role: "status" });
-  const search = make("input", { type: "search", class: "wide", placeholder: "Search ops, kernels, frames", "aria-label": "Search the timeline", autocomplete: "off", on: {
+  const search = make("input", { type: "search", class: "step-search", placeholder: "Search ops, kernels, frames", "aria-label": "Search the timeline", autocomplete: "off", on: {
     input: () => { searched = search.value; if (selected) select(null); else markWanted(); },
     keydown: (event) => {
       if (event.key === "Enter" && chart) { event.preventDefault(); canvas.dispatchEvent(new KeyboardEvent("keydown", { key: event.shiftKey ? "p" : "n" })); }
@@ -109,9 +113,9 @@ function drawTimeline(host, packed) {
   const markStep = analysis.steps.each.length > 1 ? drawStepTimes(times, packed.shown, (at) => open(at)) : () => {};
   const act = (what) => () => { if (chart) what(); };
   host.replaceChildren(
-    times,
+    whose, times,
     make("div", { class: "tools-row" }, search, count,
-      button("+", "Zoom in", act(() => chart.zoom(0.5))), button("−", "Zoom out", act(() => chart.zoom(2))), button("‹", "Move to earlier", act(() => chart.move(-0.4))), button("›", "Move to later", act(() => chart.move(0.4))),
+      make("div", { class: "joined", role: "group", "aria-label": "Zoom and move" }, button("+", "Zoom in", act(() => chart.zoom(0.5))), button("−", "Zoom out", act(() => chart.zoom(2))), button("‹", "Move to earlier", act(() => chart.move(-0.4))), button("›", "Move to later", act(() => chart.move(0.4)))),
       button("Whole step", "Show the whole step", act(() => chart.setView(0, step.length_us))), button("Sum of view", "Sum up what is in view", act(() => chart.setRange(chart.view().low, chart.view().high))), lanes),
     make("div", { class: "canvas" }, canvas, tip), panel,
     make("p", { class: "keys" }, KEYS.map(([key, does]) => make("span", {}, make("kbd", { text: key }), ` ${does}`))),
@@ -139,15 +143,22 @@ function drawTimeline(host, packed) {
     const marks = selected ? marksOfSelection(step, selected) : marksOfSearch(step, searched);
     const total = marks && sumOfMarks(step, marks), found = !total ? "" : total.count ? `${total.count} interval${total.count === 1 ? "" : "s"} of this step, ${formatUs(total.us)}` : "no interval of this step";
     chart.setMarks(marks);
-    told.textContent = selected ? `${clean(selected.name, 120)}: ${found}` : "";
-    count.textContent = selected ? "" : found;
+    told.textContent = selected ? `${clean(selected.name, 120)}: ${found}${selected.note}` : "";
+    count.textContent = selected || !total ? "" : total.count ? `${total.count}: ${KINDS.filter(([kind]) => total.of[kind]).map(([kind, does]) => `${formatUs(total.of[kind])} ${does}`).join(", ")}` : "nothing with these words";
     marked.classList.toggle("none", !selected);
+  }
+
+  /** Scrolls the page where the panel or the head of the page covers what is chosen. */
+  function reveal(at) {
+    const top = canvas.getBoundingClientRect().top + chart.top(at), highest = 90, lowest = innerHeight - panel.offsetHeight - 40;
+    if (top < highest || top > lowest) scrollBy(0, top - (top < highest ? highest : Math.max(lowest, highest)));
   }
 
   const on = {
     focus(at) {
-      if (at >= 0) openPanel((actions) => drawEvent(panel, step, at, actions));
-      else closePanel();
+      if (at < 0) { closePanel(); return; }
+      openPanel((actions) => drawEvent(panel, step, at, actions));
+      reveal(at);
     },
     range(range) {
       if (range && range.high > range.low) openPanel((actions) => drawSums(panel, step, range, actions));
@@ -173,8 +184,8 @@ function drawTimeline(host, packed) {
     markStep(at);
     lanes.replaceChildren(make("summary", { text: "Lanes" }), ...step.lanes.map((lane, number) => make("label", {}, make("input", { type: "checkbox", checked: true, on: { change: (event) => chart.setLane(number, event.target.checked) } }), lane.title)));
     lanes.hidden = step.lanes.length < 4;
-    const rank = packed.rank !== null && analysis.ranks.length > 1 ? `Rank ${packed.rank} of ${analysis.ranks.length}, which sets the pace. ` : "";
-    note.textContent = clean(`${rank}${step.step}${analysis.steps.count > 1 && at === 0 ? ", the step of median length" : ""}, as it was recorded: ${formatUs(step.length_us)} under the profiler, ${step.count} events${step.left_out ? `, and ${step.left_out} left out, the shortest and those around the whole step` : ""}. Device work and idle time are coloured by the account of the ledger. A click on a row of a table or on a finding marks its intervals here.${chart.curves.some((curve) => curve.seldom) ? " No reading of some sensors falls into this step: their lines join the readings before and after it." : ""}`);
+    whose.textContent = packed.rank !== null && analysis.ranks.length > 1 ? `Rank ${packed.rank} of ${analysis.ranks.length}, which sets the pace.` : "";
+    note.textContent = clean(`${step.step}${analysis.steps.count > 1 && at === 0 ? ", the step of median length" : ""}, as it was recorded: ${formatUs(step.length_us)} under the profiler, ${step.count} events${step.left_out ? `, and ${step.left_out} left out, the shortest and those around the whole step` : ""}. Device work and idle time are coloured by the account of the ledger. A click on a row of a table or on a finding marks its intervals here.${chart.curves.some((curve) => curve.seldom) ? " No reading of some sensors falls into this step: their lines join the readings before and after it." : ""}`);
     markWanted();
   }
 

@@ -101,13 +101,13 @@ function drawStep(canvas, tip, step, on) {
       pen.fillRect(Math.max(x, 0), line.y, Math.max(Math.min(x + w, width) - Math.max(x, 0) - (w > 3 ? 1 : 0), 0.8), ROW - 2);
       if (line.kind === "idle" && w > 6) hatch(pen, Math.max(x, 0), line.y, Math.min(x + w, width) - Math.max(x, 0) - 1);
       edge = x + Math.max(w, 0.8);
-      if (Math.min(x + w, width) - Math.max(x, 0) > 34 && alpha > 0.5) {
-        pen.globalAlpha = 1;
+      if (Math.min(x + w, width) - Math.max(x, 0) > 34) {
+        pen.globalAlpha = alpha < 1 ? 0.6 : 1;
         pen.save();
         pen.beginPath();
         pen.rect(Math.max(x, 0), line.y, Math.min(x + w, width) - Math.max(x, 0) - 3, ROW);
         pen.clip();
-        pen.fillStyle = group ? colours[`on-${group}`] : isRange ? colours.paper : colours.ink;
+        pen.fillStyle = alpha < 1 ? colours.ink : group ? colours[`on-${group}`] : isRange ? colours.paper : colours.ink;
         pen.fillText(step.bars[events.name[at]], Math.max(x, 0) + 4, line.y + (ROW - 2) / 2 + 0.5);
         pen.restore();
       }
@@ -357,6 +357,7 @@ function drawStep(canvas, tip, step, on) {
   layOut();
   return {
     setView, showStretch, zoom, move, focus, setRange, layOut, curves,
+    top: (at) => (lineOf(at) || { y: 0 }).y,
     view: () => view, focused: () => focused, marks: () => marks,
     setMarks(wanted) { marks = wanted; draw(); },
     setLane(lane, isShown) { if (isShown) hidden.delete(lane); else hidden.add(lane); layOut(); },
