@@ -4,7 +4,8 @@
     python -m benchmarks.page synthetic          a made trace with 50,000 events in one step, last above too
 
 The paint is the first contentful one of a headless Chromium, from the start of its navigation. A frame is the time
-between two callbacks of `requestAnimationFrame`, 16.7 ms at best, while each turns the wheel with Ctrl (zoom) or drags with Shift (pan).
+between two callbacks of `requestAnimationFrame`, 16.7 ms at best, while each turns the wheel with Ctrl (zoom) or drags
+with Shift (pan).
 """
 
 import shutil

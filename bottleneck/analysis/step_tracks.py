@@ -4,7 +4,7 @@ The tracks are work of the device, idle gaps by cause, marked ranges, Python fra
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -17,7 +17,7 @@ from bottleneck.analysis.kernel_rows import data_dtype, shapes_text
 from bottleneck.analysis.ledger import accounts_of, devices_used, host_timeline, read_device
 from bottleneck.analysis.queue import marked_rows
 from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, label_of
-from bottleneck.schema.analysis import GROUPS
+from bottleneck.schema.analysis import GROUPS, IdleCause, KernelSummary, StepAnalysis
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.linked_trace import Linked, Step
@@ -26,7 +26,7 @@ from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.schema.telemetry import BUSY_SHARE, HOST, PROGRAM_PROCESSORS, readings
 
 MOST_EVENTS = 50_000
-_MOST_IN_ALL = 80_000  # of all steps of a page
+MOST_IN_ALL = 80_000  # of all steps and ranks of a page
 _OVERHEAD = GROUPS.index("overhead")
 _MOST_LANES = 24  # of host threads: those with the most events
 _MOST_FRAMES, _DEEPEST_FRAME = 12_000, 24  # of one thread in one step: the longest
@@ -66,15 +66,23 @@ def lay_out(evidence: Evidence) -> Timeline | None:
 
     The quickest and the slowest are among them where all of their events fit.
     """
-    laid_out = _laid_out(evidence, _steps(evidence.linked))
+    laid_out = _laid_out(evidence, _steps(evidence.linked), evidence.analysis)
     if not laid_out:
         return None
-    shown, room = laid_out[:1], _MOST_IN_ALL - len(laid_out[0].lane)
+    shown, room = laid_out[:1], MOST_IN_ALL - len(laid_out[0].lane)
     for tracks in laid_out[1:]:
         if len(tracks.lane) <= min(room, MOST_EVENTS - 1):
             shown.append(tracks)
             room -= len(tracks.lane)
     return Timeline(tuple(shown), evidence.linked.trace.rank)
+
+
+def lay_out_beside(evidence: Evidence, pace: Timeline, listed: StepAnalysis) -> Timeline | None:
+    """The first step of a rank's timeline as another rank ran it; rows are those of the pace's analysis."""
+    name = pace.steps[0].step
+    steps = [step for step in evidence.linked.window.steps if step.name == name]
+    laid_out = _laid_out(evidence, [_span_of(evidence.linked, steps[0], "median")], listed) if steps else []
+    return Timeline(tuple(laid_out), evidence.linked.trace.rank) if laid_out else None
 
 
 def _steps(linked: Linked) -> list[_Span]:
@@ -93,10 +101,11 @@ def _span_of(linked: Linked, step: Step, role: _Role) -> _Span:
     return _Span(step.name, step.start_us, max(step.end_us, float(ends.max(initial=step.end_us))), role)
 
 
-def _laid_out(evidence: Evidence, spans: Sequence[_Span]) -> list[StepTracks]:
-    """The tracks of these steps, of each in which something was recorded."""
-    host = read_host(evidence.linked)
-    tracks = [*_device_tracks(evidence), *_idle_tracks(evidence, host), *_host_tracks(evidence, host)]
+def _laid_out(evidence: Evidence, spans: Sequence[_Span], listed: StepAnalysis) -> list[StepTracks]:
+    """The tracks of these steps, of each in which something was recorded; rows are those of ``listed``."""
+    host, places = read_host(evidence.linked), _places(evidence, listed)
+    idle = _idle_tracks(evidence, host, listed.idle)
+    tracks = [*_device_tracks(evidence.linked, places), *idle, *_host_tracks(evidence.linked, host, places)]
     laid_out = []
     for span in spans:
         inside = [replace(track, events=_overlapping(track.events, span)) for track in tracks]
@@ -125,17 +134,14 @@ def _events(start: Floats, end: Floats, **columns: object) -> pd.DataFrame:
     return pd.DataFrame({"start": start, "end": end, "event": -1, "launch": -1, "call": -1, **columns})
 
 
-def _device_tracks(evidence: Evidence) -> list[_Track]:
+def _device_tracks(linked: Linked, places: Mapping[str, Integers]) -> list[_Track]:
     """A track for each stream of each device."""
-    linked = evidence.linked
     if linked.is_host_only:
         return []
     kernels, several = linked.kernels, len(set(linked.kernels["device"].tolist())) > 1
     start = kernels["ts_us"].to_numpy()
     launch = as_integers(kernels["launch"])
-    events = _events(
-        start, start + kernels["dur_us"].to_numpy(), name=kernels["name"].array, launch=launch, **_places(evidence)
-    )
+    events = _events(start, start + kernels["dur_us"].to_numpy(), name=kernels["name"].array, launch=launch, **places)
     stream = kernels["stream"].cat
     tracks = []
     codes = stream.codes.to_numpy()
@@ -147,12 +153,12 @@ def _device_tracks(evidence: Evidence) -> list[_Track]:
     return sorted(tracks, key=lambda track: -float(np.sum((track.events["end"] - track.events["start"]).to_numpy())))
 
 
-def _places(evidence: Evidence) -> dict[str, Integers]:
+def _places(evidence: Evidence, listed: StepAnalysis) -> dict[str, Integers]:
     """Gives group, account, row and module of each row of KERNELS.
 
     Group and account are those of the ledger, row and module are those of the analysis. -1 for none.
     """
-    modules = {fold.name: at for at, fold in enumerate(evidence.analysis.modules)}
+    modules = {fold.name: at for at, fold in enumerate(listed.modules)}
     module = evidence.linked.kernels["module"].cat
     of_code = np.array([*(modules.get(str(name), -1) for name in module.categories), -1], dtype=np.int64)
     charged = evidence.kernel_time
@@ -162,11 +168,23 @@ def _places(evidence: Evidence) -> dict[str, Integers]:
         names, codes = charged["account"].cat.categories, charged["account"].cat.codes.to_numpy()
         group = np.array([*(GROUPS.index(ACCOUNTS[name].group) for name in names), -1], dtype=np.int64)[codes]
         account = np.array([*map(_ACCOUNTS.index, names), -1], dtype=np.int64)[codes]
-        row = as_integers(charged["row"])
+        row = _rows_in(listed, evidence.analysis)[as_integers(charged["row"])]
     return {"group": group, "account": account, "row": row, "module": of_code[module.codes.to_numpy()]}
 
 
-def _idle_tracks(evidence: Evidence, host: Host) -> list[_Track]:
+def _rows_in(listed: StepAnalysis, own: StepAnalysis) -> Integers:
+    """Gives the row of ``listed`` of the same kind as each row of kernels, and -1 behind them for none."""
+    if listed.kernels is own.kernels:
+        return np.append(np.arange(len(own.kernels)), -1)
+    rows = {_kind(row): at for at, row in enumerate(listed.kernels)}
+    return np.array([*(rows.get(_kind(row), -1) for row in own.kernels), -1], dtype=np.int64)
+
+
+def _kind(row: KernelSummary) -> tuple[object, ...]:
+    return row.name, row.op, row.shapes, row.dtype, row.bound, row.account, row.source
+
+
+def _idle_tracks(evidence: Evidence, host: Host, listed: Sequence[IdleCause]) -> list[_Track]:
     """Gives a track of idle gaps by cause for each device.
 
     For a CPU it is that of the step's threads.
@@ -174,19 +192,20 @@ def _idle_tracks(evidence: Evidence, host: Host) -> list[_Track]:
     linked = evidence.linked
     if linked.is_host_only:
         timeline = host_timeline(linked, host)
-        return [_Track("idle: why", "idle", _idle_events(timeline.pieces, timeline.idle, evidence, host))]
+        return [_Track("idle: why", "idle", _idle_events(timeline.pieces, timeline.idle, evidence, host, listed))]
     tracks = []
     devices, account = devices_used(linked), accounts_of(linked, evidence.roofline, host)
     for device in devices:
         idle = read_device(linked, device, account).idle
         title = f"idle: why (device {device})" if len(devices) > 1 else "idle: why"
-        tracks.append(_Track(title, "idle", _idle_events(split_gaps(idle, linked, host), idle, evidence, host)))
+        tracks.append(_Track(title, "idle", _idle_events(split_gaps(idle, linked, host), idle, evidence, host, listed)))
     return tracks
 
 
-def _idle_events(pieces: Pieces, idle: Gaps, evidence: Evidence, host: Host) -> pd.DataFrame:
+def _idle_events(
+    pieces: Pieces, idle: Gaps, evidence: Evidence, host: Host, listed: Sequence[IdleCause]
+) -> pd.DataFrame:
     waits = explain(pieces, idle, evidence.linked, host)
-    listed = evidence.analysis.idle
     rows = {(wait.cause, wait.source, wait.module, wait.detail): at for at, wait in enumerate(listed)}
     causes = [IDLE_CAUSES[code] for code in waits.cause.tolist()]
     texts = zip(causes, waits.source.texts(), waits.module.texts(), waits.detail.texts(), strict=True)
@@ -196,20 +215,19 @@ def _idle_events(pieces: Pieces, idle: Gaps, evidence: Evidence, host: Host) -> 
     return _events(pieces.start, pieces.end, name=names, group=_OVERHEAD, account=account, row=row, module=-1)
 
 
-def _host_tracks(evidence: Evidence, host: Host) -> list[_Track]:
+def _host_tracks(linked: Linked, host: Host, of_kernels: Mapping[str, Integers]) -> list[_Track]:
     """Gives the tracks of the host.
 
     The ranges that the program marked come first, then Python frames, ops and calls of each host thread, the main
     thread first.
     """
-    linked = evidence.linked
     events, ops = linked.trace.events, linked.ops
     threads, start = events["thread"].cat, events["ts_us"].to_numpy()
     thread = threads.codes.to_numpy().astype(np.int64)
     places = {name: np.full(len(events), -1, dtype=np.int64) for name in ("group", "account", "row", "module", "call")}
     places["call"][ops["event"].to_numpy()] = as_integers(ops["signature"])
     if linked.is_host_only:
-        for name, codes in _places(evidence).items():
+        for name, codes in of_kernels.items():
             places[name][ops["event"].to_numpy()] = codes
     row = np.arange(len(events))
     shown = _events(start, start + events["dur_us"].to_numpy(), name=events["name"].array, event=row, **places)

@@ -202,15 +202,13 @@ def _read(
 
     A finished analysis holds sums only.
     """
-    from bottleneck.pipeline import explain, saved_analysis
+    from bottleneck.pipeline import explain, saved_analysis, timeline_of
 
     saved = saved_analysis(paths, options)
     if saved is not None:
         return saved, None
-    from bottleneck.analysis.step_tracks import lay_out
-
     explained = explain(paths, options, on_trace, reading)
-    return explained.analysis, lay_out(explained) if needs_timeline else None
+    return explained.analysis, timeline_of(explained, paths, options) if needs_timeline else None
 
 
 def _page(form: str | None, output: Path | None) -> Path:

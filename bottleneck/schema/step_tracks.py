@@ -83,8 +83,14 @@ class StepTracks:
 class Timeline:
     """Steps of one rank over time: that of median length first, then the quickest and the slowest that fit.
 
-    ``rank`` is null for a trace that names none.
+    ``rank`` is null for a trace that names none. ``others`` are some of the other ranks, each with the first step.
     """
 
     steps: tuple[StepTracks, ...]
     rank: int | None = None
+    others: "tuple[Timeline, ...]" = ()
+
+    @property
+    def count(self) -> int:
+        """Events of all steps and ranks."""
+        return sum(len(tracks.lane) for tracks in self.steps) + sum(other.count for other in self.others)

@@ -181,6 +181,6 @@ def test_steps_that_do_not_fit_are_not_laid_out(monkeypatch: pytest.MonkeyPatch)
 
     median, quickest, slowest = sizes()
     for room, fitting in ((slowest, [median, slowest]), (slowest - 1, [median])):
-        monkeypatch.setattr(module, "_MOST_IN_ALL", median + room)
+        monkeypatch.setattr(module, "MOST_IN_ALL", median + room)
         assert sizes() == fitting
     assert quickest > slowest

@@ -339,8 +339,11 @@ def _account_of(row: KernelSummary) -> str:
 
 
 def _packed(timeline: Timeline) -> dict[str, Any]:
-    shown = [_packed_step(tracks) for tracks in timeline.steps]
-    return {"rank": timeline.rank, "accounts": list(ACCOUNTS), "shown": shown}
+    ranks = [
+        {"rank": one.rank, "shown": [_packed_step(tracks) for tracks in one.steps]}
+        for one in (timeline, *timeline.others)
+    ]
+    return {"accounts": list(ACCOUNTS), "ranks": ranks}
 
 
 def _packed_step(tracks: StepTracks) -> dict[str, Any]:

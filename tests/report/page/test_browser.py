@@ -676,13 +676,42 @@ def test_events_of_a_name_are_marked_for_other_parts_of_the_page(open_page: Call
     assert _marked(page).startswith(f"a frame: {count} interval")
 
 
-def test_the_rank_and_the_keys_of_the_timeline_are_named(open_page: Callable[..., Opened]) -> None:
+def test_the_rank_is_named_and_chosen_among_those_that_the_page_holds(open_page: Callable[..., Opened]) -> None:
     explained_, timeline = _timeline_of("cpu")
     analysis = replace(explained_.analysis, ranks=samples.multi_rank().ranks)
-    page = open_page(to_html(analysis, replace(timeline, rank=2)))
+    other = Timeline(timeline.steps[1:2], 5)
+    page = open_page(to_html(analysis, replace(timeline, rank=2, others=(other,))))
     page.view.wait_for_selector("#timeline-view canvas[aria-label]")
-    assert page.texts("#timeline-view .lede") == [f"Rank 2 of {len(analysis.ranks)}, which sets the pace."]
+    count = len(analysis.ranks)
+    shown = " This page shows 2 of them." if count > 2 else ""
+    assert page.texts("#timeline-view .lede") == [f"Rank 2, which sets the pace of {count} ranks.{shown}"]
+    page.view.locator("#timeline-view select").select_option("rank 5")
+    _wait_until(page, f"timeline.view().step === {json.dumps(other.steps[0].step)}")
+    assert page.texts("#timeline-view .lede") == [f"Rank 5, one of {count} ranks.{shown}"]
+    assert page.view.evaluate(_VIEW)["high"] == pytest.approx(other.steps[0].length_us)
+    assert not page.view.locator(".step-times").is_visible()  # the times are those of the other rank
+    page.view.locator("#timeline-view select").select_option("rank 2 (sets the pace)")
+    _wait_until(page, f"timeline.view().step === {json.dumps(timeline.steps[0].step)}")
+    assert page.view.locator(".step-times").is_visible() and page.complaints == []
+
+
+def test_the_keys_of_the_timeline_are_written_on_the_page(open_page: Callable[..., Opened]) -> None:
+    page, timeline = _open_timeline(open_page, "cpu")
     assert {"R", "Z", "/", "N P", "Home", "Esc"} <= set(page.texts("#timeline-view kbd"))
+    tracks, canvas = timeline.steps[0], page.view.locator("#timeline-view canvas")
+    canvas.focus()
+    page.view.keyboard.press("n")
+    rows = np.flatnonzero(tracks.row >= 0)
+    first = int(rows[np.argmin(tracks.event_start_us[rows])])
+    shown_us = re.match(r"[\d.]+(?= us)", page.texts("#timeline-view .pane dd")[0])
+    assert shown_us is not None and float(shown_us[0]) == pytest.approx(tracks.event_dur_us[first], rel=0.01)
+    page.view.keyboard.press("z")
+    view = page.view.evaluate(_VIEW)
+    assert view["high"] - view["low"] < tracks.length_us / 2
+    page.view.keyboard.press("Home")
+    assert page.view.evaluate(_VIEW)["high"] == pytest.approx(tracks.length_us)
+    page.view.keyboard.press("/")
+    assert page.view.evaluate("document.activeElement.type") == "search"
 
 
 def test_the_pane_of_the_timeline_fits_a_phone(open_page: Callable[..., Opened]) -> None:

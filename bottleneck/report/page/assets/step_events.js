@@ -120,7 +120,7 @@ function factsOfEvent(step, at) {
     facts.push(["why", (words.accounts[`overhead.${cause.cause}`] || {}).meaning], ["host in", cause.detail], ["line", cause.source], ["text", textOf(cause.source)], ["module", cause.module], ["after", cause.before], ["before", cause.after]);
   } else if (row) {
     const kernel = analysis.kernels[row.kernel], said = words.kernels[row.kernel];
-    facts.push(["op and shapes", said.call], ["dtype", kernel.dtype], ["bound", [said.bound, kernel.reason].filter(Boolean).join(": ")], ["module", kernel.module], ["line", kernel.source], ["text", textOf(kernel.source)]);
+    facts.push(["op and shapes", said.call], ["dtype", kernel.dtype], ["bound", [said.bound === UNKNOWN ? "not known" : said.bound, kernel.reason].filter(Boolean).join(": ")], ["module", kernel.module], ["line", kernel.source], ["text", textOf(kernel.source)]);
   }
   if (events.call[at] >= 0 && !(row && row.kernel !== undefined)) facts.push(["shapes, dtype", step.calls[events.call[at]]]);
   if (launch >= 0) facts.push(["launched by", { event: launch, words: `${formatUs(Math.max(begin - events.start[launch], 0))} before it began` }]);

@@ -94,7 +94,7 @@ const KEYS = [["drag", "sum of a stretch"], ["click", "details"], ["Ctrl or ⌘ 
 const KINDS = [["device", "of kernels"], ["idle", "waiting"], ["ranges", "of marked ranges"], ["frames", "of Python"], ["host", "of ops and calls"]];
 
 function drawTimeline(host, packed) {
-  let step = null, chart = null, place = 0, searched = "";
+  let step = null, chart = null, place = null, searched = "";
   const canvas = make("canvas", { tabindex: "0", role: "application", "aria-roledescription": "timeline" }), tip = make("div", { class: "tip", hidden: true });
   const panel = make("section", { class: "pane", "aria-label": "What is chosen in the timeline", hidden: true });
   const close = make("button", { type: "button", class: "quiet", text: "Close", on: { click: () => { clear(); canvas.focus({ preventScroll: true }); } } });
@@ -110,11 +110,14 @@ function drawTimeline(host, packed) {
       if (event.key === "Escape") { search.value = searched = ""; markWanted(); }
     },
   } });
-  const markStep = analysis.steps.each.length > 1 ? drawStepTimes(times, packed.shown, (at) => open(at)) : () => {};
+  const rankName = ({ rank }, at) => `rank ${rank}${at === 0 ? " (sets the pace)" : ""}`;
+  const ranks = packed.ranks.length > 1 ? make("select", { "aria-label": "Rank in the timeline", on: { change: () => open(0, Number(ranks.value)) } }, packed.ranks.map((one, at) => make("option", { value: at, text: rankName(one, at) }))) : null;
+  // The times are those of the rank that sets the pace; of another the file holds one step.
+  const markStep = analysis.steps.each.length > 1 ? drawStepTimes(times, packed.ranks[0].shown, (at) => open(at)) : () => {};
   const act = (what) => () => { if (chart) what(); };
   host.replaceChildren(
     whose, times,
-    make("div", { class: "tools-row" }, search, count,
+    make("div", { class: "tools-row" }, ranks, search, count,
       make("div", { class: "joined", role: "group", "aria-label": "Zoom and move" }, button("+", "Zoom in", act(() => chart.zoom(0.5))), button("−", "Zoom out", act(() => chart.zoom(2))), button("‹", "Move to earlier", act(() => chart.move(-0.4))), button("›", "Move to later", act(() => chart.move(0.4)))),
       button("Whole step", "Show the whole step", act(() => chart.setView(0, step.length_us))), button("Sum of view", "Sum up what is in view", act(() => chart.setRange(chart.view().low, chart.view().high))), lanes),
     make("div", { class: "canvas" }, canvas, tip), panel,
@@ -173,19 +176,22 @@ function drawTimeline(host, packed) {
     },
   };
 
-  async function open(at) {
-    place = at;
-    const opened = await readStep(packed.shown[at]);
-    if (place !== at) return; // another was chosen meanwhile
+  async function open(at, rank = 0) {
+    const wanted = place = { at, rank };
+    const opened = await readStep(packed.ranks[rank].shown[at]);
+    if (place !== wanted) return; // another was chosen meanwhile
     if (chart) chart.remove();
-    step = opened;
+    step = { ...opened, queue: rank === 0 ? analysis.queue : null };
     closePanel();
     chart = drawStep(canvas, tip, step, on);
     markStep(at);
+    times.hidden = rank > 0;
+    if (ranks) ranks.value = rank;
     lanes.replaceChildren(make("summary", { text: "Lanes" }), ...step.lanes.map((lane, number) => make("label", {}, make("input", { type: "checkbox", checked: true, on: { change: (event) => chart.setLane(number, event.target.checked) } }), lane.title)));
     lanes.hidden = step.lanes.length < 4;
-    whose.textContent = packed.rank !== null && analysis.ranks.length > 1 ? `Rank ${packed.rank} of ${analysis.ranks.length}, which sets the pace.` : "";
-    note.textContent = clean(`${step.step}${analysis.steps.count > 1 && at === 0 ? ", the step of median length" : ""}, as it was recorded: ${formatUs(step.length_us)} under the profiler, ${step.count} events${step.left_out ? `, and ${step.left_out} left out, the shortest and those around the whole step` : ""}. Device work and idle time are coloured by the account of the ledger. A click on a row of a table or on a finding marks its intervals here.${chart.curves.some((curve) => curve.seldom) ? " No reading of some sensors falls into this step: their lines join the readings before and after it." : ""}`);
+    const one = packed.ranks[rank], all = analysis.ranks.length;
+    whose.textContent = one.rank === null || all < 2 ? "" : `Rank ${one.rank}, ${rank === 0 ? `which sets the pace of ${all} ranks` : `one of ${all} ranks`}.${packed.ranks.length < all && packed.ranks.length > 1 ? ` This page shows ${packed.ranks.length} of them.` : ""}`;
+    note.textContent = clean(`${step.step}${analysis.steps.count > 1 && at === 0 && rank === 0 ? ", the step of median length" : ""}, as it was recorded: ${formatUs(step.length_us)} under the profiler, ${step.count} events${step.left_out ? `, and ${step.left_out} left out, the shortest and those around the whole step` : ""}. Device work and idle time are coloured by the account of the ledger. A click on a row of a table or on a finding marks its intervals here.${chart.curves.some((curve) => curve.seldom) ? " No reading of some sensors falls into this step: their lines join the readings before and after it." : ""}`);
     markWanted();
   }
 

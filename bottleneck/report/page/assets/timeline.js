@@ -12,8 +12,8 @@ function curvesOf(step) {
     const around = [first < 0 ? `${formatUs(-first)} before` : null, last > step.length_us ? `${formatUs(last - step.length_us)} after` : null].filter(Boolean);
     if (!inside) curve.seldom = `no reading in this step, the nearest ${around.join(" and ")} it`;
   }
-  if (analysis.queue && analysis.queue.curve.length > 1) {
-    const points = analysis.queue.curve.map(([us, depth]) => [us - step.start_us, depth]);
+  if (step.queue && step.queue.curve.length > 1) {
+    const points = step.queue.curve.map(([us, depth]) => [us - step.start_us, depth]);
     curves.unshift({ title: "queue depth: launches issued, kernels not yet done", points, isStepped: true, shown: (value) => value.toFixed(0) });
   }
   for (const curve of curves) curve.most = Math.max(...curve.points.map(([, value]) => value), curve.is_share || curve.isStepped ? 1 : 0) || 1;
