@@ -509,7 +509,9 @@ def test_a_finding_marks_the_rows_that_its_gain_comes_from_and_zooms_to_them(
         rows = page.view.evaluate("slug => words.findings[slug]", slug)
         buttons.nth(at).focus()
         page.view.keyboard.press("Enter")
-        assert _marked(page).endswith(f": {_intervals(tracks, rows['kernels'], rows['idle'])}")
+        gain = next(finding for finding in analysis.findings if finding.slug == slug).predicted_gain_us
+        note = f"; the change gains at most {format_us(gain.high)} per step" if gain is not None else ""
+        assert _marked(page).endswith(f": {_intervals(tracks, rows['kernels'], rows['idle'])}{note}")
         assert buttons.nth(at).get_attribute("aria-pressed") == "true"
         kind = np.array([lane.kind for lane in tracks.lanes])[tracks.lane]
         mine = (kind == "idle") & np.isin(tracks.row, rows["idle"])
