@@ -14,8 +14,8 @@ import pytest
 from bottleneck import __version__, pipeline
 from bottleneck.devices.match import device_by_name
 from bottleneck.errors import TraceError, UsageError
-from bottleneck.report.analysis_document import to_terminal
 from bottleneck.pipeline import Options, analyse, explain, timeline_of
+from bottleneck.report.analysis_document import to_terminal
 from bottleneck.report.json_text import from_json, to_json
 from bottleneck.report.screen import to_screen
 from bottleneck.schema.analysis import Analysis
