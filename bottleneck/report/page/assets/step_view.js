@@ -121,7 +121,7 @@ function drawTimeline(host, packed) {
       make("div", { class: "joined", role: "group", "aria-label": "Zoom and move" }, button("+", "Zoom in", act(() => chart.zoom(0.5))), button("−", "Zoom out", act(() => chart.zoom(2))), button("‹", "Move to earlier", act(() => chart.move(-0.4))), button("›", "Move to later", act(() => chart.move(0.4)))),
       button("Whole step", "Show the whole step", act(() => chart.setView(0, step.length_us))), button("Sum of view", "Sum up what is in view", act(() => chart.setRange(chart.view().low, chart.view().high))), lanes),
     make("div", { class: "canvas" }, canvas, tip), panel,
-    make("p", { class: "keys" }, KEYS.map(([key, does]) => make("span", {}, make("kbd", { text: key }), ` ${does}`))),
+    make("div", { class: "keys" }, KEYS.map(([key, does]) => make("span", {}, make("kbd", { text: key }), ` ${does}`))),
     note, marked,
   );
 
