@@ -768,6 +768,19 @@ def test_accessibility_checker_finds_nothing_serious(open_page: Callable[..., Op
     assert _serious(axe.Axe(), page) == []
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessibility_checker_finds_nothing_serious_in_the_panes_of_the_timeline(
+    open_page: Callable[..., Opened], scheme: str
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    page, _ = _open_timeline(open_page, "cpu", color_scheme=scheme)
+    for key, words in (("n", "stack, innermost first"), ("r", "account")):
+        page.view.locator("#timeline-view canvas").focus()
+        page.view.keyboard.press(key)
+        assert words in page.view.locator("#timeline-view .pane").inner_text()
+        assert _serious(axe.Axe(), page) == []
+
+
 def _serious(axe: Any, page: Opened) -> list[tuple[str, str]]:
     """Rules that the page breaks badly, each with the first element that does."""
     found = axe.run(page.view).response["violations"]
