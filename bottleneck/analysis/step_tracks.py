@@ -296,8 +296,8 @@ def _packed(tracks: Sequence[_Track], span: _Span, evidence: Evidence) -> StepTr
     Where there are too many events, only the longest ones are kept.
     """
     low, high, count = span.low, span.high, sum(len(track.events) for track in tracks)
-    told = [_telling_frames(track.events, span) if track.kind == "frames" else track.events for track in tracks]
-    frame = pd.concat([events.astype({"name": object}).assign(lane=lane) for lane, events in enumerate(told)])
+    shown = [_telling_frames(track.events, span) if track.kind == "frames" else track.events for track in tracks]
+    frame = pd.concat([events.astype({"name": object}).assign(lane=lane) for lane, events in enumerate(shown)])
     start = frame["start"].clip(lower=low)
     frame = frame.assign(start=start - low, dur=frame["end"].clip(upper=high) - start).reset_index(drop=True)
     if len(frame) > MOST_EVENTS:

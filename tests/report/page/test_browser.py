@@ -22,10 +22,11 @@ from bottleneck.report.text import calls_number, scale_of
 from bottleneck.schema.analysis import Analysis, LedgerEntry
 from bottleneck.schema.evidence import Explanation
 from bottleneck.schema.records import replace
-from bottleneck.schema.step_tracks import StepTracks, Timeline
+from bottleneck.schema.step_tracks import Call, StepTracks, Timeline
 from bottleneck.units import format_share, format_si, format_us
 from tests.harness.driver import HANGS_S
 from tests.report import comparisons, samples
+from tests.report.page.test_page import NASTY
 from tests.trace_cache import explained
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -714,6 +715,23 @@ def test_the_keys_of_the_timeline_are_written_on_the_page(open_page: Callable[..
     assert page.view.evaluate(_VIEW)["high"] == pytest.approx(tracks.length_us)
     page.view.keyboard.press("/")
     assert page.view.evaluate("document.activeElement.type") == "search"
+
+
+def test_names_of_a_trace_stay_text_in_the_timeline(open_page: Callable[..., Opened]) -> None:
+    explained_, timeline = _timeline_of("cpu")
+    tracks = timeline.steps[0]
+    names = tuple(f"{NASTY[at % len(NASTY)]}{at}" for at in range(len(tracks.names)))
+    lanes = tuple(replace(lane, title=NASTY[at % len(NASTY)]) for at, lane in enumerate(tracks.lanes))
+    calls = tuple(Call(text, text) for text in NASTY[: len(tracks.calls)]) + tracks.calls[len(NASTY) :]
+    nasty = replace(tracks, names=names, lanes=lanes, calls=calls, step=NASTY[0])
+    page = open_page(to_html(explained_.analysis, replace(timeline, steps=(nasty,))))
+    page.view.wait_for_selector("#timeline-view canvas[aria-label]")
+    page.view.locator("#timeline-view input[type=search]").fill("alert")
+    for key in ("n", "n", "p", "r"):
+        page.view.locator("#timeline-view canvas").focus()
+        page.view.keyboard.press(key)
+        assert page.view.locator("#timeline-view .pane :is(script, img, iframe, svg)").count() == 0
+    assert page.complaints == [] and page.requests == []
 
 
 def test_the_pane_of_the_timeline_fits_a_phone(open_page: Callable[..., Opened]) -> None:

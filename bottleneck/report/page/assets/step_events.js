@@ -61,7 +61,7 @@ function openAt(step, lines, us) {
 
 /** The Python frames that a host thread was in; of the first thread that has frames where none is named. */
 function framesAt(step, us, thread = null) {
-  const lane = step.lanes.findIndex((each) => each.kind === "frames" && (thread === null || each.thread === thread));
+  const lane = step.lanes.findIndex((track) => track.kind === "frames" && (thread === null || track.thread === thread));
   return lane < 0 ? [] : openAt(step, step.lines.filter((line) => line.lane === lane), us);
 }
 
@@ -78,11 +78,11 @@ function launchedIn(step, at) {
 /** What device work waited for before it began: the work before it on its stream, or the host that launched it late. */
 function waitOfKernel(step, at) {
   const { events } = step, launch = events.launch[at], begin = events.start[at];
-  const line = step.lines.find((each) => at >= each.begin && at < each.end), before = at > line.begin ? at - 1 : -1;
+  const line = step.lines.find(({ begin: first, end }) => at >= first && at < end), before = at > line.begin ? at - 1 : -1;
   const free = before < 0 ? 0 : endOf(step, before);
   if (launch < 0) return before < 0 ? null : `not known, its launch is not here; the stream was free ${formatUs(Math.max(begin - free, 0))} before`;
   if (before >= 0 && free > endOf(step, launch)) return `${step.bars[events.name[before]]}, before it on its stream, which ended ${formatUs(Math.max(begin - free, 0))} before it began`;
-  const idle = step.lines.filter((each) => each.kind === "idle").flatMap((each) => openAt(step, [each], Math.max(begin - 1, 0)))[0];
+  const idle = step.lines.filter(({ kind }) => kind === "idle").flatMap((track) => openAt(step, [track], Math.max(begin - 1, 0)))[0];
   const meanwhile = idle === undefined ? "" : `; the host was in: ${[nameOfEvent(step, idle), events.row[idle] >= 0 ? analysis.idle[events.row[idle]].source : null].filter(Boolean).join(", ")}`;
   return `its launch: the stream was free for ${formatUs(Math.max(begin - free, 0))}${meanwhile}`;
 }
@@ -184,7 +184,7 @@ function childrenOf(step, at) {
 function marksOfSearch(step, text) {
   const wanted = text.trim().toLowerCase();
   if (!wanted) return null;
-  const holds = (texts) => texts.some((each) => each && each.toLowerCase().includes(wanted));
+  const holds = (texts) => texts.some((held) => held && held.toLowerCase().includes(wanted));
   const names = step.names.map((name, at) => holds([name, step.bars[at]])), kernels = analysis.kernels.map((row, at) => holds([row.op, row.module, row.source, words.kernels[at].call])), idle = analysis.idle.map((row) => holds([row.detail, row.source, row.module]));
   return marksWhere(step, (at, row) => names[step.events.name[at]] || (row !== null && (row.idle !== undefined ? idle[row.idle] : kernels[row.kernel])));
 }

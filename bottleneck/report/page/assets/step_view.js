@@ -38,7 +38,7 @@ function drawEvent(panel, step, at, { go, close, zoomTo }) {
 
 function drawSums(panel, step, range, { go, close, zoomTo }) {
   const sums = sumsOf(step, range.low, range.high), noun = sums.isHostOnly ? "threads of the step" : "device";
-  const line = (name, each) => make("tr", {}, make("td", { class: "k-words" }, name), make("td", { class: "k-number", text: formatUs(each.us) }), make("td", { class: "k-number", text: formatShare(sums.us > 0 ? each.us / sums.us : 0) }), make("td", { class: "k-number", text: String(each.calls) }));
+  const line = (name, entry) => make("tr", {}, make("td", { class: "k-words" }, name), make("td", { class: "k-number", text: formatUs(entry.us) }), make("td", { class: "k-number", text: formatShare(sums.us > 0 ? entry.us / sums.us : 0) }), make("td", { class: "k-number", text: String(entry.calls) }));
   const table = (title, rows) => make("table", { class: "static" }, make("thead", {}, make("tr", {}, [[title, "words"], ["time", "number"], ["share", "number"], ["times", "number"]].map(([text, kind]) => make("th", { scope: "col", class: `k-${kind}`, text })))), make("tbody", {}, rows));
   const left = sums.names.length - MOST_NAMES;
   panel.replaceChildren(
@@ -46,26 +46,26 @@ function drawSums(panel, step, range, { go, close, zoomTo }) {
       make("button", { type: "button", class: "quiet", text: "Zoom to it", on: { click: () => zoomTo(range.low, range.high) } }), close),
     make("p", { class: "sums" }, make("b", { text: formatUs(sums.busyUs) }), ` the ${noun} at work (${formatShare(sums.us > 0 ? sums.busyUs / sums.us : 0)}), `, make("b", { text: formatUs(sums.waitingUs) }), ` waiting (${formatShare(sums.us > 0 ? sums.waitingUs / sums.us : 0)})`),
     make("div", { class: "split even" },
-      table("account", sums.accounts.map((each) => line([shape((words.accounts[each.key] || {}).group), nameOf(each.key)], each))),
-      table("name", [...sums.names.slice(0, MOST_NAMES).map((each) => line([eventLink(step, each.at, go)], each)), left > 0 ? line([`${left} more`], { us: sum(sums.names.slice(MOST_NAMES).map((each) => each.us)), calls: sum(sums.names.slice(MOST_NAMES).map((each) => each.calls)) }) : null].filter(Boolean))),
+      table("account", sums.accounts.map((entry) => line([shape((words.accounts[entry.key] || {}).group), nameOf(entry.key)], entry))),
+      table("name", [...sums.names.slice(0, MOST_NAMES).map((entry) => line([eventLink(step, entry.at, go)], entry)), left > 0 ? line([`${left} more`], { us: sum(sums.names.slice(MOST_NAMES).map((entry) => entry.us)), calls: sum(sums.names.slice(MOST_NAMES).map((entry) => entry.calls)) }) : null].filter(Boolean))),
   );
-  if (sums.hasOverlap) panel.append(make("p", { class: "note", text: "Work that runs at the same time counts for each of its kernels." }));
+  if (sums.hasOverlap) panel.append(make("p", { class: "note", text: "Work that runs at the same time counts for entry of its kernels." }));
   announce(`${formatUs(sums.us)}: ${noun} at work ${formatUs(sums.busyUs)}, waiting ${formatUs(sums.waitingUs)}; most of it ${sums.accounts.length ? nameOf(sums.accounts[0].key) : "nothing"}`);
 }
 
-/** Bars of the times of all steps; those that the file holds are buttons. */
+/** Bars of the times of all steps; those that the file holds can be chosen. */
 function drawStepTimes(host, steps, choose) {
-  const times = analysis.steps.each, most = Math.max(...times.map((each) => each.us));
-  const counted = times.filter((each) => !each.set_aside), top = Math.max(...(counted.length ? counted : times).map((each) => each.us)) * 1.15; // those left out may be many times as long
-  const usOf = (step) => (times.find((each) => clean(each.name, 60) === step.step) || { us: step.length_us }).us;
+  const times = analysis.steps.each, longest = (list) => list.reduce((most, entry) => Math.max(most, entry.us), 0), most = longest(times);
+  const counted = times.filter((entry) => !entry.set_aside), top = (longest(counted) || most) * 1.15; // those left out may be many times as long
+  const usOf = (step) => (times.find((entry) => clean(entry.name, 60) === step.step) || { us: step.length_us }).us;
   // Of many steps a bar is the slowest of some, so that none is thinner than can be seen.
   const perBar = Math.ceil(times.length / MOST_BARS), bars = [];
-  for (let at = 0; at < times.length; at += perBar) bars.push(times.slice(at, at + perBar).reduce((slowest, each) => (each.us > slowest.us ? each : slowest)));
+  for (let at = 0; at < times.length; at += perBar) bars.push(times.slice(at, at + perBar).reduce((slowest, entry) => (entry.us > slowest.us ? entry : slowest)));
   const svg = document.createElementNS("http://www.w3.org/2000/svg", "svg"), rects = [];
   svg.setAttribute("viewBox", `0 0 ${bars.length} 1`);
   svg.setAttribute("preserveAspectRatio", "none");
   svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", `Times of ${times.length} steps, in order, from ${formatUs(Math.min(...times.map((each) => each.us)))} to ${formatUs(most)}`);
+  svg.setAttribute("aria-label", `Times of ${times.length} steps, in order, up to ${formatUs(most)}`);
   bars.forEach((bar, at) => {
     const rect = document.createElementNS("http://www.w3.org/2000/svg", "rect"), title = document.createElementNS("http://www.w3.org/2000/svg", "title"), height = top > 0 ? Math.min(Math.max(bar.us / top, 0.03), 1) : 1;
     for (const [name, value] of [["x", at + 0.08], ["width", 0.84], ["y", 1 - height], ["height", height]]) rect.setAttribute(name, value);
@@ -78,7 +78,7 @@ function drawStepTimes(host, steps, choose) {
     svg.append(rect);
   });
   const buttons = steps.map((step, at) => make("button", { type: "button", class: "quiet", "aria-pressed": "false", text: `${step.role}: ${step.step}, ${formatUs(usOf(step))}`, on: { click: () => choose(at) } }));
-  const asides = times.filter((each) => each.set_aside).length;
+  const asides = times.filter((entry) => entry.set_aside).length;
   host.replaceChildren(
     make("div", { class: "step-times", style: { "max-width": `${bars.length * 3.2}rem` } }, svg),
     make("div", { class: "tools-row", role: "group", "aria-label": "Steps that this file holds" }, buttons, make("span", { class: "note", text: `${times.length} steps, up to ${formatUs(most)}${asides ? `; pale: ${asides} left out of the analysis` : ""}${perBar > 1 ? `; a bar is the slowest of ${perBar}` : ""}` })),
@@ -98,8 +98,8 @@ function drawTimeline(host, packed) {
   const canvas = make("canvas", { tabindex: "0", role: "application", "aria-roledescription": "timeline" }), tip = make("div", { class: "tip", hidden: true });
   const panel = make("section", { class: "pane", "aria-label": "What is chosen in the timeline", hidden: true });
   const close = make("button", { type: "button", class: "quiet", text: "Close", on: { click: () => { clear(); canvas.focus({ preventScroll: true }); } } });
-  const told = make("span", { role: "status" }), show = make("button", { type: "button", class: "quiet", text: "Show", on: { click: () => { zoomToMarks(); byId("timeline").scrollIntoView({ block: "start" }); } } });
-  const marked = make("div", { class: "marked none", role: "group", "aria-label": "Marked in the timeline" }, told, show, make("button", { type: "button", class: "quiet", text: "Clear (Esc)", on: { click: () => select(null) } }));
+  const status = make("span", { role: "status" }), show = make("button", { type: "button", class: "quiet", text: "Show", on: { click: () => { zoomToMarks(); byId("timeline").scrollIntoView({ block: "start" }); } } });
+  const marked = make("div", { class: "marked none", role: "group", "aria-label": "Marked in the timeline" }, status, show, make("button", { type: "button", class: "quiet", text: "Clear (Esc)", on: { click: () => select(null) } }));
   const button = (text, label, act) => make("button", { type: "button", class: "quiet", text, "aria-label": label, on: { click: act } });
   const lanes = make("details", { class: "lanes" }), note = make("p", { class: "note" }), whose = make("p", { class: "lede" }), times = make("div");
   const count = make("span", { class: "count", role: "status" });
@@ -144,9 +144,9 @@ function drawTimeline(host, packed) {
   function markWanted() {
     if (!chart) return;
     const marks = selected ? marksOfSelection(step, selected) : marksOfSearch(step, searched);
-    const total = marks && sumOfMarks(step, marks), found = !total ? "" : total.count ? `${total.count} interval${total.count === 1 ? "" : "s"} of this step, ${formatUs(total.us)}` : "no interval of this step";
+    const total = marks && sumOfMarks(step, marks), sumWords = !total ? "" : total.count ? `${total.count} interval${total.count === 1 ? "" : "s"} of this step, ${formatUs(total.us)}` : "no interval of this step";
     chart.setMarks(marks);
-    told.textContent = selected ? `${clean(selected.name, 120)}: ${found}${selected.note}` : "";
+    status.textContent = selected ? `${clean(selected.name, 120)}: ${sumWords}${selected.note}` : "";
     count.textContent = selected || !total ? "" : total.count ? `${total.count}: ${KINDS.filter(([kind]) => total.of[kind]).map(([kind, does]) => `${formatUs(total.of[kind])} ${does}`).join(", ")}` : "nothing with these words";
     marked.classList.toggle("none", !selected);
   }

@@ -24,7 +24,7 @@ function curvesOf(step) {
 function drawStep(canvas, tip, step, on) {
   const { events, lines } = step, colours = {}, curves = curvesOf(step), hidden = new Set();
   let view = { low: 0, high: step.length_us }, marks = null, hovered = -1, focused = -1, height = 0, range = null, dragged = null, arrows = [];
-  canvas.setAttribute("aria-label", `Timeline of ${step.step}: ${[...step.lanes, ...curves].map((each) => each.title).join(", ")}. Arrow keys move, plus and minus zoom, N and P step through the events that are marked, R sums up what is in view.`);
+  canvas.setAttribute("aria-label", `Timeline of ${step.step}: ${[...step.lanes, ...curves].map((part) => part.title).join(", ")}. Arrow keys move, plus and minus zoom, N and P step through the events that are marked, R sums up what is in view.`);
 
   function readColours() {
     const style = getComputedStyle(document.documentElement);
@@ -184,7 +184,7 @@ function drawStep(canvas, tip, step, on) {
 
   function drawRuler(pen, width) {
     const span = view.high - view.low, rough = span / Math.max(width / 110, 2), power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough);
+    const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
     const scale = scaleOf(view.high), decimals = Math.max(0, -Math.floor(Math.log10(step / scale.size) + 1e-9));
     pen.strokeStyle = colours.line;
     pen.fillStyle = colours.soft;
@@ -237,10 +237,10 @@ function drawStep(canvas, tip, step, on) {
 
   /** Two lines on the curve at this place: its title, and its value then (of a sensor the nearest reading). */
   function describeCurve(x, y) {
-    const curve = curves.find((each) => y >= each.top - HEAD && y < each.top + CURVE);
+    const curve = curves.find(({ top }) => y >= top - HEAD && y < top + CURVE);
     if (!curve) return null;
     const us = view.low + x / canvas.clientWidth * (view.high - view.low), { points } = curve;
-    let at = points.findIndex(([each]) => each > us);
+    let at = points.findIndex(([when]) => when > us);
     at = at < 0 ? points.length - 1 : Math.max(at - 1, 0);
     if (!curve.isStepped && at + 1 < points.length && points[at + 1][0] - us < us - points[at][0]) at++;
     const [when, value] = points[at];
@@ -259,7 +259,7 @@ function drawStep(canvas, tip, step, on) {
   const move = (share) => { const by = share * (view.high - view.low); setView(view.low + by, view.high + by); };
 
   function eventAt(x, y) {
-    const line = lines.find((each) => !each.hidden && y >= each.y && y < each.y + ROW);
+    const line = lines.find(({ hidden: isHidden, y: top }) => !isHidden && y >= top && y < top + ROW);
     if (!line) return -1;
     const us = toUs(x), slack = 2 / canvas.clientWidth * (view.high - view.low);
     let best = -1;
