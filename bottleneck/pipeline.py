@@ -66,7 +66,7 @@ from bottleneck.schema.job import LeftOut
 from bottleneck.schema.linked_trace import Linked, Trace, Window
 from bottleneck.schema.records import replace
 from bottleneck.schema.sources import TraceSource, find_traces, is_saved_analysis
-from bottleneck.schema.step_tracks import Timeline
+from bottleneck.schema.step_tracks import StepTimeline
 from bottleneck.system.files import cannot_read, is_remote, read_file
 from bottleneck.trace.inflate import ignore_progress
 from bottleneck.trace.link import link
@@ -317,7 +317,7 @@ def _none_usable(errors: Sequence[BottleneckError]) -> BottleneckError:
     return TraceError(first.what, why=why, fix=first.fix)
 
 
-def timeline_of(explained: Explanation, paths: Sequence[Path], options: Options = DEFAULTS) -> Timeline | None:
+def timeline_of(explained: Explanation, paths: Sequence[Path], options: Options = DEFAULTS) -> StepTimeline | None:
     """Lays out steps over time, of a few other ranks too.
 
     Of those it reads the traces again: the one that comes first to collectives, the last and the one between. Traces

@@ -5,7 +5,7 @@ The tracks are work of the device, idle gaps by cause, marked ranges, Python fra
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -21,7 +21,8 @@ from bottleneck.schema.analysis import GROUPS, IdleCause, KernelSummary, StepAna
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.linked_trace import Linked, Step
-from bottleneck.schema.step_tracks import Call, Curve, Lane, StepTracks, Timeline
+from bottleneck.schema.records import replace
+from bottleneck.schema.step_tracks import Curve, Lane, OpInputs, StepTimeline, StepTracks
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.schema.telemetry import BUSY_SHARE, HOST, PROGRAM_PROCESSORS, readings
 
@@ -38,7 +39,7 @@ _ACCOUNTS = list(ACCOUNTS)
 
 @dataclass(frozen=True)
 class _Span:
-    """A step and its stretch of time: from its first host event to the end of its device work."""
+    """A step from its first host event to the end of its device work."""
 
     name: str
     low: float
@@ -61,10 +62,10 @@ class _Track:
     thread: int = -1
 
 
-def lay_out(evidence: Evidence) -> Timeline | None:
-    """The steps that are shown; null where nothing of the step of median length was recorded.
+def lay_out(evidence: Evidence) -> StepTimeline | None:
+    """Lays out the steps that are shown; null where nothing was recorded.
 
-    The quickest and the slowest are among them where all of their events fit.
+    That of median length comes first. The quickest and the slowest follow where all of their events fit.
     """
     laid_out = _laid_out(evidence, _steps(evidence.linked), evidence.analysis)
     if not laid_out:
@@ -74,19 +75,22 @@ def lay_out(evidence: Evidence) -> Timeline | None:
         if len(tracks.lane) <= min(room, MOST_EVENTS - 1):
             shown.append(tracks)
             room -= len(tracks.lane)
-    return Timeline(tuple(shown), evidence.linked.trace.rank)
+    return StepTimeline(tuple(shown), evidence.linked.trace.rank)
 
 
-def lay_out_beside(evidence: Evidence, pace: Timeline, listed: StepAnalysis) -> Timeline | None:
-    """The first step of a rank's timeline as another rank ran it; rows are those of the pace's analysis."""
+def lay_out_beside(evidence: Evidence, pace: StepTimeline, listed: StepAnalysis) -> StepTimeline | None:
+    """Lays out the first step of a timeline as another rank ran it.
+
+    Rows are those of ``listed``, the analysis of the timeline's rank.
+    """
     name = pace.steps[0].step
     steps = [step for step in evidence.linked.window.steps if step.name == name]
     laid_out = _laid_out(evidence, [_span_of(evidence.linked, steps[0], "median")], listed) if steps else []
-    return Timeline(tuple(laid_out), evidence.linked.trace.rank) if laid_out else None
+    return StepTimeline(tuple(laid_out), evidence.linked.trace.rank) if laid_out else None
 
 
 def _steps(linked: Linked) -> list[_Span]:
-    """Gives the step of median length, the quickest and the slowest, as far as they differ."""
+    """Gives the median, the quickest and the slowest step, as far as they differ."""
     window = linked.window
     steps = sorted(window.steps, key=lambda step: step.us)
     if not steps:
@@ -102,7 +106,10 @@ def _span_of(linked: Linked, step: Step, role: _Role) -> _Span:
 
 
 def _laid_out(evidence: Evidence, spans: Sequence[_Span], listed: StepAnalysis) -> list[StepTracks]:
-    """The tracks of these steps, of each in which something was recorded; rows are those of ``listed``."""
+    """Gives the tracks of each of these steps in which something was recorded.
+
+    Rows are those of ``listed``.
+    """
     host, places = read_host(evidence.linked), _places(evidence, listed)
     idle = _idle_tracks(evidence, host, listed.idle)
     tracks = [*_device_tracks(evidence.linked, places), *idle, *_host_tracks(evidence.linked, host, places)]
@@ -121,7 +128,10 @@ def _overlapping(events: pd.DataFrame, span: _Span) -> pd.DataFrame:
 
 
 def _telling_frames(frames: pd.DataFrame, span: _Span) -> pd.DataFrame:
-    """Leaves out frames around nearly all of the step but the innermost, and the shortest beyond the limit."""
+    """Leaves out frames that tell little.
+
+    These are all around nearly all of the step but the innermost, and the shortest beyond the limit.
+    """
     us = np.minimum(frames["end"].to_numpy(), span.high) - np.maximum(frames["start"].to_numpy(), span.low)
     around = np.flatnonzero(us >= _WRAPS * (span.high - span.low))
     is_shown = np.ones(len(frames), dtype=bool)
@@ -173,7 +183,10 @@ def _places(evidence: Evidence, listed: StepAnalysis) -> dict[str, Integers]:
 
 
 def _rows_in(listed: StepAnalysis, own: StepAnalysis) -> Integers:
-    """Gives the row of ``listed`` of the same kind as each row of kernels, and -1 behind them for none."""
+    """Gives the row of ``listed`` of the same kind as each row of kernels.
+
+    -1 stands behind them, for none.
+    """
     if listed.kernels is own.kernels:
         return np.append(np.arange(len(own.kernels)), -1)
     rows = {_kind(row): at for at, row in enumerate(listed.kernels)}
@@ -339,17 +352,20 @@ _WHOLE_NUMBERS = ("lane", "depth", "name", "group", "account", "row", "module", 
 
 
 def _positions(events: Integers, wanted: Integers) -> Integers:
-    """Gives the position of each wanted row of EVENTS among these; -1 where it is not there."""
+    """Gives the position of each wanted row of EVENTS; -1 where it is not there."""
     order = np.argsort(events, kind="stable")
     place = np.minimum(np.searchsorted(events, wanted, sorter=order), len(events) - 1)
     position = order[place]
     return np.where((wanted >= 0) & (events[position] == wanted), position, -1)
 
 
-def _calls(linked: Linked, rows: Integers) -> tuple[Integers, tuple[Call, ...]]:
-    """Gives the number of each row's shapes and dtype, and these by number; -1 where neither is known."""
+def _calls(linked: Linked, rows: Integers) -> tuple[Integers, tuple[OpInputs, ...]]:
+    """Gives the number of each row's shapes and dtype, and these by number.
+
+    -1 where neither is known.
+    """
     dims, types = (linked.trace.signatures[column].to_numpy() for column in ("dims", "types"))
-    calls = {row: Call(shapes_text(dims[row]), data_dtype(types[row])) for row in set(rows.tolist()) - {-1}}
+    calls = {row: OpInputs(shapes_text(dims[row]), data_dtype(types[row])) for row in set(rows.tolist()) - {-1}}
     numbers = {call: at for at, call in enumerate(dict.fromkeys(call for call in calls.values() if any(call)))}
     of_row = {row: numbers.get(call, -1) for row, call in calls.items()}
     return np.array([of_row.get(row, -1) for row in rows.tolist()], dtype=np.int64), tuple(numbers)

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from bottleneck.mapping.rank_reading import RankReading
     from bottleneck.pipeline import OnTrace, Options
     from bottleneck.schema.analysis import Analysis
-    from bottleneck.schema.step_tracks import Timeline
+    from bottleneck.schema.step_tracks import StepTimeline
 
 
 def report_command(
@@ -197,7 +197,7 @@ def _rank_reading(jobs: int | None, cluster: str | None, *, resume: bool) -> "Ra
 
 def _read(
     paths: Sequence[Path], options: "Options", on_trace: "OnTrace", reading: "RankReading", *, needs_timeline: bool
-) -> "tuple[Analysis, Timeline | None]":
+) -> "tuple[Analysis, StepTimeline | None]":
     """Gives the analysis of the traces, and its steps over time if needed.
 
     A finished analysis holds sums only.

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bottleneck.report.screen import Extent
     from bottleneck.report.terminal import TerminalStyle
     from bottleneck.schema.analysis import Analysis
-    from bottleneck.schema.step_tracks import Timeline
+    from bottleneck.schema.step_tracks import StepTimeline
 
 # As the shell shows the death by SIGPIPE of a program that writes to a reader that has gone.
 _READER_GONE = 141
@@ -189,7 +189,7 @@ def extent_of(*, full: bool, all_findings: bool) -> "Extent":
 
 
 def present(
-    analysis: "Analysis", form: str, output: Path | None, extent: "Extent", timeline: "Timeline | None"
+    analysis: "Analysis", form: str, output: Path | None, extent: "Extent", timeline: "StepTimeline | None"
 ) -> None:
     """Renders to standard output, or to the file ``output``; '-' is standard output too.
 

@@ -23,8 +23,11 @@ class Lane:
     thread: int = -1
 
 
-class Call(NamedTuple):
-    """Shapes of an op's inputs as an analysis spells them, and its dtype; null where not known."""
+class OpInputs(NamedTuple):
+    """Shapes of an op's inputs as an analysis spells them, and its dtype.
+
+    Null where not known.
+    """
 
     shapes: str | None
     dtype: str | None
@@ -74,21 +77,21 @@ class StepTracks:
     launch: npt.NDArray[np.int64]
     call: npt.NDArray[np.int64]
     role: Literal["median", "quickest", "slowest"] = "median"
-    calls: tuple[Call, ...] = ()
+    calls: tuple[OpInputs, ...] = ()
     left_out: int = 0
     curves: tuple[Curve, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
-class Timeline:
-    """Steps of one rank over time: that of median length first, then the quickest and the slowest that fit.
+class StepTimeline:
+    """Steps of one rank over time.
 
-    ``rank`` is null for a trace that names none. ``others`` are some of the other ranks, each with the first step.
+    That of median length comes first, then the quickest and the slowest that fit. ``rank`` is null for a trace that names none. ``others`` are some of the other ranks, each with the first step.
     """
 
     steps: tuple[StepTracks, ...]
     rank: int | None = None
-    others: "tuple[Timeline, ...]" = ()
+    others: "tuple[StepTimeline, ...]" = ()
 
     @property
     def count(self) -> int:

@@ -35,7 +35,7 @@ from bottleneck.report.text import account_name, as_sentence, bound_word, clean,
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_BY_FAMILY, label_of, meaning_of
 from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, Finding, KernelSummary, LedgerEntry, Phase
 from bottleneck.schema.op_names import BUILT_IN_CALL, MODULE_PREFIX, PYTHON_FRAME, function_source, line_source
-from bottleneck.schema.step_tracks import Call, StepTracks, Timeline
+from bottleneck.schema.step_tracks import OpInputs, StepTimeline, StepTracks
 from bottleneck.units import format_share, format_us
 
 _PARTS = (
@@ -65,7 +65,7 @@ _NO_TIMELINE = (
 )
 
 
-def to_html(analysis: Analysis, timeline: Timeline | None = None, *, all_findings: bool = False) -> str:
+def to_html(analysis: Analysis, timeline: StepTimeline | None = None, *, all_findings: bool = False) -> str:
     """Renders the page of an analysis.
 
     ``timeline`` is that of its steps, where its trace is at hand.
@@ -338,7 +338,7 @@ def _account_of(row: KernelSummary) -> str:
     return UNMODELLED_BY_FAMILY.get(row.family, account) if account == UNMODELLED else account
 
 
-def _packed(timeline: Timeline) -> dict[str, Any]:
+def _packed(timeline: StepTimeline) -> dict[str, Any]:
     ranks = [
         {"rank": one.rank, "shown": [_packed_step(tracks) for tracks in one.steps]}
         for one in (timeline, *timeline.others)
@@ -396,14 +396,14 @@ def _deflated(content: bytes) -> str:
 
 
 def _without_path(name: str) -> str:
-    """Shortens a Python frame to its function and line, and a frame of a module to the module's own name."""
+    """Shortens a Python frame to its function and line, a module to its name."""
     frame, call = PYTHON_FRAME.match(name), BUILT_IN_CALL.match(name)
     if frame is not None:
         return function_source(name[frame.end() :], line_source(frame["path"], frame["line"]))
     return call["name"] if call is not None else name.removeprefix(MODULE_PREFIX)
 
 
-def _call_words(call: Call) -> str:
+def _call_words(call: OpInputs) -> str:
     shapes = describe_shapes(call.shapes) if call.shapes else ""
     return clean(", ".join(filter(None, (shapes, call.dtype))), _LONGEST_LABEL)
 
@@ -466,7 +466,7 @@ _SECTIONS = (
     ("summary", "Summary"),
     ("ledger", "Ledger"),
     ("findings", "Findings"),
-    ("timeline", "Timeline"),
+    ("timeline", "StepTimeline"),
     ("roofline", "Roofline"),
     ("tables", "Tables"),
     ("memory", "Memory"),

@@ -17,7 +17,7 @@ from bottleneck.report.plots import COLOURS, HATCHES, trace_name
 from bottleneck.report.text import clean, scale_of
 from bottleneck.schema.analysis import GROUPS, Analysis
 from bottleneck.schema.intervals import Floats, Integers
-from bottleneck.schema.step_tracks import Lane, StepTracks, Timeline
+from bottleneck.schema.step_tracks import Lane, StepTimeline, StepTracks
 from bottleneck.units import format_us
 
 _WIDTH, _LABELS, _ROW, _LANE_GAP, _TOP, _BOTTOM = 10.0, 0.14, 0.21, 0.12, 0.75, 0.55
@@ -45,7 +45,7 @@ class _Look:
     lines: str = "white"
 
 
-def timeline_figure(analysis: Analysis, timeline: Timeline | None) -> Figure:
+def timeline_figure(analysis: Analysis, timeline: StepTimeline | None) -> Figure:
     """Draws a row for each stream, for idle time, and per level.
 
     Levels are those of nesting of ranges and of the busiest host threads. Raises UsageError where there are no events

@@ -22,7 +22,7 @@ from bottleneck.report.text import calls_number, scale_of
 from bottleneck.schema.analysis import Analysis, LedgerEntry
 from bottleneck.schema.evidence import Explanation
 from bottleneck.schema.records import replace
-from bottleneck.schema.step_tracks import Call, StepTracks, Timeline
+from bottleneck.schema.step_tracks import OpInputs, StepTimeline, StepTracks
 from bottleneck.units import format_share, format_si, format_us
 from tests.harness.driver import HANGS_S
 from tests.report import comparisons, samples
@@ -56,7 +56,7 @@ def _of_trace(path: Path) -> tuple[str, Analysis]:
     return to_html(found.analysis, lay_out(found)), found.analysis
 
 
-def _timeline_of(name: str) -> tuple[Explanation, Timeline]:
+def _timeline_of(name: str) -> tuple[Explanation, StepTimeline]:
     found = _trace(TRACES / PUBLIC[name] if name in PUBLIC else ROOT / "sample_traces" / "mlp")
     timeline = lay_out(found)
     assert timeline is not None
@@ -526,7 +526,7 @@ def test_a_finding_marks_the_rows_that_its_gain_comes_from_and_zooms_to_them(
         assert _marked(page) == "" and buttons.nth(at).get_attribute("aria-pressed") == "false"
 
 
-def _open_timeline(open_page: Callable[..., Opened], name: str, **options: Any) -> tuple[Opened, Timeline]:
+def _open_timeline(open_page: Callable[..., Opened], name: str, **options: Any) -> tuple[Opened, StepTimeline]:
     explained_, timeline = _timeline_of(name)
     page = open_page(to_html(explained_.analysis, timeline), **options)
     page.view.locator("#timeline-view canvas[aria-label]").scroll_into_view_if_needed()
@@ -682,7 +682,7 @@ def test_events_of_a_name_are_marked_for_other_parts_of_the_page(open_page: Call
 def test_the_rank_is_named_and_chosen_among_those_that_the_page_holds(open_page: Callable[..., Opened]) -> None:
     explained_, timeline = _timeline_of("cpu")
     analysis = replace(explained_.analysis, ranks=samples.multi_rank().ranks)
-    other = Timeline(timeline.steps[1:2], 5)
+    other = StepTimeline(timeline.steps[1:2], 5)
     page = open_page(to_html(analysis, replace(timeline, rank=2, others=(other,))))
     page.view.wait_for_selector("#timeline-view canvas[aria-label]")
     count = len(analysis.ranks)
@@ -722,7 +722,7 @@ def test_names_of_a_trace_stay_text_in_the_timeline(open_page: Callable[..., Ope
     tracks = timeline.steps[0]
     names = tuple(f"{NASTY[at % len(NASTY)]}{at}" for at in range(len(tracks.names)))
     lanes = tuple(replace(lane, title=NASTY[at % len(NASTY)]) for at, lane in enumerate(tracks.lanes))
-    calls = tuple(Call(text, text) for text in NASTY[: len(tracks.calls)]) + tracks.calls[len(NASTY) :]
+    calls = tuple(OpInputs(text, text) for text in NASTY[: len(tracks.calls)]) + tracks.calls[len(NASTY) :]
     nasty = replace(tracks, names=names, lanes=lanes, calls=calls, step=NASTY[0])
     page = open_page(to_html(explained_.analysis, replace(timeline, steps=(nasty,))))
     page.view.wait_for_selector("#timeline-view canvas[aria-label]")
