@@ -352,7 +352,7 @@ _WHOLE_NUMBERS = ("lane", "depth", "name", "group", "account", "row", "module", 
 
 
 def _positions(events: Integers, wanted: Integers) -> Integers:
-    """Gives the position of each wanted row of EVENTS; -1 where it is not there."""
+    """Gives the position of each wanted row of EVENTS; -1 for none."""
     order = np.argsort(events, kind="stable")
     place = np.minimum(np.searchsorted(events, wanted, sorter=order), len(events) - 1)
     position = order[place]

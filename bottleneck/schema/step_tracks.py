@@ -86,7 +86,8 @@ class StepTracks:
 class StepTimeline:
     """Steps of one rank over time.
 
-    That of median length comes first, then the quickest and the slowest that fit. ``rank`` is null for a trace that names none. ``others`` are some of the other ranks, each with the first step.
+    That of median length comes first, then the quickest and the slowest that fit. ``rank`` is null for a trace that
+    names none. ``others`` are some of the other ranks, each with the first step.
     """
 
     steps: tuple[StepTracks, ...]

@@ -286,7 +286,7 @@ def _words(analysis: Analysis) -> dict[str, Any]:
 
 
 def _rows_behind(analysis: Analysis, finding: Finding) -> dict[str, list[int]]:
-    """Gives the rows of kernels and idle time that a finding's gain would come from.
+    """Gives the rows of kernels and idle time behind a finding's gain.
 
     Rows that the rule names count as they are; those of an account that it claims only where its lines and phase are.
     """
