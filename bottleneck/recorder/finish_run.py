@@ -223,7 +223,9 @@ def _report(folder: Path, settings: ReportSettings, notes: Sequence[str] = ()) -
         problem = UsageError(error.what, why=error.why, fix=f"the recording is whole; make room, then: {again}")
     else:
         if draw_or_warn(
-            lambda: write_text(to_html(analysis, timeline_of(explained, [folder])), page), page, settings.say
+            lambda: write_text(to_html(analysis, timeline_of(explained, [_from_here(folder)])), page),
+            page,
+            settings.say,
         ):
             settings.note(f"the page for a browser: {shown(page)}")
         draw_picture("roofline", picture, analysis, warn=settings.say)
