@@ -320,14 +320,14 @@ def _none_usable(errors: Sequence[BottleneckError]) -> BottleneckError:
 def timeline_of(explained: Explanation, paths: Sequence[Path], options: Options = DEFAULTS) -> StepTimeline | None:
     """Lays out steps over time, of a few other ranks too.
 
-    Of those it reads the traces again: the one that comes first to collectives, the last and the one between. Traces
-    that cannot be read, or are large, are left out.
+    Of those it reads the traces again: the one that comes first to collectives, the last and the one between. Large
+    ones, and those in a store, are left out.
     """
     from bottleneck.analysis.step_tracks import MOST_IN_ALL, lay_out, lay_out_beside  # noqa: PLC0415 - for pages only
 
-    timeline, path = lay_out(explained), explained.linked.trace.path
+    timeline = lay_out(explained)
     ranks = {one.path: one for one in explained.analysis.ranks}
-    if timeline is None or path not in ranks:
+    if timeline is None or (path := explained.linked.trace.path) not in ranks:
         return timeline
     timeline = replace(timeline, rank=ranks.pop(path).rank)
     ordered = sorted(ranks.values(), key=lambda one: (one.skew_us or 0.0, one.rank))
