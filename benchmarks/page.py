@@ -4,7 +4,8 @@
     python -m benchmarks.page synthetic          a made trace with 50,000 events in one step, last above too
 
 The paint is the first contentful one of a headless Chromium, from the start of its navigation. A frame is the time
-between two callbacks of `requestAnimationFrame`, 16.7 ms at best, while each turns the wheel (zoom) or drags (pan).
+between two callbacks of `requestAnimationFrame`, 16.7 ms at best, while each turns the wheel with Ctrl (zoom) or drags
+with Shift (pan).
 """
 
 import shutil
@@ -45,15 +46,15 @@ _FRAMES = """async ([kind, count]) => {
   const frame = () => new Promise((done) => requestAnimationFrame(done));
   canvas.setPointerCapture = () => {};
   if (kind === "pan") {
-    canvas.dispatchEvent(new WheelEvent("wheel", { ...at, deltaY: -460 }));
-    canvas.dispatchEvent(new PointerEvent("pointerdown", at));
+    canvas.dispatchEvent(new WheelEvent("wheel", { ...at, deltaY: -460, ctrlKey: true }));
+    canvas.dispatchEvent(new PointerEvent("pointerdown", { ...at, shiftKey: true }));
   }
   await frame();
   let before = await frame();
   const lengths = [];
   for (let turn = 0; turn < count; turn++) {
     const clientX = at.clientX + 300 * Math.sin(turn / 10), deltaY = turn < count / 2 ? -60 : 60;
-    if (kind === "zoom") canvas.dispatchEvent(new WheelEvent("wheel", { ...at, deltaY }));
+    if (kind === "zoom") canvas.dispatchEvent(new WheelEvent("wheel", { ...at, deltaY, ctrlKey: true }));
     else canvas.dispatchEvent(new PointerEvent("pointermove", { ...at, clientX }));
     const now = await frame();
     lengths.push(now - before);
@@ -68,7 +69,7 @@ def frames_ms(browser: Any, page: Path, kind: str) -> tuple[float, float]:
     """Median and longest frame while the timeline is zoomed or panned."""
     view = browser.new_page(viewport={"width": 1280, "height": 900})
     view.goto(page.as_uri())
-    view.locator("#timeline-view canvas").scroll_into_view_if_needed()
+    view.locator("#timeline-view canvas[aria-label]").scroll_into_view_if_needed()
     lengths = view.evaluate(_FRAMES, [kind, _FRAMES_EACH])
     view.close()
     return statistics.median(lengths), max(lengths)
@@ -108,15 +109,15 @@ def main() -> None:
             path = write_synthetic(Path(folder)) if name == "synthetic" else Path(name)
             found = explain([path])
             start = time.perf_counter()
-            tracks = lay_out(found)
-            text = to_html(found.analysis, tracks)
+            timeline = lay_out(found)
+            text = to_html(found.analysis, timeline)
             made_ms = (time.perf_counter() - start) * 1e3
             page = Path(folder) / "page.html"
             page.write_text(text, encoding="utf-8")
             size_kb = page.stat().st_size / 1e3
-            moved = [frames_ms(browser, page, kind) for kind in ("zoom", "pan")] if tracks else []
+            moved = [frames_ms(browser, page, kind) for kind in ("zoom", "pan")] if timeline else []
             frames = "  ".join(f"{median:6.1f} {longest:6.1f} ms" for median, longest in moved)
-            count = len(tracks.lane) if tracks else 0
+            count = sum(len(tracks.lane) for tracks in timeline.steps) if timeline else 0
             painted = paint_ms(browser, page)
             print(f"{size_kb:7.0f} {made_ms:8.0f} {painted:8.0f} {count:7} {frames:>39}  {path.name[-60:]}", flush=True)
         browser.close()

@@ -66,7 +66,8 @@ from bottleneck.schema.job import LeftOut
 from bottleneck.schema.linked_trace import Linked, Trace, Window
 from bottleneck.schema.records import replace
 from bottleneck.schema.sources import TraceSource, find_traces, is_saved_analysis
-from bottleneck.system.files import cannot_read, read_file
+from bottleneck.schema.step_tracks import StepTimeline
+from bottleneck.system.files import cannot_read, is_remote, read_file
 from bottleneck.trace.inflate import ignore_progress
 from bottleneck.trace.link import link
 from bottleneck.trace.rare_names import fold_rare_names
@@ -106,6 +107,8 @@ DEFAULTS = Options()
 Analysis._repr_html_ = lazily("page", "first_screen")  # type: ignore[attr-defined]
 # A report of more events than this leaves the replay to `bottleneck whatif`.
 _MOST_REPLAYED_EVENTS = 1_000_000
+# Another rank's trace of this size takes a few seconds, for its lanes in the page alone.
+_LARGEST_OTHER_RANK_BYTES = 16 * 2**20
 # Those of the largest public traces take 3 MB.
 _LARGEST_ANALYSIS_BYTES = 256 * 2**20
 
@@ -312,6 +315,33 @@ def _none_usable(errors: Sequence[BottleneckError]) -> BottleneckError:
         return first
     why = "; ".join(filter(None, (first.why, f"none of {counted(len(errors), 'trace')} can be used")))
     return TraceError(first.what, why=why, fix=first.fix)
+
+
+def timeline_of(explained: Explanation, paths: Sequence[Path], options: Options = DEFAULTS) -> StepTimeline | None:
+    """Lays out steps over time, of a few other ranks too.
+
+    Of those it reads the traces again: the one that comes first to collectives, the last and the one between. Large
+    ones, and those in a store, are left out.
+    """
+    from bottleneck.analysis.step_tracks import MOST_IN_ALL, lay_out, lay_out_beside  # noqa: PLC0415 - for pages only
+
+    timeline = lay_out(explained)
+    ranks = {one.path: one for one in explained.analysis.ranks}
+    if timeline is None or (path := explained.linked.trace.path) not in ranks:
+        return timeline
+    timeline = replace(timeline, rank=ranks.pop(path).rank)
+    ordered = sorted(ranks.values(), key=lambda one: (one.skew_us or 0.0, one.rank))
+    chosen = [ordered[at] for at in sorted({0, len(ordered) // 2, len(ordered) - 1})] if ordered else []
+    sources = {str(source.trace): source for path in paths for source in find_traces(path)}
+    for rank in sorted(chosen, key=lambda one: one.rank):
+        source = sources.get(rank.path)
+        if source is None or is_remote(source.trace) or source.trace.stat().st_size > _LARGEST_OTHER_RANK_BYTES:
+            continue
+        evidence = examine(source, replace(options, split=False, jobs=1))
+        beside = lay_out_beside(evidence, timeline, explained.analysis)
+        if beside is not None and timeline.count + beside.count <= MOST_IN_ALL:
+            timeline = replace(timeline, others=(*timeline.others, replace(beside, rank=rank.rank)))
+    return timeline
 
 
 def annotate(paths: Sequence[Path], options: Options = DEFAULTS) -> Annotations:

@@ -35,6 +35,7 @@ def draw(trace: Path, parts: Mapping[str, str]) -> None:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--headless=new"])
         view = browser.new_page(viewport={"width": 1120, "height": 1600}, color_scheme="light")
         view.goto(page.as_uri())
+        view.wait_for_selector("#timeline-view canvas[aria-label]")
         for name, selector in parts.items():
             view.locator(selector).first.screenshot(path=TARGET / f"{name}.png")
         browser.close()

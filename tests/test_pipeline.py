@@ -11,10 +11,10 @@ from typing import Any
 import jsonschema
 import pytest
 
-from bottleneck import __version__
+from bottleneck import __version__, pipeline
 from bottleneck.devices.match import device_by_name
 from bottleneck.errors import TraceError, UsageError
-from bottleneck.pipeline import Options, analyse
+from bottleneck.pipeline import Options, analyse, explain, timeline_of
 from bottleneck.report.analysis_document import to_terminal
 from bottleneck.report.json_text import from_json, to_json
 from bottleneck.report.screen import to_screen
@@ -646,3 +646,35 @@ def test_on_a_device_work_keeps_its_time_and_waits_get_those_of_the_light_window
     assert account(both, "overhead.python") == pytest.approx(51.0, rel=0.03)
     assert account(both, "overhead.dispatch") == pytest.approx(18.0, rel=0.03)
     assert account(alone, "overhead.python") > 60.0
+
+
+def test_a_timeline_of_several_ranks_holds_the_step_of_the_first_as_others_ran_it(tmp_path: Path) -> None:
+    for rank in range(6):
+        top = {"distributedInfo": {"rank": rank, "world_size": 6, "backend": "nccl"}}
+        write_trace(tmp_path / f"rank{rank}.json", gpu_events(), **top)
+    explained = explain([tmp_path])
+    timeline = timeline_of(explained, [tmp_path])
+    assert timeline is not None and len(timeline.others) == 3
+    ranks = [one.rank for one in (timeline, *timeline.others)]
+    assert len(set(ranks)) == 4 and ranks[1:] == sorted(ranks[1:], key=lambda rank: rank or 0)
+    first = timeline.steps[0]
+    for other in timeline.others:
+        (tracks,) = other.steps
+        assert tracks.step == first.step
+        # These ranks run the same: their events are parts of the same rows of the one analysis.
+        assert tracks.row.tolist() == first.row.tolist() and (tracks.row >= 0).any()
+
+
+def test_a_timeline_leaves_ranks_with_large_traces_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for rank in range(2):
+        write_trace(tmp_path / f"rank{rank}.json", gpu_events(), distributedInfo={"rank": rank, "world_size": 2})
+    explained = explain([tmp_path])
+    monkeypatch.setattr(pipeline, "_LARGEST_OTHER_RANK_BYTES", 10)
+    timeline = timeline_of(explained, [tmp_path])
+    assert timeline is not None and timeline.rank in {0, 1} and timeline.others == ()
+
+
+def test_a_timeline_of_one_trace_has_no_other_ranks(tmp_path: Path) -> None:
+    path = write_trace(tmp_path / "one.json", gpu_events())
+    timeline = timeline_of(explain([path]), [path])
+    assert timeline is not None and timeline.others == () and timeline.rank is None

@@ -238,6 +238,7 @@ def loader_hot_spot(evidence: Evidence) -> Draft | None:
         code="def __getitems__(self, indices):\n    return self.samples[indices]  # all samples of a batch at once",
         gain_us=up_to(share * wait_us),
         claims=claims_of(evidence, INPUT, most_us=share * wait_us),
+        waits=tuple(row for row in idle_rows(evidence, "input") if row.source == what),
     )
 
 

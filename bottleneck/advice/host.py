@@ -466,6 +466,7 @@ def computed_on_host(evidence: Evidence) -> Draft | None:
         code="result = logits.argmax(1).to(torch.uint8).cpu()  # in place of logits.cpu().argmax(1)",
         gain_us=gain,
         claims=claims_of(evidence, *claims, most_us=gain.high),
+        waits=tuple(rows),
     )
 
 
@@ -499,6 +500,7 @@ def side_work(evidence: Evidence) -> Draft | None:
             *dict.fromkeys([*(f"overhead.{row.cause}" for row in rows), *(["overhead.python"] if tracked_us else [])]),
             most_us=spent_us,
         ),
+        waits=tuple(rows),
     )
 
 
@@ -564,6 +566,7 @@ def python_call(evidence: Evidence) -> Draft | None:
         else "ready = executor.submit(function, ...)  # before the step; ready.result() where its result is needed",
         gain_us=up_to(spent_us),
         claims=claims_of(evidence, "overhead.python", most_us=spent_us),
+        waits=tuple(rows),
     )
 
 
@@ -652,6 +655,7 @@ def sleeping(evidence: Evidence) -> Draft | None:
         places=(rows[0].source,),
         gain_us=Interval(_SURE_OF_A_SLEEP * slept_us, slept_us),
         claims=claims_of(evidence, WAIT, most_us=slept_us),
+        waits=tuple(rows),
         transformation=Transformation(("remove host:wait",)),
     )
 
@@ -679,6 +683,7 @@ def waiting(evidence: Evidence) -> Draft | None:
         places=(rows[0].source,),
         gain_us=up_to(spent_us),
         claims=claims_of(evidence, WAIT, most_us=spent_us),
+        waits=tuple(rows),
         transformation=Transformation(("remove host:wait",)),
     )
 

@@ -145,6 +145,7 @@ def pool_waits(evidence: Evidence) -> Draft | None:
         code=pool.exchange.code,
         gain_us=up_to(spent_us),
         claims=claims_of(evidence, WAIT, most_us=spent_us),
+        waits=pool.rows,
         transformation=Transformation(("remove host:wait",)),
         lines=(pool.source,) if any(fold.name == pool.source for fold in evidence.analysis.lines) else (),
     )

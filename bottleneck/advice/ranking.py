@@ -11,7 +11,7 @@ from typing import Literal
 from msgspec import Struct, field
 
 from bottleneck.advice.widening import Basis, Widening, describe, widen
-from bottleneck.schema.analysis import Confidence, Finding, Interval, PhaseName, StepAnalysis, is_certain
+from bottleneck.schema.analysis import Confidence, Finding, IdleCause, Interval, PhaseName, StepAnalysis, is_certain
 from bottleneck.schema.measurements import StepTimes
 from bottleneck.schema.records import replace
 
@@ -62,6 +62,7 @@ class Draft(Struct, frozen=True):
     pieces show that it gains. ``comes_first`` marks a draft that stands before all others: what they say is of a step
     that it disturbs. ``places`` are sources that title and advice name; evidence carries its own (``SourcedLine``).
     ``brief`` is the change in a few words, where ``advice`` is too long for the first lines of a report.
+    ``waits`` are the idle times that the rule added up, where they are not all of an account.
     """
 
     slug: str
@@ -90,6 +91,7 @@ class Draft(Struct, frozen=True):
     comes_first: bool = False
     places: tuple[str | None, ...] = ()
     brief: str | None = None
+    waits: tuple[IdleCause, ...] = ()
 
 
 # Advice that fits nearly every program, whatever its work is for.
@@ -224,6 +226,7 @@ def rank(
                 brief=draft.brief,
                 phase=draft.phase,
                 lines=draft.lines,
+                waits=tuple(at for at, row in enumerate(analysis.idle) if row in draft.waits),
             )
         )
     return tuple(findings)

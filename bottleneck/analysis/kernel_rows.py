@@ -318,12 +318,12 @@ def _op_texts(rows: KernelTimes, first: Integers) -> dict[str, list[str | None]]
         "op": [str(names[row]) if row >= 0 else op for row, op in zip(signature.tolist(), ops, strict=True)],
         "shapes": [shapes_text(dims[row]) if row >= 0 else None for row in signature.tolist()],
         "op_dtype": _texts(dtype_codes, dtype.categories),
-        "data_dtype": [_data_dtype(types[row]) if row >= 0 else None for row in signature.tolist()],
+        "data_dtype": [data_dtype(types[row]) if row >= 0 else None for row in signature.tolist()],
     }
 
 
 @lru_cache(maxsize=4096)
-def _data_dtype(types: object) -> str | None:
+def data_dtype(types: object) -> str | None:
     """Gives the dtype of the first tensor of a call.
 
     Floating point comes first: masks and indices do not count. Null without tensors.

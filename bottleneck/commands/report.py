@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from bottleneck.mapping.rank_reading import RankReading
     from bottleneck.pipeline import OnTrace, Options
     from bottleneck.schema.analysis import Analysis
-    from bottleneck.schema.step_tracks import StepTracks
+    from bottleneck.schema.step_tracks import StepTimeline
 
 
 def report_command(
@@ -137,15 +137,15 @@ def report_command(
     is_screen = rendered_as == "terminal" and is_printed(output) and not (full or all_findings)
     options = replace(options, critical_path=not is_screen)
     reading = _rank_reading(jobs, cluster, resume=resume)
-    needs_tracks = rendered_as == "html" or "timeline" in plots
+    needs_timeline = rendered_as == "html" or "timeline" in plots
     with reading_progress() as on_trace:
-        analysis, tracks = _read(paths, options, on_trace, reading, needs_tracks=needs_tracks)
+        analysis, timeline = _read(paths, options, on_trace, reading, needs_timeline=needs_timeline)
     if reading.workers.repeated:
         again = counted(reading.workers.repeated, "trace")
         write_note(f"{again} read twice, as a worker was lost meanwhile")
     for kind, path in plots.items():
-        draw_picture(kind, path, analysis, *((tracks,) if kind == "timeline" else ()))
-    present(analysis, rendered_as, output, extent_of(full=full, all_findings=all_findings), tracks)
+        draw_picture(kind, path, analysis, *((timeline,) if kind == "timeline" else ()))
+    present(analysis, rendered_as, output, extent_of(full=full, all_findings=all_findings), timeline)
     if open_page and output is not None:
         _open_in_browser(output)
 
@@ -196,21 +196,19 @@ def _rank_reading(jobs: int | None, cluster: str | None, *, resume: bool) -> "Ra
 
 
 def _read(
-    paths: Sequence[Path], options: "Options", on_trace: "OnTrace", reading: "RankReading", *, needs_tracks: bool
-) -> "tuple[Analysis, StepTracks | None]":
-    """Gives the analysis of the traces, and one step's tracks if needed.
+    paths: Sequence[Path], options: "Options", on_trace: "OnTrace", reading: "RankReading", *, needs_timeline: bool
+) -> "tuple[Analysis, StepTimeline | None]":
+    """Gives the analysis of the traces, and its steps over time if needed.
 
     A finished analysis holds sums only.
     """
-    from bottleneck.pipeline import explain, saved_analysis
+    from bottleneck.pipeline import explain, saved_analysis, timeline_of
 
     saved = saved_analysis(paths, options)
     if saved is not None:
         return saved, None
-    from bottleneck.analysis.step_tracks import lay_out
-
     explained = explain(paths, options, on_trace, reading)
-    return explained.analysis, lay_out(explained) if needs_tracks else None
+    return explained.analysis, timeline_of(explained, paths, options) if needs_timeline else None
 
 
 def _page(form: str | None, output: Path | None) -> Path:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from bottleneck.report.screen import Extent
     from bottleneck.report.terminal import TerminalStyle
     from bottleneck.schema.analysis import Analysis
-    from bottleneck.schema.step_tracks import StepTracks
+    from bottleneck.schema.step_tracks import StepTimeline
 
 # As the shell shows the death by SIGPIPE of a program that writes to a reader that has gone.
 _READER_GONE = 141
@@ -189,18 +189,18 @@ def extent_of(*, full: bool, all_findings: bool) -> "Extent":
 
 
 def present(
-    analysis: "Analysis", form: str, output: Path | None, extent: "Extent", tracks: "StepTracks | None"
+    analysis: "Analysis", form: str, output: Path | None, extent: "Extent", timeline: "StepTimeline | None"
 ) -> None:
     """Renders to standard output, or to the file ``output``; '-' is standard output too.
 
-    A file and every form but that for the terminal hold the whole report. A page has the ``tracks`` of a step.
+    A file and every form but that for the terminal hold the whole report. A page has the ``timeline`` of its steps.
     """
     if form == "terminal" and is_printed(output):
         from bottleneck.report.screen import report_text
 
         send(report_text(analysis, sys.stdout, extent=extent))
         return
-    page = {"timeline": tracks} if form == "html" else {}
+    page = {"timeline": timeline} if form == "html" else {}
     write_report(render_report(analysis, form, all_findings=extent == "all findings", **page), output)
 
 

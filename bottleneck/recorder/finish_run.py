@@ -207,8 +207,7 @@ def _report(folder: Path, settings: ReportSettings, notes: Sequence[str] = ()) -
 
     Notes stand before the report: its last lines are the answer, and nothing follows them.
     """
-    from bottleneck.analysis.step_tracks import lay_out
-    from bottleneck.pipeline import explain
+    from bottleneck.pipeline import explain, timeline_of
     from bottleneck.report import render_report
     from bottleneck.report.analysis_document import headline
     from bottleneck.report.page import to_html
@@ -223,7 +222,11 @@ def _report(folder: Path, settings: ReportSettings, notes: Sequence[str] = ()) -
         again = f"bottleneck report {shown(folder)} --format json -o FILE"
         problem = UsageError(error.what, why=error.why, fix=f"the recording is whole; make room, then: {again}")
     else:
-        if draw_or_warn(lambda: write_text(to_html(analysis, lay_out(explained)), page), page, settings.say):
+        if draw_or_warn(
+            lambda: write_text(to_html(analysis, timeline_of(explained, [_from_here(folder)])), page),
+            page,
+            settings.say,
+        ):
             settings.note(f"the page for a browser: {shown(page)}")
         draw_picture("roofline", picture, analysis, warn=settings.say)
     settings.note(*notes)

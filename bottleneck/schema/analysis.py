@@ -610,6 +610,10 @@ class Finding(Struct, frozen=True):
     lines: Annotated[
         tuple[str, ...], Doc("source lines that all of the gain comes from; empty where it is more than these")
     ] = ()
+    waits: Annotated[
+        tuple[int, ...],
+        Doc("rows of idle that the claimed idle time is; empty where it is all that the claimed accounts hold"),
+    ] = ()
     places: Annotated[tuple[str, ...], Doc("source lines and functions that title and advice name")] = ()
     seen_at: Annotated[tuple[str, ...], Doc("source lines and functions that the evidence names")] = ()
 

@@ -278,7 +278,7 @@ def test_a_long_stretch_of_python_is_named_with_its_line(tmp_path: Path) -> None
     row = idle_row("python", 5000.0, detail="main", calls=2.0)
     draft = host.python_call(cpu(tmp_path, {"memory": 1000.0, "overhead.python": 5000.0}, row))
     assert draft is not None and draft.gain_us is not None and draft.gain_us.high == 5000
-    assert "train.py:12" in draft.advice
+    assert "train.py:12" in draft.advice and draft.waits == (row,)
     assert draft.evidence[1] == "train.py:12: 5.00 ms in main, in 2 idle gaps"
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from bottleneck.advice.ranking import Draft, put_general_behind, rank, speedup_of, up_to
 from bottleneck.advice.widening import Basis, Widening
 from bottleneck.report.json_text import from_json, to_json
-from bottleneck.schema.analysis import Analysis, Finding, Interval, is_certain
+from bottleneck.schema.analysis import Analysis, Finding, IdleCause, Interval, is_certain
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.records import replace
 from tests.report.samples import analysis, kernel
@@ -50,6 +50,16 @@ def test_a_gain_ends_where_the_step_holds_no_more_of_what_it_claims() -> None:
     (waits,) = ranked(draft(Interval(500.0, 900.0), {"overhead.sync": 900.0}))
     assert waits.predicted_gain_us == Interval(500.0, 600.0)
     assert waits.predicted_speedup == Interval(pytest.approx(2.0), pytest.approx(2.5))
+
+
+def test_a_finding_names_the_idle_rows_that_its_rule_added_up() -> None:
+    idle = tuple(IdleCause("sync", us, us / 1000, f"a.py:{us:.0f}", 1.0) for us in (100.0, 200.0, 300.0))
+    whole, part = ranked(
+        draft(600.0, {"overhead.sync": 600.0}),
+        replace(draft(400.0, {"overhead.sync": 400.0}), waits=(idle[2], idle[0])),
+        idle=idle,
+    )
+    assert (whole.waits, part.waits) == ((), (0, 2))
 
 
 @given(st.permutations([900.0, 300.0, 50.0, 600.0, None, None]))

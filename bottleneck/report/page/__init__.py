@@ -31,17 +31,30 @@ from bottleneck.report.kernel_names import short_names
 from bottleneck.report.line_chart import HEIGHT, WIDTH, ChartSection, LineChart
 from bottleneck.report.no_gain import no_gain
 from bottleneck.report.roofline_points import ACROSS, GUIDES_NOTE, UP, absences, plane_of, points, roofs, whole_step
-from bottleneck.report.text import account_name, as_sentence, bound_word, clean, with_attribute_paths
+from bottleneck.report.text import account_name, as_sentence, bound_word, clean, describe_shapes, with_attribute_paths
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_BY_FAMILY, label_of, meaning_of
-from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, KernelSummary, LedgerEntry, Phase
-from bottleneck.schema.step_tracks import StepTracks
+from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, Finding, KernelSummary, LedgerEntry, Phase
+from bottleneck.schema.op_names import BUILT_IN_CALL, MODULE_PREFIX, PYTHON_FRAME, function_source, line_source
+from bottleneck.schema.step_tracks import OpInputs, StepTimeline, StepTracks
 from bottleneck.units import format_share, format_us
 
-_PARTS = ("numbers", "elements", "tables", "ledger", "timeline", "roofline", "memory", "page")
+_PARTS = (
+    "numbers",
+    "elements",
+    "tables",
+    "ledger",
+    "step_events",
+    "timeline",
+    "step_view",
+    "roofline",
+    "memory",
+    "page",
+)
 _SCRIPTS = tuple(f"assets/{name}.js" for name in _PARTS)
 _LONGEST_TEXT = 2000
 _LONGEST_NAME = 60
 _LONGEST_LABEL = 200
+_LONGEST_BAR = 48
 _HOPS = 5  # of the critical path
 _ROWS = 10  # of a table that only readers without JavaScript see
 _MOST_RANKS = 64
@@ -52,10 +65,10 @@ _NO_TIMELINE = (
 )
 
 
-def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findings: bool = False) -> str:
+def to_html(analysis: Analysis, timeline: StepTimeline | None = None, *, all_findings: bool = False) -> str:
     """Renders the page of an analysis.
 
-    ``timeline`` is that of one of its steps, where its trace is at hand.
+    ``timeline`` is that of its steps, where its trace is at hand.
     """
     analysis = with_attribute_paths(analysis)
     document = build(analysis, all_findings=all_findings)
@@ -79,7 +92,7 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
         data={
             "analysis": _json_block(json.loads(to_json(analysis))),
             "words": _json_block(_words(analysis)),
-            "step": _json_block(None if timeline is None else _packed(timeline)),
+            "steps": _json_block(None if timeline is None else _packed(timeline)),
         },
         title=f"{document.headline}: {document.subject}",
         closing=document.closing,
@@ -268,7 +281,33 @@ def _words(analysis: Analysis) -> dict[str, Any]:
             }
             for row, name in zip(analysis.kernels, names, strict=True)
         ],
+        "findings": {one.slug: _rows_behind(analysis, one) for one in analysis.findings},
     }
+
+
+def _rows_behind(analysis: Analysis, finding: Finding) -> dict[str, list[int]]:
+    """Gives the rows of kernels and idle time behind a finding's gain.
+
+    Rows that the rule names count as they are; those of an account that it claims only where its lines and phase are.
+    """
+    lines = set(finding.lines)
+    in_phase = {row for phase in analysis.phases if phase.name == finding.phase for row, _ in phase.kernels}
+    kernels = [
+        at
+        for at, row in enumerate(analysis.kernels)
+        if f"kernel:{at}" in finding.claims
+        or (
+            ((row.account or _account_of(row)) in finding.claims)
+            and (not lines or row.source in lines)
+            and (not in_phase or at in in_phase)
+        )
+    ]
+    idle = [
+        at
+        for at, row in enumerate(analysis.idle)
+        if f"overhead.{row.cause}" in finding.claims and (not lines or row.source in lines)
+    ]
+    return {"kernels": kernels, "idle": list(finding.waits or idle)}
 
 
 def _roofline(analysis: Analysis) -> dict[str, Any]:
@@ -299,36 +338,74 @@ def _account_of(row: KernelSummary) -> str:
     return UNMODELLED_BY_FAMILY.get(row.family, account) if account == UNMODELLED else account
 
 
-def _packed(timeline: StepTracks) -> dict[str, Any]:
-    """Packs the timeline into few bytes.
+def _packed(timeline: StepTimeline) -> dict[str, Any]:
+    ranks = [
+        {"rank": one.rank, "shown": [_packed_step(tracks) for tracks in one.steps]}
+        for one in (timeline, *timeline.others)
+    ]
+    return {"accounts": list(ACCOUNTS), "ranks": ranks}
 
-    Its arrays stand one after the other in little-endian order, deflated.
+
+def _packed_step(tracks: StepTracks) -> dict[str, Any]:
+    """Packs a step into few bytes.
+
+    Its arrays stand one after the other in little-endian order, deflated; so are its texts.
     """
     arrays = (
-        (timeline.event_start_us, "<f4"),
-        (timeline.event_dur_us, "<f4"),
-        (timeline.name, "<u4"),
-        (timeline.row, "<i4"),
-        (timeline.module, "<i4"),
-        (timeline.lane, "<u2"),
-        (timeline.depth, "<u2"),
-        (timeline.group, "<i2"),
+        (tracks.event_start_us, "<f4"),
+        (tracks.event_dur_us, "<f4"),
+        (tracks.name, "<u4"),
+        (tracks.row, "<i4"),
+        (tracks.module, "<i4"),
+        (tracks.launch, "<i4"),
+        (tracks.call, "<i4"),
+        (tracks.lane, "<u2"),
+        (tracks.depth, "<u2"),
+        (tracks.group, "<i2"),
+        (tracks.account, "<i2"),
     )
-    content = b"".join(values.astype(kind).tobytes() for values, kind in arrays)
+    names = [clean(name, _LONGEST_TEXT) for name in tracks.names]
+    bars = short_names([*map(_without_path, names)], _LONGEST_BAR)
+    texts = {
+        "names": [clean(name, _LONGEST_LABEL) for name in names],
+        "bars": bars,
+        "calls": [_call_words(call) for call in tracks.calls],
+    }
     return {
-        "step": clean(timeline.step, _LONGEST_NAME),
-        "start_us": timeline.start_us,
-        "length_us": timeline.length_us,
-        "lanes": [{"title": clean(lane.title, _LONGEST_NAME), "kind": lane.kind} for lane in timeline.lanes],
-        "names": [clean(name, _LONGEST_LABEL) for name in timeline.names],
-        "count": len(timeline.lane),
-        "left_out": timeline.left_out,
+        "step": clean(tracks.step, _LONGEST_NAME),
+        "role": tracks.role,
+        "start_us": tracks.start_us,
+        "length_us": tracks.length_us,
+        "lanes": [
+            {"title": clean(lane.title, _LONGEST_NAME), "kind": lane.kind, "thread": lane.thread}
+            for lane in tracks.lanes
+        ],
+        "count": len(tracks.lane),
+        "left_out": tracks.left_out,
         "curves": [
             {"title": curve.title, "unit": curve.unit, "is_share": curve.is_share, "points": curve.points}
-            for curve in timeline.curves
+            for curve in tracks.curves
         ],
-        "events": base64.b64encode(gzip.compress(content, mtime=0)).decode(),
+        "texts": _deflated(json.dumps(texts).encode()),
+        "events": _deflated(b"".join(values.astype(kind).tobytes() for values, kind in arrays)),
     }
+
+
+def _deflated(content: bytes) -> str:
+    return base64.b64encode(gzip.compress(content, mtime=0)).decode()
+
+
+def _without_path(name: str) -> str:
+    """Shortens a Python frame to its function and line, a module to its name."""
+    frame, call = PYTHON_FRAME.match(name), BUILT_IN_CALL.match(name)
+    if frame is not None:
+        return function_source(name[frame.end() :], line_source(frame["path"], frame["line"]))
+    return call["name"] if call is not None else name.removeprefix(MODULE_PREFIX)
+
+
+def _call_words(call: OpInputs) -> str:
+    shapes = describe_shapes(call.shapes) if call.shapes else ""
+    return clean(", ".join(filter(None, (shapes, call.dtype))), _LONGEST_LABEL)
 
 
 def _widths(prefix: str, shares: Sequence[float]) -> str:
@@ -389,7 +466,7 @@ _SECTIONS = (
     ("summary", "Summary"),
     ("ledger", "Ledger"),
     ("findings", "Findings"),
-    ("timeline", "Timeline"),
+    ("timeline", "StepTimeline"),
     ("roofline", "Roofline"),
     ("tables", "Tables"),
     ("memory", "Memory"),

@@ -17,7 +17,7 @@ from bottleneck.report.plots import COLOURS, HATCHES, trace_name
 from bottleneck.report.text import clean, scale_of
 from bottleneck.schema.analysis import GROUPS, Analysis
 from bottleneck.schema.intervals import Floats, Integers
-from bottleneck.schema.step_tracks import Lane, StepTracks
+from bottleneck.schema.step_tracks import Lane, StepTimeline, StepTracks
 from bottleneck.units import format_us
 
 _WIDTH, _LABELS, _ROW, _LANE_GAP, _TOP, _BOTTOM = 10.0, 0.14, 0.21, 0.12, 0.75, 0.55
@@ -45,20 +45,21 @@ class _Look:
     lines: str = "white"
 
 
-def timeline_figure(analysis: Analysis, tracks: StepTracks | None) -> Figure:
+def timeline_figure(analysis: Analysis, timeline: StepTimeline | None) -> Figure:
     """Draws a row for each stream, for idle time, and per level.
 
     Levels are those of nesting of ranges and of the busiest host threads. Raises UsageError where there are no events
     of a step.
     """
-    if tracks is None:
+    if timeline is None:
         raise UsageError(
             "there is no step over time to draw",
             why="a finished analysis holds sums only, and a trace without events of a step holds nothing to draw",
             fix="name the trace or the recording, or leave the picture out",
         )
+    tracks = timeline.steps[0]
     hosts = [at for at, lane in enumerate(tracks.lanes) if lane.kind == "host"]
-    lanes = [at for at in range(len(tracks.lanes)) if at not in hosts[_MOST_THREADS:]]
+    lanes = [at for at, lane in enumerate(tracks.lanes) if lane.kind != "frames" and at not in hosts[_MOST_THREADS:]]
     levels = [min(tracks.lanes[lane].depth, _MOST_LEVELS) for lane in lanes]
     looks = _looks(tracks, lanes)
     legend = sorted({look for look in looks.values() if look.words}, key=list(looks.values()).index)
@@ -88,7 +89,7 @@ def timeline_figure(analysis: Analysis, tracks: StepTracks | None) -> Figure:
 
 
 def _subtitle(analysis: Analysis, tracks: StepTracks, lanes: Sequence[int]) -> str:
-    threads = len(tracks.lanes) - len(lanes)
+    threads = sum(lane.kind != "frames" for lane in tracks.lanes) - len(lanes)
     is_cut = any(tracks.lanes[lane].depth > _MOST_LEVELS for lane in lanes)
     hidden = [f"{threads} more host threads"] if threads else []
     hidden += ["calls nested more deeply"] if is_cut else []

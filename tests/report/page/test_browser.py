@@ -22,10 +22,11 @@ from bottleneck.report.text import calls_number, scale_of
 from bottleneck.schema.analysis import Analysis, LedgerEntry
 from bottleneck.schema.evidence import Explanation
 from bottleneck.schema.records import replace
-from bottleneck.schema.step_tracks import StepTracks
+from bottleneck.schema.step_tracks import OpInputs, StepTimeline, StepTracks
 from bottleneck.units import format_share, format_si, format_us
 from tests.harness.driver import HANGS_S
 from tests.report import comparisons, samples
+from tests.report.page.test_page import NASTY
 from tests.trace_cache import explained
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -55,11 +56,11 @@ def _of_trace(path: Path) -> tuple[str, Analysis]:
     return to_html(found.analysis, lay_out(found)), found.analysis
 
 
-def _tracks_of(name: str) -> tuple[Explanation, StepTracks]:
+def _timeline_of(name: str) -> tuple[Explanation, StepTimeline]:
     found = _trace(TRACES / PUBLIC[name] if name in PUBLIC else ROOT / "sample_traces" / "mlp")
-    tracks = lay_out(found)
-    assert tracks is not None
-    return found, tracks
+    timeline = lay_out(found)
+    assert timeline is not None
+    return found, timeline
 
 
 def _by_hand(analysis: Analysis) -> tuple[str, Analysis]:
@@ -423,7 +424,7 @@ def _intervals(tracks: StepTracks, kernels: Collection[int], causes: Collection[
     mine |= ~np.isin(kind, ("idle", "ranges")) & np.isin(tracks.row, list(kernels))
     us = tracks.event_dur_us.copy()
     ends = tracks.event_start_us + us
-    for at in np.flatnonzero(tracks.depth > 0):
+    for at in np.flatnonzero((tracks.depth > 0) & (kind != "frames")):
         around = (tracks.lane == tracks.lane[at]) & (tracks.depth == tracks.depth[at] - 1)
         around &= (tracks.event_start_us <= tracks.event_start_us[at]) & (ends >= ends[at])
         us[np.flatnonzero(around)[-1]] -= tracks.event_dur_us[at]
@@ -433,9 +434,9 @@ def _intervals(tracks: StepTracks, kernels: Collection[int], causes: Collection[
 
 @pytest.mark.parametrize("name", ["cpu", "h100"])
 def test_what_is_chosen_is_marked_in_the_timeline_and_said(open_page: Callable[..., Opened], name: str) -> None:
-    explained_, tracks = _tracks_of(name)
-    analysis = explained_.analysis
-    page = open_page(to_html(analysis, tracks))
+    explained_, timeline = _timeline_of(name)
+    analysis, tracks = explained_.analysis, timeline.steps[0]
+    page = open_page(to_html(analysis, timeline))
     page.view.wait_for_selector("#timeline-view canvas")
     assert _marked(page) == ""
     account = max((each for each in analysis.ledger if each.account.startswith("overhead.")), key=lambda each: each.us)
@@ -474,9 +475,9 @@ def test_the_note_on_what_is_marked_fits_a_phone(open_page: Callable[..., Opened
 
 
 def test_a_chosen_module_marks_the_intervals_of_its_own_calls(open_page: Callable[..., Opened]) -> None:
-    explained_, tracks = _tracks_of("cpu")
-    analysis = explained_.analysis
-    page = open_page(to_html(analysis, tracks))
+    explained_, timeline = _timeline_of("cpu")
+    analysis, tracks = explained_.analysis, timeline.steps[0]
+    page = open_page(to_html(analysis, timeline))
     page.view.wait_for_selector("#timeline-view canvas")
     page.view.locator("#table-view [role=tab]", has_text="Modules").click()
     rows = page.view.locator("#table-view [role=tabpanel]:not([hidden]) button.open")
@@ -491,25 +492,256 @@ def test_a_chosen_module_marks_the_intervals_of_its_own_calls(open_page: Callabl
     assert len(counts) >= 2 and sum(counts) == np.count_nonzero(inside)
 
 
+_VIEW = "timeline.view()"
+
+
 @pytest.mark.parametrize("name", ["cpu", "h100"])
-def test_a_finding_marks_the_rows_that_its_gain_comes_from(open_page: Callable[..., Opened], name: str) -> None:
-    explained_, tracks = _tracks_of(name)
-    analysis = explained_.analysis
-    page = open_page(to_html(analysis, tracks))
-    page.view.wait_for_selector("#timeline-view canvas")
+def test_a_finding_marks_the_rows_that_its_gain_comes_from_and_zooms_to_them(
+    open_page: Callable[..., Opened], name: str
+) -> None:
+    explained_, timeline = _timeline_of(name)
+    analysis, tracks = explained_.analysis, timeline.steps[0]
+    page = open_page(to_html(analysis, timeline))
+    page.view.wait_for_selector("#timeline-view canvas[aria-label]")
     buttons = page.view.locator("button[data-finding]:visible")
     assert buttons.count() >= 1
     for at in range(buttons.count()):
-        finding = next(each for each in analysis.findings if each.slug == buttons.nth(at).get_attribute("data-finding"))
-        rows = {int(claim[7:]) for claim in finding.claims if claim.startswith("kernel:")}
-        rows |= {place for place, each in enumerate(analysis.kernels) if each.account in finding.claims}
-        causes = {place for place, each in enumerate(analysis.idle) if f"overhead.{each.cause}" in finding.claims}
+        slug = buttons.nth(at).get_attribute("data-finding")
+        rows = page.view.evaluate("slug => words.findings[slug]", slug)
         buttons.nth(at).focus()
         page.view.keyboard.press("Enter")
-        assert _marked(page).endswith(f": {_intervals(tracks, rows, causes)}")
+        gain = next(finding for finding in analysis.findings if finding.slug == slug).predicted_gain_us
+        note = f"; the change gains at most {format_us(gain.high)} per step" if gain is not None else ""
+        assert _marked(page).endswith(f": {_intervals(tracks, rows['kernels'], rows['idle'])}{note}")
         assert buttons.nth(at).get_attribute("aria-pressed") == "true"
+        kind = np.array([lane.kind for lane in tracks.lanes])[tracks.lane]
+        mine = (kind == "idle") & np.isin(tracks.row, rows["idle"])
+        mine |= ~np.isin(kind, ("idle", "ranges", "frames")) & np.isin(tracks.row, rows["kernels"])
+        low = tracks.event_start_us[mine].min()
+        high = (tracks.event_start_us + tracks.event_dur_us)[mine].max()
+        view = page.view.evaluate(_VIEW)
+        assert view["low"] <= low and view["high"] >= high
+        assert view["high"] - view["low"] == pytest.approx(min(1.12 * (high - low), tracks.length_us), rel=0.07)
         buttons.nth(at).click()
         assert _marked(page) == "" and buttons.nth(at).get_attribute("aria-pressed") == "false"
+
+
+def _open_timeline(open_page: Callable[..., Opened], name: str, **options: Any) -> tuple[Opened, StepTimeline]:
+    explained_, timeline = _timeline_of(name)
+    page = open_page(to_html(explained_.analysis, timeline), **options)
+    page.view.locator("#timeline-view canvas[aria-label]").scroll_into_view_if_needed()
+    return page, timeline
+
+
+_FIRST_LANE, _BELOW_IT = 50, 59  # from the top of the canvas, below the ruler and the title of the lane
+
+
+def _place(page: Opened, tracks: StepTracks, at: int) -> tuple[float, float]:
+    """The middle of an event of the first lane in the window."""
+    box = page.view.locator("#timeline-view canvas").bounding_box()
+    middle = (tracks.event_start_us[at] + tracks.event_dur_us[at] / 2) / tracks.length_us
+    return float(box["x"] + middle * box["width"]), float(box["y"] + _FIRST_LANE)
+
+
+def _longest(tracks: StepTracks, wanted: Any) -> int:
+    """The longest event of the first lane for which this is true."""
+    rows = np.flatnonzero(wanted & (tracks.lane == 0))
+    return int(rows[np.argmax(tracks.event_dur_us[rows])])
+
+
+def test_the_wheel_scrolls_the_page_and_zooms_with_ctrl(open_page: Callable[..., Opened]) -> None:
+    page, timeline = _open_timeline(open_page, "cpu")
+    page.view.evaluate("document.getElementById('timeline').scrollIntoView()")
+    page.view.locator("#timeline-view canvas").hover(position={"x": 300, "y": 60})
+    before = page.view.evaluate("scrollY")
+    page.view.mouse.wheel(0, 200)
+    _wait_until(page, f"scrollY >= {before} + 150")
+    whole = page.view.evaluate(_VIEW)
+    assert (whole["low"], whole["high"]) == (0, pytest.approx(timeline.steps[0].length_us))
+    page.view.locator("#timeline-view canvas").hover(position={"x": 300, "y": 60})
+    page.view.keyboard.down("Control")
+    page.view.mouse.wheel(0, -200)
+    page.view.keyboard.up("Control")
+    _wait_until(page, f"timeline.view().high - timeline.view().low < {0.9 * timeline.steps[0].length_us}")
+
+
+def test_search_counts_and_marks_what_it_finds_and_goes_to_it(open_page: Callable[..., Opened]) -> None:
+    page, timeline = _open_timeline(open_page, "h100")
+    tracks, idle = timeline.steps[0], _timeline_of("h100")[0].analysis.idle
+    count = page.view.locator("#timeline-view .count")
+    page.view.locator("#timeline-view input[type=search]").fill("cudalaunch")
+    kinds = np.array([lane.kind for lane in tracks.lanes])[tracks.lane]
+    waits = [at for at, row in enumerate(idle) if "cudaLaunch" in f"{row.detail} {row.source} {row.module}"]
+    calls = [at for at, name in enumerate(tracks.name) if "cudaLaunch" in tracks.names[name]]
+    waiting = np.flatnonzero((kinds == "idle") & np.isin(tracks.row, waits)).tolist()
+    waiting_us, calls_us = (format_us(float(tracks.event_dur_us[rows].sum())) for rows in (waiting, calls))
+    mine = [*waiting, *calls]
+    assert waiting and calls
+    assert count.inner_text() == f"{len(mine)}: {waiting_us} waiting, {calls_us} of ops and calls"
+    first = min(mine, key=lambda at: tracks.event_start_us[at])
+    page.view.keyboard.press("Enter")
+    begins = f"{format_us(float(tracks.event_start_us[first]))} after the step began"
+    assert begins in page.texts("#timeline-view .pane dd")
+    page.view.locator("#timeline-view input[type=search]").fill("no such op")
+    assert count.inner_text() == "nothing with these words"
+
+
+@pytest.mark.parametrize("name", ["cpu", "h100"])
+def test_a_stretch_of_the_timeline_is_summed_up(open_page: Callable[..., Opened], name: str) -> None:
+    page, timeline = _open_timeline(open_page, name)
+    tracks = timeline.steps[0]
+    box = page.view.locator("#timeline-view canvas").bounding_box()
+    page.view.mouse.move(box["x"] + box["width"] / 4, box["y"] + 40)
+    page.view.mouse.down()
+    page.view.mouse.move(box["x"] + box["width"] / 2, box["y"] + 40, steps=4)
+    page.view.mouse.up()
+    low, high = tracks.length_us / 4, tracks.length_us / 2
+    kinds = np.array([lane.kind for lane in tracks.lanes])[tracks.lane]
+    ends = tracks.event_start_us + tracks.event_dur_us
+    inside = np.clip(np.minimum(ends, high) - np.maximum(tracks.event_start_us, low), 0, None)
+    idle_us = float(inside[kinds == "idle"].sum())
+    said = page.view.locator("#timeline-view .sums").inner_text()
+    busy, waiting = (float(text) for text in re.findall(r"\(([\d.]+) %\)", said))
+    assert waiting == pytest.approx(100 * idle_us / (high - low), abs=1.0)  # a pixel is 0.3 % of the stretch
+    assert busy + waiting == pytest.approx(100, abs=0.2)  # one stream, or the threads of a CPU
+    causes = {row.cause for row in _timeline_of(name)[0].analysis.idle}
+    accounts = page.texts("#timeline-view .pane table:first-of-type tbody td:first-child")
+    assert accounts and any(cause in account for cause in causes for account in accounts)
+    page.view.keyboard.press("Escape")
+    assert not page.view.locator("#timeline-view .pane").is_visible()
+    page.view.locator("#timeline-view canvas").focus()
+    page.view.keyboard.press("r")
+    assert page.texts("#timeline-view .pane h3")[0].startswith(f"{format_us(tracks.length_us)}, from 0 us")
+
+
+def test_details_of_a_kernel_lead_to_its_launch_and_back(open_page: Callable[..., Opened]) -> None:
+    page, timeline = _open_timeline(open_page, "h100")
+    tracks, analysis = timeline.steps[0], _timeline_of("h100")[0].analysis
+    at = _longest(tracks, (tracks.launch >= 0) & (tracks.row >= 0))
+    launch, kernel = int(tracks.launch[at]), analysis.kernels[tracks.row[at]]
+    page.view.mouse.click(*_place(page, tracks, at))
+    told = page.texts("#timeline-view .pane dd")
+    assert any(text.startswith(f"{tracks.names[tracks.name[launch]]} ") for text in told)
+    assert kernel.dtype in told and format_us(float(tracks.event_dur_us[at])) in told
+    assert page.texts("#timeline-view .pane dt")[-2:] == ["waited for", "stack, innermost first"]
+    page.view.locator("#timeline-view .pane dd button", has_text=tracks.names[tracks.name[launch]]).first.click()
+    assert page.texts("#timeline-view .pane h3") == [tracks.names[tracks.name[launch]]]
+    page.view.locator("#timeline-view .pane dl div", has_text="launches").locator("button").first.click()
+    assert f"{format_us(float(tracks.event_start_us[at]))} after the step began" in page.texts(
+        "#timeline-view .pane dd"
+    )
+
+
+def test_an_arrow_leads_from_a_launch_to_its_kernel(open_page: Callable[..., Opened]) -> None:
+    page, timeline = _open_timeline(open_page, "h100")
+    tracks = timeline.steps[0]
+    x, y = _place(page, tracks, _longest(tracks, tracks.launch >= 0))
+    strip = f"""() => {{
+      const canvas = document.querySelector("#timeline-view canvas"), pen = canvas.getContext("2d");
+      return pen.getImageData(0, {_BELOW_IT}, canvas.width, 3).data.join();
+    }}"""
+    page.view.mouse.move(2, 2)
+    _wait_until(page, "frames > 1")
+    before = page.view.evaluate(strip)
+    page.view.mouse.click(x, y)
+    page.view.mouse.move(2, 2)
+    _wait_until(page, "frames > 1")
+    assert page.view.evaluate(strip) != before
+    page.view.keyboard.press("Escape")
+    _wait_until(page, "frames > 1")
+    assert page.view.evaluate(strip) == before
+
+
+def test_the_shown_step_is_chosen_among_those_that_the_file_holds(open_page: Callable[..., Opened]) -> None:
+    page, timeline = _open_timeline(open_page, "cpu")
+    analysis = _timeline_of("cpu")[0].analysis
+    buttons = page.view.locator("#timeline-view [aria-label='Steps that this file holds'] button")
+    assert [tracks.role for tracks in timeline.steps] == ["median", "quickest", "slowest"]
+    assert page.view.locator(".step-times rect").count() == len(analysis.steps.each) >= 3
+    us = {each.name: each.us for each in analysis.steps.each}
+    for at, tracks in enumerate(timeline.steps):
+        assert buttons.nth(at).inner_text() == f"{tracks.role}: {tracks.step}, {format_us(us[tracks.step])}"
+        buttons.nth(at).click()
+        _wait_until(page, f"timeline.view().step === {json.dumps(tracks.step)}")
+        assert buttons.nth(at).get_attribute("aria-pressed") == "true"
+        assert page.view.evaluate(_VIEW)["high"] == pytest.approx(tracks.length_us)
+        assert page.view.locator(".step-times rect.shown").text_content().startswith(f"{tracks.step}: ")
+    assert page.complaints == []
+
+
+def test_events_of_a_name_are_marked_for_other_parts_of_the_page(open_page: Callable[..., Opened]) -> None:
+    page, timeline = _open_timeline(open_page, "cpu")
+    tracks = timeline.steps[0]
+    frames = [at for at, lane in enumerate(tracks.lane) if tracks.lanes[lane].kind == "frames"]
+    name = tracks.names[tracks.name[max(frames, key=lambda at: tracks.depth[at])]]
+    count = sum(tracks.names[at] == name for at in tracks.name)
+    page.view.evaluate("name => timeline.mark([{ name }], 'a frame')", name)
+    assert _marked(page).startswith(f"a frame: {count} interval")
+
+
+def test_the_rank_is_named_and_chosen_among_those_that_the_page_holds(open_page: Callable[..., Opened]) -> None:
+    explained_, timeline = _timeline_of("cpu")
+    analysis = replace(explained_.analysis, ranks=samples.multi_rank().ranks)
+    other = StepTimeline(timeline.steps[1:2], 5)
+    page = open_page(to_html(analysis, replace(timeline, rank=2, others=(other,))))
+    page.view.wait_for_selector("#timeline-view canvas[aria-label]")
+    count = len(analysis.ranks)
+    shown = " This page shows 2 of them." if count > 2 else ""
+    assert page.texts("#timeline-view .lede") == [f"Rank 2, which sets the pace of {count} ranks.{shown}"]
+    page.view.locator("#timeline-view select").select_option("rank 5")
+    _wait_until(page, f"timeline.view().step === {json.dumps(other.steps[0].step)}")
+    assert page.texts("#timeline-view .lede") == [f"Rank 5, one of {count} ranks.{shown}"]
+    assert page.view.evaluate(_VIEW)["high"] == pytest.approx(other.steps[0].length_us)
+    assert not page.view.locator(".step-times").is_visible()  # the times are those of the other rank
+    page.view.locator("#timeline-view select").select_option("rank 2 (sets the pace)")
+    _wait_until(page, f"timeline.view().step === {json.dumps(timeline.steps[0].step)}")
+    assert page.view.locator(".step-times").is_visible() and page.complaints == []
+
+
+def test_the_keys_of_the_timeline_are_written_on_the_page(open_page: Callable[..., Opened]) -> None:
+    page, timeline = _open_timeline(open_page, "cpu")
+    assert {"R", "Z", "/", "N P", "Home", "Esc"} <= set(page.texts("#timeline-view kbd"))
+    tracks, canvas = timeline.steps[0], page.view.locator("#timeline-view canvas")
+    canvas.focus()
+    page.view.keyboard.press("n")
+    rows = np.flatnonzero(tracks.row >= 0)
+    first = int(rows[np.argmin(tracks.event_start_us[rows])])
+    shown_us = re.match(r"[\d.]+(?= us)", page.texts("#timeline-view .pane dd")[0])
+    assert shown_us is not None and float(shown_us[0]) == pytest.approx(tracks.event_dur_us[first], rel=0.01)
+    page.view.keyboard.press("z")
+    view = page.view.evaluate(_VIEW)
+    assert view["high"] - view["low"] < tracks.length_us / 2
+    page.view.keyboard.press("Home")
+    assert page.view.evaluate(_VIEW)["high"] == pytest.approx(tracks.length_us)
+    page.view.keyboard.press("/")
+    assert page.view.evaluate("document.activeElement.type") == "search"
+
+
+def test_names_of_a_trace_stay_text_in_the_timeline(open_page: Callable[..., Opened]) -> None:
+    explained_, timeline = _timeline_of("cpu")
+    tracks = timeline.steps[0]
+    names = tuple(f"{NASTY[at % len(NASTY)]}{at}" for at in range(len(tracks.names)))
+    lanes = tuple(replace(lane, title=NASTY[at % len(NASTY)]) for at, lane in enumerate(tracks.lanes))
+    calls = tuple(OpInputs(text, text) for text in NASTY[: len(tracks.calls)]) + tracks.calls[len(NASTY) :]
+    nasty = replace(tracks, names=names, lanes=lanes, calls=calls, step=NASTY[0])
+    page = open_page(to_html(explained_.analysis, replace(timeline, steps=(nasty,))))
+    page.view.wait_for_selector("#timeline-view canvas[aria-label]")
+    page.view.locator("#timeline-view input[type=search]").fill("alert")
+    for key in ("n", "n", "p", "r"):
+        page.view.locator("#timeline-view canvas").focus()
+        page.view.keyboard.press(key)
+        assert page.view.locator("#timeline-view .pane :is(script, img, iframe, svg)").count() == 0
+    assert page.complaints == [] and page.requests == []
+
+
+def test_the_pane_of_the_timeline_fits_a_phone(open_page: Callable[..., Opened]) -> None:
+    page, timeline = _open_timeline(open_page, "cpu", viewport={"width": 390, "height": 844})
+    tracks = timeline.steps[0]
+    page.view.mouse.click(*_place(page, tracks, _longest(tracks, tracks.row >= 0)))
+    box = page.view.locator("#timeline-view .pane").bounding_box()
+    assert box["x"] >= 0 and box["x"] + box["width"] <= 390 and box["height"] <= 400
+    assert page.view.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
+    assert page.view.locator("#timeline-view input[type=search]").is_visible()
 
 
 def test_analysis_json_can_be_downloaded(open_page: Callable[..., Opened], tmp_path: Path) -> None:
@@ -552,6 +784,19 @@ def test_accessibility_checker_finds_nothing_serious(open_page: Callable[..., Op
     page = open_page(PAGES[name]()[0], color_scheme=scheme)
     page.view.wait_for_selector("#table-view > *")
     assert _serious(axe.Axe(), page) == []
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_accessibility_checker_finds_nothing_serious_in_the_panes_of_the_timeline(
+    open_page: Callable[..., Opened], scheme: str
+) -> None:
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe-playwright-python is not installed")
+    page, _ = _open_timeline(open_page, "cpu", color_scheme=scheme)
+    for key, words in (("n", "stack, innermost first"), ("r", "account")):
+        page.view.locator("#timeline-view canvas").focus()
+        page.view.keyboard.press(key)
+        assert words in page.view.locator("#timeline-view .pane").inner_text()
+        assert _serious(axe.Axe(), page) == []
 
 
 def _serious(axe: Any, page: Opened) -> list[tuple[str, str]]:

@@ -165,6 +165,33 @@ def test_rows_of_kernels_name_their_account() -> None:
     assert {row["account"] for row in words[1]} == {"overhead.allocator"}
 
 
+def _rows_behind(analysis: Analysis, **fields: object) -> dict[str, list[int]]:
+    finding = replace(analysis.findings[0], **fields)
+    words = json.loads(ParsedPage(to_html(replace(analysis, findings=(finding,)))).embedded("words"))
+    rows: dict[str, list[int]] = words["findings"][finding.slug]
+    return rows
+
+
+def test_a_finding_names_the_waits_that_its_rule_added_up() -> None:
+    """Python in three lines was marked as all 15,301 idle intervals of its account."""
+    analysis = samples.gpu_overhead()
+    claims = {f"overhead.{row.cause}": row.us for row in analysis.idle}
+    everything = list(range(len(analysis.idle)))
+    assert len(everything) >= 2
+    assert _rows_behind(analysis, claims=claims)["idle"] == everything
+    assert _rows_behind(analysis, claims=claims, waits=(1,))["idle"] == [1]
+
+
+def test_a_finding_of_some_lines_claims_the_rows_there_and_those_that_it_names() -> None:
+    analysis = samples.gpu_overhead()
+    kernels = tuple(replace(row, account="compute", source=f"a.py:{at}") for at, row in enumerate(analysis.kernels))
+    analysis = replace(analysis, kernels=kernels)
+    assert _rows_behind(analysis, claims={"compute": 1.0})["kernels"] == list(range(len(kernels)))
+    assert _rows_behind(analysis, claims={"compute": 1.0}, lines=("a.py:1",))["kernels"] == [1]
+    assert _rows_behind(analysis, claims={"kernel:2": 1.0}, lines=("a.py:1",))["kernels"] == [2]
+    assert _rows_behind(analysis, claims={}, lines=("a.py:1",)) == {"kernels": [], "idle": []}
+
+
 def test_the_first_screen_says_where_the_other_findings_are() -> None:
     found = tuple(replace(samples.gpu_overhead().findings[0], slug=f"rule-{at}") for at in range(5))
     words = ParsedPage(to_html(replace(samples.gpu_overhead(), findings=found))).words

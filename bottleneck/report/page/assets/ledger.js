@@ -65,11 +65,15 @@ function nameOf(key) {
 
 const selectionListeners = [];
 let selected = null;
-/** Tells charts which rows of kernels and idle time are chosen, of which modules; null for none. */
-function select(rows, name = "", modules = null) {
-  const kernels = new Set(), idle = new Set();
-  for (const row of rows || []) (row.kernel !== undefined ? kernels.add(row.kernel) : idle.add(row.idle));
-  selected = rows && { kernels, idle, modules, name };
+/** Tells charts which rows of kernels and idle time and which names are chosen, of which modules; null for none. */
+function select(rows, name = "", modules = null, note = "") {
+  const kernels = new Set(), idle = new Set(), names = new Set();
+  for (const row of rows || []) {
+    if (row.kernel !== undefined) kernels.add(row.kernel);
+    else if (row.idle !== undefined) idle.add(row.idle);
+    else names.add(clean(row.name, 200));
+  }
+  selected = rows && { kernels, idle, names, modules, name, note };
   for (const act of selectionListeners) act(selected);
 }
 document.addEventListener("keydown", (event) => { if (event.key === "Escape" && selected) select(null); });
@@ -80,21 +84,20 @@ const rowsWhere = (holds) => [
   ...analysis.idle.flatMap((row, idle) => (holds(row, `overhead.${row.cause}`) ? [{ idle }] : [])),
 ];
 
-/** The rows that a finding's gain would come from; none where it names no time. */
-function rowsOfFinding(finding) {
-  const claims = Object.keys(finding.claims), accounts = new Set(claims.filter((claim) => !claim.startsWith("kernel:")));
-  const kernels = new Set(claims.filter((claim) => claim.startsWith("kernel:")).map((claim) => analysis.kernels[Number(claim.slice(7))]));
-  return rowsWhere((row, account) => kernels.has(row) || accounts.has(account));
+/** The rows that a finding's gain would come from, as the rules name them; none where it names no time. */
+function rowsOfFinding(slug) {
+  const { kernels, idle } = words.findings[slug] || { kernels: [], idle: [] };
+  return [...kernels.map((kernel) => ({ kernel })), ...idle.map((row) => ({ idle: row }))];
 }
 
 for (const button of document.querySelectorAll("button[data-finding]")) {
-  const finding = analysis.findings.find((each) => each.slug === button.dataset.finding), rows = finding ? rowsOfFinding(finding) : [];
-  button.hidden = !rows.length || !byId("step") || byId("step").textContent === "null";
+  const finding = analysis.findings.find((each) => each.slug === button.dataset.finding), rows = rowsOfFinding(button.dataset.finding);
+  button.hidden = !rows.length || byId("steps").textContent === "null";
   const name = finding ? finding.title : "";
   button.addEventListener("click", () => {
     if (selected && selected.name === name) { select(null); return; }
-    select(rows, name);
-    byId("timeline").scrollIntoView({ block: "start" });
+    const gain = finding.predicted_gain_us;
+    timeline.mark(rows, name, null, gain && gain.high > 0 ? `; the change gains at most ${formatUs(gain.high)} per step` : "");
   });
   selectionListeners.push((selection) => button.setAttribute("aria-pressed", String(selection !== null && selection.name === name)));
 }

@@ -1,65 +1,37 @@
 "use strict";
 // One step over time on a canvas: lanes of the device and of host threads, idle gaps by cause; queue and sensors beneath.
 
-const ROW = 17, HEAD = 20, GAP = 7, RULER = 22, CURVE = 40;
+const ROW = 17, HEAD = 20, GAP = 7, RULER = 22, CURVE = 40, MOST_ARROWS = 60;
 
-/** The events of the step as arrays, inflated; null where the browser cannot. */
-async function readStep(packed) {
-  if (typeof DecompressionStream === "undefined") return null;
-  const bytes = Uint8Array.from(atob(packed.events), (character) => character.charCodeAt(0));
-  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-  const buffer = await new Response(stream).arrayBuffer();
-  const count = packed.count;
-  let at = 0;
-  const next = (Kind) => { const part = new Kind(buffer.slice(at, at + count * Kind.BYTES_PER_ELEMENT)); at += count * Kind.BYTES_PER_ELEMENT; return part; };
-  return { start: next(Float32Array), dur: next(Float32Array), name: next(Uint32Array), row: next(Int32Array), module: next(Int32Array), lane: next(Uint16Array), depth: next(Uint16Array), group: next(Int16Array) };
+/** The curves beneath a step: the queue of launches and the sensors, each with its largest value. */
+function curvesOf(step) {
+  const curves = step.curves.map((curve) => ({ ...curve, shown: (value) => (curve.is_share ? formatShare(value) : `${threeDigits(value)} ${curve.unit}`.trim()) }));
+  // A step may be shorter than the beat of the sensors: what is drawn then joins readings from outside of it.
+  for (const curve of curves) {
+    const inside = curve.points.filter(([us]) => us >= 0 && us <= step.length_us).length, [first, last] = [curve.points[0][0], curve.points.at(-1)[0]];
+    const around = [first < 0 ? `${formatUs(-first)} before` : null, last > step.length_us ? `${formatUs(last - step.length_us)} after` : null].filter(Boolean);
+    if (!inside) curve.seldom = `no reading in this step, the nearest ${around.join(" and ")} it`;
+  }
+  if (step.queue && step.queue.curve.length > 1) {
+    const points = step.queue.curve.map(([us, depth]) => [us - step.start_us, depth]);
+    curves.unshift({ title: "queue depth: launches issued, kernels not yet done", points, isStepped: true, shown: (value) => value.toFixed(0) });
+  }
+  for (const curve of curves) curve.most = Math.max(...curve.points.map(([, value]) => value), curve.is_share || curve.isStepped ? 1 : 0) || 1;
+  return curves;
 }
 
-function drawTimeline(host, packed, events) {
-  const colours = {};
+/** The chart of a step; what is pointed at, clicked or dragged over is told to `on`: focus(event), range(low, high). */
+function drawStep(canvas, tip, step, on) {
+  const { events, lines } = step, colours = {}, curves = curvesOf(step), hidden = new Set();
+  let view = { low: 0, high: step.length_us }, marks = null, hovered = -1, focused = -1, height = 0, range = null, dragged = null, arrows = [];
+  canvas.setAttribute("aria-label", `Timeline of ${step.step}: ${[...step.lanes, ...curves].map((part) => part.title).join(", ")}. Arrow keys move, plus and minus zoom, N and P step through the events that are marked, R sums up what is in view.`);
+
   function readColours() {
     const style = getComputedStyle(document.documentElement);
     for (const name of [...GROUPS, "ink", "soft", "line", "sunk", "raised", "paper", "strong-line", "accent", ...GROUPS.map((group) => `on-${group}`)]) {
       colours[name] = style.getPropertyValue(`--${name}`).trim();
     }
   }
-  const curves = packed.curves.map((curve) => ({ ...curve, shown: (value) => (curve.is_share ? formatShare(value) : `${threeDigits(value)} ${curve.unit}`.trim()) }));
-  if (analysis.queue && analysis.queue.curve.length > 1) {
-    const points = analysis.queue.curve.map(([us, depth]) => [us - packed.start_us, depth]);
-    curves.unshift({ title: "queue depth: launches issued, kernels not yet done", points, isStepped: true, shown: (value) => value.toFixed(0) });
-  }
-  // A step may be shorter than the beat of the sensors: what is drawn then joins readings from outside of it.
-  for (const curve of packed.curves.length ? curves : []) {
-    const inside = curve.points.filter(([us]) => us >= 0 && us <= packed.length_us).length, [first, last] = [curve.points[0][0], curve.points.at(-1)[0]];
-    const around = [first < 0 ? `${formatUs(-first)} before` : null, last > packed.length_us ? `${formatUs(last - packed.length_us)} after` : null].filter(Boolean);
-    if (!curve.isStepped && !inside) curve.seldom = `no reading in this step, the nearest ${around.join(" and ")} it`;
-  }
-  for (const curve of curves) curve.most = Math.max(...curve.points.map(([, value]) => value), curve.is_share || curve.isStepped ? 1 : 0) || 1;
-
-  // A line of the chart for each level of each lane, with its events in order of time.
-  const lines = [];
-  for (let at = 0; at < packed.count; at++) {
-    const last = lines[lines.length - 1];
-    if (last && last.lane === events.lane[at] && last.depth === events.depth[at]) last.end = at + 1;
-    else lines.push({ lane: events.lane[at], depth: events.depth[at], begin: at, end: at + 1 });
-  }
-  const hidden = new Set();
-  let view = { low: 0, high: packed.length_us }, chosen = null, hovered = -1, focused = -1, height = 0;
-
-  const canvas = make("canvas", { tabindex: "0", role: "application", "aria-roledescription": "timeline", "aria-label": `Timeline of ${packed.step}: ${[...packed.lanes, ...curves].map((each) => each.title).join(", ")}. Arrow keys move, plus and minus zoom, N and P step through the events that are chosen.` });
-  const tip = make("div", { class: "tip", hidden: true });
-  const told = make("span", { role: "status" }), show = make("button", { type: "button", class: "quiet", text: "Show", on: { click: () => byId("timeline").scrollIntoView({ block: "start" }) } });
-  const clear = make("button", { type: "button", class: "quiet", text: "Clear (Esc)", on: { click: () => select(null) } });
-  const marked = make("div", { class: "marked none", role: "group", "aria-label": "Marked in the timeline" }, told, show, clear);
-  const zoomed = (factor) => { const middle = (view.low + view.high) / 2, half = (view.high - view.low) / 2 * factor; setView(middle - half, middle + half); };
-  const button = (text, label, act) => make("button", { type: "button", class: "quiet", text, "aria-label": label, on: { click: act } });
-  const toggles = packed.lanes.length > 3 ? make("details", { class: "lanes" }, make("summary", { text: "Lanes" }), packed.lanes.map((lane, at) => make("label", {}, make("input", { type: "checkbox", checked: true, on: { change: (event) => { if (event.target.checked) hidden.delete(at); else hidden.add(at); layOut(); } } }), lane.title))) : null;
-  host.replaceChildren(
-    make("div", { class: "tools-row" }, button("+", "Zoom in", () => zoomed(0.5)), button("−", "Zoom out", () => zoomed(2)), button("Whole step", "Show the whole step", () => setView(0, packed.length_us)), toggles),
-    make("div", { class: "canvas" }, canvas, tip),
-    make("p", { class: "note", text: `${packed.step}${analysis.steps.count > 1 ? ", the step of median length" : ""}, as it was recorded: ${formatUs(packed.length_us)} under the profiler, ${packed.count} events${packed.left_out ? `, and ${packed.left_out} shorter ones left out` : ""}. Device work and idle time are coloured by the account of the ledger. Drag to move, scroll to zoom, double click for the whole step; a click on a row of a table or on a finding marks its intervals here.${curves.some((curve) => curve.seldom) ? " No reading of some sensors falls into this step: their lines join the readings before and after it." : ""}` }),
-    marked,
-  );
 
   function layOut() {
     let y = RULER;
@@ -78,18 +50,7 @@ function drawTimeline(host, packed, events) {
   }
 
   const toX = (us, width) => (us - view.low) / (view.high - view.low) * width;
-  function firstAfter(line, us) {
-    let low = line.begin, high = line.end;
-    while (low < high) { const middle = (low + high) >> 1; if (events.start[middle] + events.dur[middle] < us) low = middle + 1; else high = middle; }
-    return low;
-  }
-
-  function isChosen(at) {
-    if (!chosen || events.row[at] < 0) return false;
-    const kind = packed.lanes[events.lane[at]].kind;
-    if (kind === "idle") return chosen.idle.has(events.row[at]);
-    return kind !== "ranges" && chosen.kernels.has(events.row[at]) && (!chosen.modules || chosen.modules.has(events.module[at]));
-  }
+  const toUs = (x) => view.low + x / canvas.clientWidth * (view.high - view.low);
 
   let pending = false;
   function draw() { if (!pending) { pending = true; requestAnimationFrame(() => { pending = false; paint(); }); } }
@@ -111,41 +72,43 @@ function drawTimeline(host, packed, events) {
       if (line.lane !== lane) {
         lane = line.lane;
         pen.fillStyle = colours.soft;
-        pen.fillText(packed.lanes[lane].title, 4, line.y - HEAD / 2 + 1);
+        pen.fillText(step.lanes[lane].title, 4, line.y - HEAD / 2 + 1);
       }
       pen.fillStyle = colours.sunk;
       pen.fillRect(0, line.y, width, ROW - 2);
-      drawLine(pen, line, width, chosen ? 0.22 : 1, null);
-      if (chosen) drawLine(pen, line, width, 1, isChosen);
+      drawLine(pen, line, width, marks ? 0.22 : 1, false);
+      if (marks) drawLine(pen, line, width, 1, true);
     }
     for (const curve of curves) drawCurve(pen, curve, width);
+    if (range) drawRange(pen, width);
+    drawArrows(pen, width);
     for (const [at, colour] of [[hovered, colours.ink], [focused, colours.accent]]) if (at >= 0) outline(pen, at, width, colour);
   }
 
   /** The events of a line; those below a pixel are drawn once per pixel, so that the cost is the width of the chart. */
-  function drawLine(pen, line, width, alpha, only) {
-    const kind = packed.lanes[line.lane].kind;
+  function drawLine(pen, line, width, alpha, onlyMarked) {
+    const usOfPixel = (view.high - view.low) / width;
     let edge = -1;
-    for (let at = firstAfter(line, view.low); at < line.end; at++) {
+    for (let at = firstAfter(step, line, view.low); at < line.end; at++) {
       const x = toX(events.start[at], width);
       if (x > width) break;
-      const w = events.dur[at] / (view.high - view.low) * width;
-      if (only && !only(at)) continue;
-      if (x + w < edge + 0.7) { if (!only && w < 0.3) { const to = firstAfter(line, view.low + (edge + 0.7) / width * (view.high - view.low)); if (to > at + 1) at = to - 1; } continue; }
-      const group = events.group[at] >= 0 ? GROUPS[events.group[at]] : null;
-      pen.globalAlpha = alpha * (group || kind === "ranges" ? 1 : 0.55);
-      pen.fillStyle = group ? colours[group] : kind === "ranges" ? colours["strong-line"] : colours["strong-line"];
+      const w = events.dur[at] / usOfPixel;
+      if (onlyMarked && !marks[at]) continue;
+      if (x + w < edge + 0.7) { if (!onlyMarked && w < 0.3) { const to = firstAfter(step, line, view.low + (edge + 0.7) * usOfPixel); if (to > at + 1) at = to - 1; } continue; }
+      const group = events.group[at] >= 0 ? GROUPS[events.group[at]] : null, isRange = line.kind === "ranges";
+      pen.globalAlpha = alpha * (group || isRange ? 1 : line.kind === "frames" ? 0.32 : 0.55);
+      pen.fillStyle = colours[group || "strong-line"];
       pen.fillRect(Math.max(x, 0), line.y, Math.max(Math.min(x + w, width) - Math.max(x, 0) - (w > 3 ? 1 : 0), 0.8), ROW - 2);
-      if (kind === "idle" && w > 6) hatch(pen, Math.max(x, 0), line.y, Math.min(x + w, width) - Math.max(x, 0) - 1);
+      if (line.kind === "idle" && w > 6) hatch(pen, Math.max(x, 0), line.y, Math.min(x + w, width) - Math.max(x, 0) - 1);
       edge = x + Math.max(w, 0.8);
-      if (w > 34 && alpha > 0.5) {
-        pen.globalAlpha = 1;
+      if (Math.min(x + w, width) - Math.max(x, 0) > 34) {
+        pen.globalAlpha = alpha < 1 ? 0.6 : 1;
         pen.save();
         pen.beginPath();
         pen.rect(Math.max(x, 0), line.y, Math.min(x + w, width) - Math.max(x, 0) - 3, ROW);
         pen.clip();
-        pen.fillStyle = group ? colours[`on-${group}`] : kind === "ranges" ? colours.paper : colours.ink;
-        pen.fillText(packed.names[events.name[at]], Math.max(x, 0) + 4, line.y + (ROW - 2) / 2 + 0.5);
+        pen.fillStyle = alpha < 1 ? colours.ink : group ? colours[`on-${group}`] : isRange ? colours.paper : colours.ink;
+        pen.fillText(step.bars[events.name[at]], Math.max(x, 0) + 4, line.y + (ROW - 2) / 2 + 0.5);
         pen.restore();
       }
     }
@@ -167,17 +130,61 @@ function drawTimeline(host, packed, events) {
     pen.restore();
   }
 
+  const lineOf = (at) => lines.find((line) => at >= line.begin && at < line.end && !line.hidden);
+
   function outline(pen, at, width, colour) {
-    const line = lines.find((each) => at >= each.begin && at < each.end);
-    if (!line || line.hidden) return;
+    const line = lineOf(at);
+    if (!line) return;
     pen.strokeStyle = colour;
     pen.lineWidth = 2;
     pen.strokeRect(toX(events.start[at], width), line.y, Math.max(events.dur[at] / (view.high - view.low) * width, 2), ROW - 2);
   }
 
+  function drawRange(pen, width) {
+    const left = toX(range.low, width), right = toX(range.high, width);
+    pen.fillStyle = colours.accent;
+    pen.globalAlpha = 0.14;
+    pen.fillRect(left, RULER, right - left, height - RULER);
+    pen.globalAlpha = 1;
+    pen.fillRect(left, 0, 1.5, height);
+    pen.fillRect(right - 1.5, 0, 1.5, height);
+    const words = formatUs(range.high - range.low), wide = pen.measureText(words).width + 10, x = Math.min(Math.max((left + right - wide) / 2, 0), width - wide);
+    pen.fillStyle = colours.accent;
+    pen.fillRect(x, 3, wide, RULER - 6);
+    pen.fillStyle = colours.paper;
+    pen.fillText(words, x + 5, RULER / 2);
+  }
+
+  /** Curves from each launch to the work that it issued, with a head. */
+  function drawArrows(pen, width) {
+    pen.strokeStyle = pen.fillStyle = colours.ink;
+    pen.lineWidth = 1.3;
+    for (const [launch, work] of arrows) {
+      const from = lineOf(launch), to = lineOf(work);
+      if (!from || !to) continue;
+      const x0 = toX(events.start[launch], width), x1 = toX(events.start[work], width), isUp = to.y < from.y;
+      const y0 = from.y + (isUp ? 0 : ROW - 2), y1 = to.y + (isUp ? ROW - 2 : 0), bend = (y1 - y0) / 2, head = isUp ? 6 : -6;
+      pen.beginPath();
+      pen.moveTo(x0, y0);
+      pen.bezierCurveTo(x0, y0 + bend, x1, y1 - bend, x1, y1);
+      pen.stroke();
+      pen.beginPath();
+      pen.moveTo(x1, y1);
+      pen.lineTo(x1 - 3.5, y1 + head);
+      pen.lineTo(x1 + 3.5, y1 + head);
+      pen.fill();
+    }
+  }
+
+  function arrowsOf(at) {
+    if (at < 0) return [];
+    if (events.launch[at] >= 0) return [[events.launch[at], at]];
+    return step.lanes[events.lane[at]].kind === "host" ? launchedIn(step, at).slice(0, MOST_ARROWS).map((work) => [events.launch[work], work]) : [];
+  }
+
   function drawRuler(pen, width) {
     const span = view.high - view.low, rough = span / Math.max(width / 110, 2), power = 10 ** Math.floor(Math.log10(rough));
-    const step = [1, 2, 5, 10].map((factor) => factor * power).find((each) => each >= rough);
+    const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
     const scale = scaleOf(view.high), decimals = Math.max(0, -Math.floor(Math.log10(step / scale.size) + 1e-9));
     pen.strokeStyle = colours.line;
     pen.fillStyle = colours.soft;
@@ -230,10 +237,10 @@ function drawTimeline(host, packed, events) {
 
   /** Two lines on the curve at this place: its title, and its value then (of a sensor the nearest reading). */
   function describeCurve(x, y) {
-    const curve = curves.find((each) => y >= each.top - HEAD && y < each.top + CURVE);
+    const curve = curves.find(({ top }) => y >= top - HEAD && y < top + CURVE);
     if (!curve) return null;
     const us = view.low + x / canvas.clientWidth * (view.high - view.low), { points } = curve;
-    let at = points.findIndex(([each]) => each > us);
+    let at = points.findIndex(([when]) => when > us);
     at = at < 0 ? points.length - 1 : Math.max(at - 1, 0);
     if (!curve.isStepped && at + 1 < points.length && points[at + 1][0] - us < us - points[at][0]) at++;
     const [when, value] = points[at];
@@ -241,36 +248,29 @@ function drawTimeline(host, packed, events) {
   }
 
   function setView(low, high) {
-    const span = Math.min(Math.max(high - low, packed.length_us * 1e-6, 0.01), packed.length_us);
-    low = Math.min(Math.max(low, 0), packed.length_us - span);
+    const span = Math.min(Math.max(high - low, step.length_us * 1e-6, 0.01), step.length_us);
+    low = Math.min(Math.max(low, 0), step.length_us - span);
     view = { low, high: low + span };
     draw();
   }
+  /** Shows a stretch of time with some room around it. */
+  const showStretch = (low, high) => { const room = Math.max((high - low) * 0.06, 2); setView(low - room, high + room); };
+  const zoom = (factor, us = (view.low + view.high) / 2) => setView(us - (us - view.low) * factor, us + (view.high - us) * factor);
+  const move = (share) => { const by = share * (view.high - view.low); setView(view.low + by, view.high + by); };
 
   function eventAt(x, y) {
-    const line = lines.find((each) => !each.hidden && y >= each.y && y < each.y + ROW);
+    const line = lines.find(({ hidden: isHidden, y: top }) => !isHidden && y >= top && y < top + ROW);
     if (!line) return -1;
-    const width = canvas.clientWidth, us = view.low + x / width * (view.high - view.low), slack = 2 / width * (view.high - view.low);
+    const us = toUs(x), slack = 2 / canvas.clientWidth * (view.high - view.low);
     let best = -1;
-    for (let at = firstAfter(line, us - slack); at < line.end && events.start[at] <= us + slack; at++) if (best < 0 || events.dur[at] > events.dur[best]) best = at;
+    for (let at = firstAfter(step, line, us - slack); at < line.end && events.start[at] <= us + slack; at++) if (best < 0 || events.dur[at] > events.dur[best]) best = at;
     return best;
   }
 
-  function describe(at) {
-    const lane = packed.lanes[events.lane[at]], row = events.row[at], lined = [packed.names[events.name[at]], `${formatUs(events.dur[at])}, ${formatUs(events.start[at])} after the step began · ${lane.title}`];
-    if (lane.kind === "idle" && row >= 0) {
-      const cause = analysis.idle[row];
-      lined.push([(words.accounts[`overhead.${cause.cause}`] || {}).meaning, cause.detail, cause.source, cause.module].filter(Boolean).join(" · "));
-    } else if (lane.kind !== "ranges" && row >= 0) {
-      const kernel = analysis.kernels[row];
-      lined.push([words.kernels[row].call, `bound: ${words.kernels[row].bound}`, kernel.reason, kernel.source || kernel.module].filter(Boolean).join(" · "));
-    }
-    return lined.filter(Boolean);
-  }
-
   function showTip(at, x, y) {
-    const lined = at >= 0 ? describe(at) : x === undefined ? null : describeCurve(x, y);
+    const lined = at >= 0 ? describeEvent(step, at) : x === undefined ? null : describeCurve(x, y);
     hovered = at;
+    arrows = arrowsOf(focused >= 0 ? focused : hovered);
     tip.hidden = !lined;
     if (lined) {
       tip.replaceChildren(...lined.map((text, place) => make(place ? "span" : "b", { text: clean(text, 300) })));
@@ -281,85 +281,87 @@ function drawTimeline(host, packed, events) {
     draw();
   }
 
-  let dragged = null;
-  canvas.addEventListener("pointerdown", (event) => { dragged = { x: event.clientX, low: view.low, high: view.high, moved: false }; canvas.setPointerCapture(event.pointerId); });
-  canvas.addEventListener("pointermove", (event) => {
-    if (dragged) {
-      const by = (event.clientX - dragged.x) / canvas.clientWidth * (dragged.high - dragged.low);
-      if (Math.abs(event.clientX - dragged.x) > 3) dragged.moved = true;
-      if (dragged.moved) { showTip(-1); setView(dragged.low - by, dragged.high - by); }
-      return;
+  function focus(at, { isSaid = false } = {}) {
+    focused = at;
+    arrows = arrowsOf(at);
+    if (at >= 0) {
+      const begin = events.start[at], end = endOf(step, at), half = (view.high - view.low) / 2, middle = (begin + end) / 2;
+      if (end < view.low || begin > view.high) setView(middle - half, middle + half);
+      if (isSaid) announce(describeEvent(step, at).join(". "));
     }
-    showTip(eventAt(event.offsetX, event.offsetY), event.offsetX, event.offsetY);
-  });
-  canvas.addEventListener("pointerup", (event) => {
-    const click = dragged && !dragged.moved;
-    dragged = null;
-    if (!click) return;
-    const at = eventAt(event.offsetX, event.offsetY);
-    if (at < 0 || events.row[at] < 0 || isChosen(at)) { select(null); return; }
-    const kind = packed.lanes[events.lane[at]].kind;
-    if (kind !== "ranges") select([kind === "idle" ? { idle: events.row[at] } : { kernel: events.row[at] }], packed.names[events.name[at]]);
-  });
-  canvas.addEventListener("pointerleave", () => showTip(-1));
-  canvas.addEventListener("dblclick", () => setView(0, packed.length_us));
-  canvas.addEventListener("wheel", (event) => {
-    event.preventDefault();
-    const span = view.high - view.low;
-    if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) { setView(view.low + event.deltaX / canvas.clientWidth * span, view.high + event.deltaX / canvas.clientWidth * span); return; }
-    const factor = 1.0015 ** event.deltaY, us = view.low + event.offsetX / canvas.clientWidth * span;
-    setView(us - (us - view.low) * factor, us + (view.high - us) * factor);
-  }, { passive: false });
-  canvas.addEventListener("keydown", (event) => {
-    const span = view.high - view.low, key = event.key.toLowerCase();
-    const act = { arrowleft: () => setView(view.low - span / 8, view.high - span / 8), arrowright: () => setView(view.low + span / 8, view.high + span / 8), "+": () => zoomed(0.6), "=": () => zoomed(0.6), "-": () => zoomed(1 / 0.6), home: () => setView(0, packed.length_us), n: () => step(1), p: () => step(-1) }[key];
-    if (act) { event.preventDefault(); act(); }
-  });
-
-  // Time of an event without those inside it, which are other rows: the sums are those of rows.
-  const selfUs = Float64Array.from(events.dur);
-  for (let at = 1, line = 1; line < lines.length; line++) {
-    if (lines[line].lane !== lines[line - 1].lane) continue;
-    let around = lines[line - 1].begin;
-    for (at = lines[line].begin; at < lines[line].end; at++) {
-      while (around + 1 < lines[line - 1].end && events.start[around + 1] <= events.start[at]) around++;
-      selfUs[around] -= events.dur[at];
-    }
+    draw();
+    on.focus(at);
   }
 
-  /** The next event among those that are chosen (or all that have a row), shown and said. */
-  function step(by) {
+  /** The next event among those that are marked (or all that have a row), shown and said. */
+  function goOn(by) {
     const wanted = [];
-    for (let at = 0; at < packed.count; at++) if (chosen ? isChosen(at) : events.row[at] >= 0) wanted.push(at);
+    for (let at = 0; at < step.count; at++) if (marks ? marks[at] : rowOfEvent(step, at)) wanted.push(at);
     if (!wanted.length) return;
     wanted.sort((a, b) => events.start[a] - events.start[b]);
-    focused = wanted[(wanted.indexOf(focused) + by + wanted.length) % wanted.length];
-    const middle = events.start[focused] + events.dur[focused] / 2, half = (view.high - view.low) / 2;
-    if (middle < view.low || middle > view.high) setView(middle - half, middle + half);
-    announce(describe(focused).join(". "));
-    draw();
+    const place = wanted.indexOf(focused);
+    focus(wanted[place < 0 ? (by > 0 ? 0 : wanted.length - 1) : (place + by + wanted.length) % wanted.length], { isSaid: true });
   }
 
-  selectionListeners.push((selection) => {
-    chosen = selection;
-    focused = -1;
-    let count = 0, us = 0;
-    if (chosen) for (let at = 0; at < packed.count; at++) if (isChosen(at)) { count++; us += Math.max(selfUs[at], 0); }
-    const found = count ? `${count} interval${count === 1 ? "" : "s"} of this step, ${formatUs(us)}` : "no interval of this step";
-    told.textContent = chosen ? `${clean(chosen.name, 120)}: ${found}` : "";
-    marked.classList.toggle("none", !chosen);
+  function setRange(low, high) {
+    range = low === null ? null : { low: Math.max(Math.min(low, high), 0), high: Math.min(Math.max(low, high), step.length_us) };
     draw();
+    on.range(range);
+  }
+
+  const removal = new AbortController(), listen = (name, act, options = {}) => canvas.addEventListener(name, act, { ...options, signal: removal.signal });
+  // A drag selects; with Shift, and of a finger, it moves.
+  listen("pointerdown", (event) => {
+    dragged = { x: event.clientX, us: toUs(event.offsetX), low: view.low, high: view.high, moved: false, moves: event.shiftKey || event.pointerType === "touch" };
+    canvas.setPointerCapture(event.pointerId);
   });
-  themeListeners.push(() => { readColours(); paint(); }); // at once: a printer does not wait for the next frame
-  new ResizeObserver(draw).observe(canvas);
+  listen("pointermove", (event) => {
+    if (!dragged) { showTip(eventAt(event.offsetX, event.offsetY), event.offsetX, event.offsetY); return; }
+    const by = (event.clientX - dragged.x) / canvas.clientWidth * (dragged.high - dragged.low);
+    if (Math.abs(event.clientX - dragged.x) > 3) dragged.moved = true;
+    if (!dragged.moved) return;
+    showTip(-1);
+    if (dragged.moves) setView(dragged.low - by, dragged.high - by);
+    else { range = { low: Math.max(Math.min(dragged.us, dragged.us + by), 0), high: Math.min(Math.max(dragged.us, dragged.us + by), step.length_us) }; draw(); }
+  });
+  listen("pointerup", (event) => {
+    const { moved, moves } = dragged || { moved: true, moves: true };
+    dragged = null;
+    if (moved) { if (!moves && range) setRange(range.low, range.high); return; }
+    const at = eventAt(event.offsetX, event.offsetY);
+    if (range) setRange(null);
+    showTip(-1);
+    on.click(at === focused ? -1 : at);
+  });
+  listen("pointercancel", () => { dragged = null; });
+  listen("pointerleave", () => showTip(-1));
+  listen("dblclick", () => setView(0, step.length_us));
+  listen("wheel", (event) => {
+    if (Math.abs(event.deltaX) > Math.abs(event.deltaY)) { event.preventDefault(); move(event.deltaX / canvas.clientWidth); return; }
+    if (!event.ctrlKey && !event.metaKey) return; // the page scrolls
+    event.preventDefault();
+    zoom(1.0015 ** event.deltaY, toUs(event.offsetX));
+  }, { passive: false });
+  listen("keydown", (event) => {
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const act = {
+      arrowleft: () => move(-1 / 8), arrowright: () => move(1 / 8), "+": () => zoom(0.6), "=": () => zoom(0.6), "-": () => zoom(1 / 0.6), home: () => setView(0, step.length_us),
+      n: () => goOn(1), p: () => goOn(-1), r: () => setRange(view.low, view.high), "/": on.search,
+      z: () => { if (range) showStretch(range.low, range.high); else if (focused >= 0) showStretch(events.start[focused], endOf(step, focused)); },
+    }[event.key.toLowerCase()];
+    if (act) { event.preventDefault(); act(); }
+  });
+  const watcher = new ResizeObserver(draw);
+  watcher.observe(canvas);
   readColours();
   layOut();
-}
-
-const packedStep = JSON.parse(byId("step").textContent);
-if (packedStep) {
-  readStep(packedStep).then((events) => {
-    if (events) drawTimeline(byId("timeline-view"), packedStep, events);
-    else byId("timeline-view").replaceChildren(make("p", { class: "note", text: "This browser cannot unpack the timeline (it has no DecompressionStream)." }));
-  });
+  return {
+    setView, showStretch, zoom, move, focus, setRange, layOut, curves,
+    top: (at) => (lineOf(at) || { y: 0 }).y,
+    view: () => view, focused: () => focused, marks: () => marks,
+    setMarks(wanted) { marks = wanted; draw(); },
+    setLane(lane, isShown) { if (isShown) hidden.delete(lane); else hidden.add(lane); layOut(); },
+    repaint() { readColours(); paint(); }, // at once: a printer does not wait for the next frame
+    remove() { removal.abort(); watcher.disconnect(); },
+  };
 }
