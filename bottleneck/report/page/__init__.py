@@ -22,7 +22,7 @@ from markupsafe import Markup, escape
 
 from bottleneck import __version__
 from bottleneck.report import analysis_tables as tables
-from bottleneck.report.analysis_document import PEAK_SOURCES, batch_test, build, caveats, coverage, trust
+from bottleneck.report.analysis_document import PEAK_SOURCES, batch_test, build, caveats, coverage, reached, trust
 from bottleneck.report.document import Document, Section, Waterfall, WaterfallBar
 from bottleneck.report.findings import findings, first_findings
 from bottleneck.report.job_section import job_sections, shown_ranks
@@ -229,11 +229,7 @@ def _tiles(analysis: Analysis) -> list[tuple[str, str, str]]:
     if steps.wall_us > 0:
         busy = format_share(totals.busy_us / steps.wall_us)
         tiles.append((f"{noun} at work", busy, f"idle {format_us(totals.idle_us)}"))
-    if totals.model_flops_utilization is not None:
-        peak = "arithmetic" if totals.peak is None else totals.peak.replace("_", " ")
-        tiles.append((f"of the {peak} peak (MFU)", format_share(totals.model_flops_utilization), "over the whole step"))
-    if totals.bandwidth_utilization is not None:
-        tiles.append(("of the memory bandwidth", format_share(totals.bandwidth_utilization), "over the whole step"))
+    tiles += [(f"of the {peak}", f"{least}{share}", "over the whole step") for least, share, peak in reached(analysis)]
     return tiles
 
 
