@@ -126,22 +126,32 @@ function rowsOfModules(row) {
   return [[...analysis.kernels.map((_, kernel) => ({ kernel })), ...analysis.idle.flatMap((each, idle) => (isMine(each.module) ? [{ idle }] : []))], modules];
 }
 
+const MOST_WAITS = 6;
 /** Work and waiting folded by op, module or line; `behind` gives the rows of kernels and idle time of one. */
 function drawFolds(host, key, noun, behind) {
   const rows = analysis[key];
   const both = rows.map((row, at) => ({ ...row, at, work_us: row.us, us: row.us + row.idle_us })).filter((row) => row.us > 0).sort((a, b) => b.us - a.us);
   const scale = scaleOfRows(both);
   const part = (field, title, help) => ({ title, field: field === "work_us" ? "us" : field, csv: `${title} us`, kind: "number", sum: true, isPart: true, scale, value: (row) => row[field], text: () => "", help });
-  const mostly = (row) => Object.entries(row.shares).sort((a, b) => b[1] - a[1])[0];
+  const largestGroup = (row) => {
+    const us = Object.fromEntries(Object.entries(row.shares).map(([group, share]) => [group, share * row.work_us]));
+    us.overhead = (us.overhead || 0) + row.idle_us; // waiting stands in overhead
+    return Object.entries(us).sort((a, b) => b[1] - a[1])[0][0];
+  };
+  const waits = (row) => behind(row)[0].flatMap(({ idle }) => (idle === undefined ? [] : [analysis.idle[idle]])).sort((a, b) => b.us - a.us).slice(0, MOST_WAITS);
   drawTable(host, {
     caption: `Time by ${noun}`, noun, rows: both, path: (row) => `${key}.${row.at}`, search: (row) => row.name,
     columns: [
-      { title: noun, kind: "place", text: (row) => row.name, below: (row) => noun === "line" && textOf(row.name), share: (row) => row.us / both[0].us, shape: (row) => mostly(row) ? mostly(row)[0] : "overhead" },
+      { title: noun, kind: "place", text: (row) => row.name, below: (row) => noun === "line" && textOf(row.name), share: (row) => row.us / both[0].us, shape: largestGroup },
       { title: "calls", field: "calls", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls },
       ...(both.some((row) => row.idle_us > 0) ? [part("work_us", "work", "time of kernels and ops"), part("idle_us", "waiting", "idle time in which the host was here")] : []),
       ...timeColumns(both),
     ],
-    details: (row) => facts(Object.entries(row.shares).filter(([, share]) => share > 0).sort((a, b) => b[1] - a[1]).map(([group, share]) => [`${group}, of its work`, formatShare(share)])),
+    details: (row) => facts([
+      ...Object.entries(row.shares).filter(([, share]) => share > 0).sort((a, b) => b[1] - a[1]).map(([group, share]) => [`${group}, of its work`, formatShare(share)]),
+      ["waiting", row.idle_us > 0 ? formatUs(row.idle_us) : null],
+      ...waits(row).map((idle) => [idle.cause, [formatUs(idle.us), idle.detail, idle.source].filter(Boolean).join(" · ")]),
+    ]),
     onPick(row, name) {
       const [chosen, modules] = row ? behind(row) : [null];
       select(chosen, name, modules);
