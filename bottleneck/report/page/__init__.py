@@ -30,7 +30,19 @@ from bottleneck.report.json_text import to_json
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.line_chart import HEIGHT, WIDTH, ChartSection, LineChart
 from bottleneck.report.no_gain import no_gain
-from bottleneck.report.roofline_points import ACROSS, GUIDES_NOTE, UP, absences, plane_of, points, roofs, whole_step
+from bottleneck.report.roofline_points import (
+    ACROSS,
+    CACHE_NOTE,
+    GUIDES_NOTE,
+    HOLLOW_WORDS,
+    OWN_ROOF_WORDS,
+    UP,
+    absences,
+    plane_of,
+    points,
+    roofs,
+    whole_step,
+)
 from bottleneck.report.text import account_name, as_sentence, bound_word, clean, with_attribute_paths
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_BY_FAMILY, label_of, meaning_of
 from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, KernelSummary, LedgerEntry, Phase
@@ -272,13 +284,25 @@ def _roofline(analysis: Analysis) -> dict[str, Any]:
     plane = plane_of(analysis.device, roofs(analysis))
     return {
         "points": [
-            [point.kernel, point.intensity, point.intensity_low, point.intensity_high, point.flops_per_s]
+            [
+                point.kernel,
+                point.intensity,
+                point.intensity_low,
+                point.intensity_high,
+                point.flops_per_s,
+                point.own_roof_flops_per_s,
+            ]
             for point in points(analysis)
         ],
         "flats": [[flat.label, flat.short_label, flat.flops_per_s, flat.ridge] for flat in plane.flats],
         "slopes": [[slope.label, slope.bytes_per_s, slope.is_cache] for slope in plane.slopes],
         "guides": plane.guides,
-        "guides_note": GUIDES_NOTE if plane.guides else "",
+        "notes": [
+            *([GUIDES_NOTE] if plane.guides else []),
+            *([CACHE_NOTE] if any(slope.is_cache for slope in plane.slopes) else []),
+        ],
+        "hollow": HOLLOW_WORDS,
+        "own_roof": OWN_ROOF_WORDS,
         "axes": [ACROSS, UP],
         "source": PEAK_SOURCES.get(analysis.device.source or "", "of unknown origin"),
         "step": whole_step(analysis),

@@ -197,6 +197,80 @@ def test_the_roofline_shows_the_kernels_of_a_phase(open_page: Callable[..., Open
     assert len(analysis.phases) >= 3
 
 
+_WATCH_WORDS = """() => {
+  window.written = [];
+  const write = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...rest) {
+    const { b: turned, e: right, f: down } = this.getTransform(), width = this.measureText(text).width;
+    const left = x + right - { left: 0, center: width / 2, right: width }[this.textAlign] ;
+    if (this.canvas.closest(".roofline")) window.written.push([text, turned, left, left + width, y + down]);
+    return write.call(this, text, x, y, ...rest);
+  };
+}"""
+
+
+def _words_on_the_roofline(page: Opened, act: Callable[[], None]) -> list[tuple[str, float, float, float, float]]:
+    """The words of the chart once ``act`` had it drawn again: text, slope, left and right end, middle."""
+    page.view.evaluate(_WATCH_WORDS)
+    act()
+    _wait_until(page, "window.written.length > 0")
+    return [tuple(words) for words in page.view.evaluate("window.written")]
+
+
+def test_a_zoomed_roofline_has_numbers_on_both_axes_and_no_label_of_a_roof_outside(
+    open_page: Callable[..., Opened],
+) -> None:
+    page = open_page(PAGES["h100"]()[0])
+    chart = page.view.locator(".roofline .u-over")
+    page.view.wait_for_selector("#timeline-view canvas")
+
+    def drag() -> None:
+        chart.scroll_into_view_if_needed()
+        box = chart.bounding_box()
+        page.view.mouse.move(box["x"] + 20, box["y"] + box["height"] - 15)
+        page.view.mouse.down()
+        page.view.mouse.move(box["x"] + 60, box["y"] + box["height"] - 50, steps=4)
+        page.view.evaluate("window.written = []")  # of marks beneath the pointer
+        page.view.mouse.up()
+
+    whole = {text for text, *_ in _words_on_the_roofline(page, lambda: page.view.locator("#theme").click())}
+    zoomed = {text for text, *_ in _words_on_the_roofline(page, drag)}
+    assert any("ridge" in text for text in whole) and not any("ridge" in text for text in zoomed)
+    for words in (whole, zoomed):
+        assert sum(bool(re.fullmatch(r"[\d.]+ [kMGTP]?FLOP/s", text)) for text in words) >= 3
+        assert sum(bool(re.fullmatch(r"[\d.]+(e[+-]\d+)?", text)) for text in words) >= 3
+    assert page.complaints == []
+
+
+_TICKS = """([low, high]) => {
+  const ticks = ticksOf(low, high, 9);
+  return [ticks, ticks.map((tick) => tickText(tick, ticks, "FLOP/s"))];
+}"""
+
+
+@pytest.mark.parametrize("ends", [(1e-3, 1e4), (0.5, 40.0), (3.0, 7.0), (61.2, 61.9), (1e9, 1.01e9)])
+def test_an_axis_of_the_roofline_has_numbers_that_differ_at_every_zoom(
+    open_page: Callable[..., Opened], ends: tuple[float, float]
+) -> None:
+    page = open_page(PAGES["cpu"]()[0])
+    ticks, said = page.view.evaluate(_TICKS, list(ends))
+    assert 3 <= len(ticks) <= 10 and len(set(said)) == len(said)
+    assert ends[0] * (1 - 1e-6) <= min(ticks) and max(ticks) <= ends[1] * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", ["cpu", "h100"])
+def test_words_on_the_roofline_do_not_overlap(open_page: Callable[..., Opened], name: str, width: int) -> None:
+    page = open_page(PAGES[name]()[0], viewport={"width": width, "height": 844})
+    written = _words_on_the_roofline(page, lambda: page.view.locator("#theme").click())
+    level = [words for words in written if words[1] == 0]
+    assert len(level) >= 10
+    for at, (text, _, left, right, y) in enumerate(level):
+        for other, _, other_left, other_right, other_y in level[at + 1 :]:
+            apart = left >= other_right or right <= other_left or abs(y - other_y) >= 9
+            assert apart or text == other, (text, other)
+
+
 def test_rows_behind_a_cut_are_counted_in_one(open_page: Callable[..., Opened]) -> None:
     text, analysis = PAGES["cpu"]()
     page = open_page(text)
@@ -216,6 +290,36 @@ def test_work_and_waiting_of_a_line_re_add_along_its_row(open_page: Callable[...
     for row in rows:
         work, waiting, both = map(_number, row.locator("td.k-number").all_inner_texts()[1:4])
         assert work + waiting == pytest.approx(both)
+
+
+def test_a_line_that_only_waits_is_marked_overhead_and_opens_to_its_causes(open_page: Callable[..., Opened]) -> None:
+    whole = samples.gpu_overhead()
+    work, waiting = whole.lines[0], next(idle for idle in whole.idle if idle.source)
+    only_waits = replace(
+        work, name=str(waiting.source), us=0.0, share=0.0, idle_us=1e4, shares=dict.fromkeys(work.shares, 0.0)
+    )
+    only_works = replace(work, name="busy.py:1", us=500.0, shares={"compute": 0.2, "memory": 0.8}, idle_us=0.0)
+    page = open_page(to_html(replace(whole, lines=(only_waits, only_works))))
+    page.view.locator("#table-view [role=tab]", has_text="Source lines").click()
+    rows = page.view.locator("#table-view [role=tabpanel]:not([hidden]) tbody tr:has(button.open)")
+    marks = {row.locator("button").inner_text(): row.locator(".shape").get_attribute("class") for row in rows.all()}
+    assert marks == {waiting.source: "shape g-overhead", "busy.py:1": "shape g-memory"}
+    rows.first.locator("button").click()
+    said = page.view.locator("#table-view tr.details").inner_text()
+    assert waiting.cause in said and format_us(waiting.us) in said
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_bar_of_the_ledger_is_to_scale(open_page: Callable[..., Opened], width: int) -> None:
+    accounts = {"overhead.python": 0.568, "memory": 0.35, "compute": 0.062, "overhead.sync": 0.008, "transfer": 0.012}
+    analysis = samples.analysis({account: 1000 * share for account, share in accounts.items()})
+    page = open_page(to_html(analysis), viewport={"width": width, "height": 900})
+    parts = page.view.locator("#summary .seg")
+    widths = dict(parts.evaluate_all("all => all.map(part => [part.dataset.account, part.offsetWidth])"))
+    total = sum(widths.values())
+    assert len(widths) == len(accounts)
+    for account, share in accounts.items():
+        assert abs(widths[account] - share * total) <= 2.5, (account, widths[account])
 
 
 def test_search_and_sort_and_the_copied_text_hold_the_same_rows(open_page: Callable[..., Opened]) -> None:
