@@ -19,6 +19,7 @@ from bottleneck.report.markdown import render
 from bottleneck.report.page import document_to_html, first_screen, to_html
 from bottleneck.report.roofline_points import absences
 from bottleneck.report.text import calls_number, scale_of
+from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import Analysis, LedgerEntry
 from bottleneck.schema.evidence import Explanation
 from bottleneck.schema.records import replace
@@ -728,7 +729,7 @@ def test_the_numbers_that_matter_are_on_a_phones_screen(open_page: Callable[...,
         assert (
             page.view.locator("tr.r-plain td.k-words, .waterfall .k-number, .waterfall rect").evaluate_all(right) <= 390
         )
-        assert page.view.locator("td:last-child").evaluate_all(right) <= 390, name
+        assert page.view.locator("td:last-child, .cards td").evaluate_all(right) <= 390, name
         numbers = page.view.locator("td.k-number:visible").evaluate_all(_LINES_OF_TEXT)
         assert all(lines < 2 for lines, text in numbers if " " not in text), name
 
@@ -753,6 +754,55 @@ def test_print_hides_and_cuts_nothing_and_is_light_whatever_the_theme(
     assert page.view.evaluate(_UNSEEN, _ESSENTIAL) == []
     assert page.view.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.view.locator(".copy, .tools, button.more, .skip").evaluate_all("all => all.every(e => !e.offsetWidth)")
+
+
+def _printed(open_page: Callable[..., Opened], text: str) -> Opened:
+    """The page as wide as A4, as a printer gets it."""
+    page = open_page(text, viewport={"width": 720, "height": 1000})
+    page.view.wait_for_selector("#table-view > *")
+    page.view.emulate_media(media="print")
+    page.view.evaluate("dispatchEvent(new Event('beforeprint'))")
+    return page
+
+
+def test_print_of_many_accounts_of_ranks_is_no_wider_than_the_paper(open_page: Callable[..., Opened]) -> None:
+    job, accounts = samples.multi_rank(), [key for key in ACCOUNTS if key not in {"overhead", "unknown"}]
+    entries = samples.ledger(dict.fromkeys(accounts, 1234.5))
+    wide = replace(job, ranks=tuple(replace(rank, ledger=entries) for rank in job.ranks))
+    page = _printed(open_page, to_html(wide))
+    assert page.view.locator(".heat thead th").count() >= 15
+    assert page.view.evaluate("document.documentElement.scrollWidth") <= 720
+
+
+def test_print_has_every_table_beneath_its_title(open_page: Callable[..., Opened]) -> None:
+    page = _printed(open_page, PAGES["cpu"]()[0])
+    titles = page.texts("#table-view [role=tab]")
+    panels = page.view.locator("#table-view > [role=tabpanel]")
+    shown = panels.evaluate_all(
+        "all => all.filter(e => e.offsetHeight && e.querySelector('td')).map(e => e.dataset.title)"
+    )
+    assert len(titles) >= 4 and shown == titles
+
+
+def test_details_of_a_row_lie_on_a_phones_screen(open_page: Callable[..., Opened]) -> None:
+    page = open_page(PAGES["h100"]()[0], viewport={"width": 390, "height": 844})
+    page.view.wait_for_selector("#table-view > *")
+    page.view.locator("#table-view button.open").first.click()
+    assert page.view.locator("#table-view .scroll").first.evaluate("e => e.scrollWidth > e.clientWidth")
+    details = page.view.locator("#table-view tr.details dd > *, #table-view tr.details dd")
+    edges = details.evaluate_all("all => all.map(e => e.getBoundingClientRect()).map(box => [box.left, box.right])")
+    assert len(edges) >= 10 and min(left for left, _ in edges) >= 0 and max(right for _, right in edges) <= 390
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_commands_are_shown_whole(open_page: Callable[..., Opened], width: int) -> None:
+    finding = replace(samples.gpu_overhead().findings[0], verify=f"bottleneck verify train.py --try {'sdpa,' * 40}tf32")
+    page = open_page(
+        to_html(replace(samples.gpu_overhead(), findings=(finding,))), viewport={"width": width, "height": 900}
+    )
+    cut = page.view.locator(".command code").evaluate_all("all => all.map(e => e.scrollWidth - e.clientWidth)")
+    assert cut and max(cut) <= 0
+    assert any("tf32" in text for text in page.texts(".command code"))
 
 
 @pytest.mark.parametrize("name", ["cpu", "hostile"])

@@ -159,7 +159,7 @@ function drawFolds(host, key, noun, behind) {
   });
 }
 
-if (TABLES.length) drawTabs(byId("table-view"), "Tables", TABLES.map((table) => ({ title: table.title, draw: (host) => table.draw(host, table.rows) })));
+if (TABLES.length) drawTabs(byId("table-view"), "Tables", TABLES.map((table) => ({ title: table.title, draw: (host) => table.draw(host, table.rows) })), { isPrinted: true });
 else byId("table-view").replaceChildren(make("p", { class: "note", text: "This analysis has no rows." }));
 
 {

@@ -130,10 +130,13 @@ function drawTable(host, { rows, columns, noun, details = null, onPick = null, s
   return { find(words) { if (input) { input.value = words; state.words = words.toLowerCase(); draw(); } } };
 }
 
-/** Tabs of which one panel is shown; arrow keys move between them. A panel is drawn when it is first chosen. */
-function drawTabs(host, label, tabs) {
+/**
+ * Tabs of which one panel is shown; arrow keys move between them. A panel is drawn when it is first chosen.
+ * With `isPrinted` all of them are on paper, each beneath its title.
+ */
+function drawTabs(host, label, tabs, { isPrinted = false } = {}) {
   const prefix = `tab-${++tableNumber}`;
-  const panels = tabs.map((tab, at) => make("div", { role: "tabpanel", id: `${prefix}-panel-${at}`, "aria-labelledby": `${prefix}-${at}`, hidden: true }));
+  const panels = tabs.map((tab, at) => make("div", { role: "tabpanel", id: `${prefix}-panel-${at}`, "aria-labelledby": `${prefix}-${at}`, "data-title": tab.title, hidden: true }));
   const buttons = tabs.map((tab, at) => make("button", {
     type: "button", role: "tab", id: `${prefix}-${at}`, "aria-controls": `${prefix}-panel-${at}`, "aria-selected": "false", tabindex: "-1", text: tab.title,
     on: {
@@ -155,8 +158,11 @@ function drawTabs(host, label, tabs) {
       button.tabIndex = other === at ? 0 : -1;
       panels[other].hidden = other !== at;
     });
-    if (!drawn.has(at)) { drawn.add(at); tabs[at].draw(panels[at]); }
+    drawOnce(at);
   }
+  const drawOnce = (at) => { if (!drawn.has(at)) { drawn.add(at); tabs[at].draw(panels[at]); } };
+  host.classList.toggle("print-all", isPrinted);
+  if (isPrinted) addEventListener("beforeprint", () => tabs.forEach((_, at) => drawOnce(at)));
   host.replaceChildren(make("div", { class: "tabs", role: "tablist", "aria-label": label }, buttons), ...panels);
   choose(0);
   return { choose: (title) => choose(tabs.findIndex((tab) => tab.title === title)) };
