@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from bottleneck.analysis.frame_tree import frame_tree
 from bottleneck.analysis.host import Host, read_host
 from bottleneck.analysis.idle import Gaps, Pieces, explain, split_gaps
 from bottleneck.analysis.ledger import accounts_of, devices_used, host_timeline, read_device
@@ -241,6 +242,7 @@ def _packed(tracks: Sequence[_Track], step: str, span: Span, evidence: Evidence)
         event_dur_us=frame["dur"].to_numpy(dtype=np.float64),
         left_out=left_out,
         curves=_curves(evidence, low, high),
+        tree=frame_tree(evidence),
         **columns,
     )
 

@@ -258,9 +258,10 @@ def _peaks(analysis: Analysis) -> str:
 
 
 def reached(analysis: Analysis) -> list[tuple[str, str, str]]:
-    """Gives "at least " or nothing, the share of a peak that the step reached, and the peak.
+    """Gives the shares of peaks that the step reached.
 
-    Where much of the work is unmodelled a share is a lower bound, and left out where that bound says nothing.
+    Each is "at least " or nothing, the share, and the peak. Where much of the work is unmodelled a share is a lower
+    bound, and left out where that bound says nothing.
     """
     totals = analysis.totals
     peak = "arithmetic" if totals.peak is None else totals.peak.replace("_", " ")

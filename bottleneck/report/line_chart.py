@@ -5,10 +5,11 @@ It places points, lines and ticks in units of its view box.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 from bottleneck.schema.analysis import GROUPS
+from bottleneck.schema.records import replace
 from bottleneck.units import trimmed
 
 WIDTH, HEIGHT = 600, 300
@@ -167,7 +168,10 @@ class LineChart:
 
     @property
     def in_legend(self) -> list[tuple[ChartCurve, int]]:
-        """The curves that a legend names, one of a role, with their places among all."""
+        """Gives the curves that a legend names, with their places.
+
+        It has one of each role.
+        """
         named = [(curve, place) for place, curve in enumerate(self.curves) if not curve.words]
         roles = {
             curve.role: (replace(curve, label=ROLES[curve.role]), place)
@@ -183,9 +187,10 @@ class LineChart:
 
     @property
     def mark_words(self) -> list[tuple[float, float, str, str]]:
-        """Places the names beside the marks that have a role: x, y, which end is there, words.
+        """Places the names beside the marks that have a role.
 
-        A name moves up or down until it is clear of the marks, of the words at lines and of the names before it.
+        Each is x, y, the end that is there, and words. A name moves up or down until it is clear of the marks, of the
+        words at lines and of the names before it.
         """
         marks = [self.at(point.x, point.y) for curve in self.curves if curve.role in ROLES for point in curve.points]
         taken = [(x - _BESIDE / 2, x + _BESIDE / 2, y) for x, y in marks]

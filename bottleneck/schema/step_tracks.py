@@ -9,6 +9,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from bottleneck.schema.time_tree import TimeTree
+
 
 @dataclass(frozen=True)
 class Lane:
@@ -44,7 +46,7 @@ class StepTracks:
     The arrays have one element per event, sorted by lane, depth and start. ``start_us`` and ``dur_us`` of the events
     count from the step's beginning; ``group`` is the index in GROUPS, -1 for none; ``row`` the position in the
     analysis' kernels, in an idle lane that in its causes of idle time, -1 for none; ``module`` that in its modules.
-    ``left_out`` counts the shortest events beyond the limit.
+    ``left_out`` counts the shortest events beyond the limit. ``tree`` is the step's time by Python frame, null without.
     """
 
     step: str
@@ -62,3 +64,4 @@ class StepTracks:
     module: npt.NDArray[np.int64]
     left_out: int = 0
     curves: tuple[Curve, ...] = ()
+    tree: TimeTree | None = None

@@ -43,13 +43,14 @@ from bottleneck.report.roofline_points import (
     roofs,
     whole_step,
 )
+from bottleneck.report.rows_tree import account_of, tree_of_rows
 from bottleneck.report.text import account_name, as_sentence, bound_word, clean, with_attribute_paths
-from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_BY_FAMILY, label_of, meaning_of
-from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, KernelSummary, LedgerEntry, Phase
+from bottleneck.schema.accounts import UNMODELLED, label_of, meaning_of
+from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, LedgerEntry, Phase
 from bottleneck.schema.step_tracks import StepTracks
 from bottleneck.units import format_share, format_us
 
-_PARTS = ("numbers", "elements", "tables", "ledger", "timeline", "roofline", "memory", "page")
+_PARTS = ("numbers", "elements", "tables", "ledger", "icicle", "timeline", "roofline", "memory", "page")
 _SCRIPTS = tuple(f"assets/{name}.js" for name in _PARTS)
 _LONGEST_TEXT = 2000
 _LONGEST_NAME = 60
@@ -92,6 +93,7 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
             "analysis": _json_block(json.loads(to_json(analysis))),
             "words": _json_block(_words(analysis)),
             "step": _json_block(None if timeline is None else _packed(timeline)),
+            "tree": _json_block(_time_tree(analysis, timeline)),
         },
         title=f"{document.headline}: {document.subject}",
         closing=document.closing,
@@ -272,7 +274,7 @@ def _words(analysis: Analysis) -> dict[str, Any]:
                 "name": name,
                 "bound": bound_word(row),
                 "group": tables.kernel_group(row),
-                "account": row.account or _account_of(row),
+                "account": account_of(row),
             }
             for row, name in zip(analysis.kernels, names, strict=True)
         ],
@@ -310,15 +312,6 @@ def _roofline(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-_ACCOUNT_OF_BOUND = {row.bound: key for key, row in ACCOUNTS.items() if row.bound is not None}
-
-
-def _account_of(row: KernelSummary) -> str:
-    """The account of a kernel of an analysis of before it was stated."""
-    account = _ACCOUNT_OF_BOUND.get(row.bound, UNMODELLED)
-    return UNMODELLED_BY_FAMILY.get(row.family, account) if account == UNMODELLED else account
-
-
 def _packed(timeline: StepTracks) -> dict[str, Any]:
     """Packs the timeline into few bytes.
 
@@ -348,6 +341,28 @@ def _packed(timeline: StepTracks) -> dict[str, Any]:
             for curve in timeline.curves
         ],
         "events": base64.b64encode(gzip.compress(content, mtime=0)).decode(),
+    }
+
+
+def _time_tree(analysis: Analysis, timeline: StepTracks | None) -> dict[str, Any]:
+    """Gives the tree of the step's time, with its names once."""
+    tree = tree_of_rows(analysis) if timeline is None or timeline.tree is None else timeline.tree
+    names = list(dict.fromkeys(clean(node.name, _LONGEST_LABEL) for node in tree.nodes))
+    places = {name: at for at, name in enumerate(names)}
+    return {
+        "by": tree.by,
+        "names": names,
+        "nodes": [
+            [
+                node.parent,
+                places[clean(node.name, _LONGEST_LABEL)],
+                node.kind,
+                {account: round(us, 3) for account, us in node.us.items()},
+                node.kernels,
+                node.idle,
+            ]
+            for node in tree.nodes
+        ],
     }
 
 
@@ -409,6 +424,7 @@ _SECTIONS = (
     ("summary", "Summary"),
     ("ledger", "Ledger"),
     ("findings", "Findings"),
+    ("icicle", "Icicle"),
     ("timeline", "Timeline"),
     ("roofline", "Roofline"),
     ("tables", "Tables"),

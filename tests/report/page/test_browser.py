@@ -426,7 +426,8 @@ def _figures_of(record: object) -> set[str]:
 def _unknown_figures(page: Opened, analysis: Analysis) -> list[str]:
     """Lines of the page with a figure that is none of the analysis, once all tabs and the first rows are open.
 
-    Cells of tables, whose columns re-add, and the figures of the timeline, which is no part of the analysis, are apart.
+    Cells of tables, whose columns re-add, and the figures of the timeline and the icicle, which are no part of the
+    analysis, are apart.
     """
     page.view.wait_for_selector("#table-view > *")
     page.view.evaluate(_OPEN_ALL)
@@ -463,7 +464,7 @@ def _drawn(page: Opened) -> list[int]:
 
 _TEXT = """() => {
   const page = document.querySelector("main").cloneNode(true);
-  const apart = "#timeline-view, .roofline, td.k-number, noscript, svg, .heat";
+  const apart = "#timeline-view, #icicle-view, .roofline, td.k-number, noscript, svg, .heat";
   for (const part of page.querySelectorAll(apart)) part.remove();
   const blocks = "p, li, dd, dt, td, small, h1, h2, h3, span, figcaption, button, b";
   for (const part of page.querySelectorAll(blocks)) part.append("\\n");
@@ -594,6 +595,60 @@ def test_a_chosen_module_marks_the_intervals_of_its_own_calls(open_page: Callabl
     waits = [at for at, each in enumerate(analysis.idle) if each.module is not None]
     inside = (~idle & (tracks.module >= 0) & (tracks.row >= 0)) | (idle & np.isin(tracks.row, waits))
     assert len(counts) >= 2 and sum(counts) == np.count_nonzero(inside)
+
+
+def _icicle(page: Opened) -> Any:
+    page.view.wait_for_selector("#icicle-view canvas")
+    page.view.wait_for_selector("#timeline-view canvas")
+    return page.view.locator("#icicle-view canvas")
+
+
+@pytest.mark.parametrize("name", ["cpu", "h100", "collectives", "ranks"])
+def test_icicle_holds_the_time_of_the_whole_step(open_page: Callable[..., Opened], name: str) -> None:
+    text, analysis = PAGES[name]()
+    page = open_page(text)
+    page.view.wait_for_selector("#icicle-view canvas")
+    us = page.view.evaluate("readTree(JSON.parse(byId('tree').textContent)).root.accounts")
+    rows = math.fsum(row.us for row in (*analysis.kernels, *analysis.idle))
+    assert math.fsum(us.values()) == pytest.approx(rows, rel=1e-4)
+    for entry in analysis.ledger if name != "ranks" else ():  # rows of a job made by hand are fewer
+        assert us.get(entry.account, 0.0) == pytest.approx(entry.us, rel=1e-3, abs=1e-2), entry.account
+
+
+def test_a_click_in_the_icicle_zooms_and_marks_and_the_path_leads_back(open_page: Callable[..., Opened]) -> None:
+    page = open_page(PAGES["cpu"]()[0])
+    canvas = _icicle(page)
+    crumbs = page.view.locator("#icicle-view .crumbs b")
+    start = crumbs.inner_text()
+    canvas.click(position={"x": 40, "y": 30})  # the largest part inside
+    inner = crumbs.inner_text()
+    assert inner != start and _marked(page).startswith(f"{inner}: ")
+    page.view.locator("#icicle-view .crumbs button", has_text=start).last.click()
+    assert crumbs.inner_text() == start
+    page.view.locator("#icicle-view button", has_text="Whole step").click()
+    assert crumbs.inner_text() == "the step"
+    total = page.texts("#icicle-view tr.r-total td")
+    assert total[2] == "100.0 %"
+    assert page.complaints == []
+
+
+def test_icicle_is_searched_and_walked_by_keyboard(open_page: Callable[..., Opened]) -> None:
+    page = open_page(PAGES["cpu"]()[0])
+    canvas = _icicle(page)
+    page.view.locator("#icicle-view input").first.fill("addmm")
+    said = page.view.locator("#icicle-view .count").first.inner_text()
+    assert re.fullmatch(r"[1-9]\d* parts?, [\d.]+ \w+, [\d.]+ %", said)
+    page.view.locator("#icicle-view input").first.fill("no such frame")
+    assert page.view.locator("#icicle-view .count").first.inner_text().startswith("0 parts, 0 us")
+    start = page.view.locator("#icicle-view .crumbs b").inner_text()
+    canvas.focus()
+    page.view.keyboard.press("ArrowDown")
+    inside = page.view.locator("body > p[role=status]").inner_text().split(". ")[0]
+    page.view.keyboard.press("Enter")
+    assert page.view.locator("#icicle-view .crumbs b").inner_text() == inside != start
+    assert _marked(page).startswith(f"{inside}: ")
+    page.view.keyboard.press("Home")
+    assert page.view.locator("#icicle-view .crumbs b").inner_text() == "the step"
 
 
 @pytest.mark.parametrize("name", ["cpu", "h100"])

@@ -159,6 +159,8 @@ function drawFolds(host, key, noun, behind) {
   });
 }
 
+drawIcicle(byId("icicle-view"), JSON.parse(byId("tree").textContent));
+
 if (TABLES.length) drawTabs(byId("table-view"), "Tables", TABLES.map((table) => ({ title: table.title, draw: (host) => table.draw(host, table.rows) })), { isPrinted: true });
 else byId("table-view").replaceChildren(make("p", { class: "note", text: "This analysis has no rows." }));
 

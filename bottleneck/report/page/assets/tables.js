@@ -8,9 +8,9 @@ let tableNumber = 0;
  * A column: its title, kind, text and value of a row; of a `sum` the rows, the rest and the total add up as printed.
  * `path` is the place of a row in analysis.json; the cells of a column with a `field` name their own place in it.
  */
-function drawTable(host, { rows, columns, noun, details = null, onPick = null, search = null, caption, totals = {}, path = null }) {
+function drawTable(host, { rows, columns, noun, details = null, onPick = null, search = null, caption, totals = {}, path = null, first = FIRST_ROWS }) {
   const number = ++tableNumber;
-  const state = { sort: null, descending: true, words: "", limit: FIRST_ROWS };
+  const state = { sort: null, descending: true, words: "", limit: first };
   const sums = columns.filter((column) => column.sum);
   const label = (row) => columns[0].text(row);
   const texts = search && new Map(rows.map((row) => [row, search(row).toLowerCase()]));
@@ -18,7 +18,7 @@ function drawTable(host, { rows, columns, noun, details = null, onPick = null, s
   const count = make("span", { class: "count", role: "status" });
   const input = search && make("input", {
     type: "search", id: `search-${number}`, placeholder: `Search ${noun}s`, "aria-label": `Search ${noun}s`, autocomplete: "off",
-    on: { input: () => { state.words = input.value.trim().toLowerCase(); state.limit = FIRST_ROWS; draw(); } },
+    on: { input: () => { state.words = input.value.trim().toLowerCase(); state.limit = first; draw(); } },
   });
   const copy = make("button", { type: "button", class: "quiet", text: "Copy as CSV", on: { click: async () => {
     await copyText(asCsv());
