@@ -79,12 +79,14 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
     # The sentences of the caveats on ranks say who waits for whom.
     on_ranks = [caveat.message for caveat in analysis.caveats if "rank" in caveat.slug]
     parts = {"findings": analysis.findings or analysis.no_gain, "memory": analysis.memory, "ranks": analysis.ranks}
-    others = (
-        tables.idle(analysis, _ROWS),
-        tables.critical_path(analysis.critical_path, _HOPS),
-        tables.collectives(analysis, _ROWS),
-    )
-    named = (tables.kernels(analysis, _ROWS), tables.lines(analysis, _ROWS), tables.modules(analysis, _ROWS))
+    named = {
+        "kernels": tables.kernels(analysis, _ROWS),
+        "lines": tables.lines(analysis, _ROWS),
+        "modules": tables.modules(analysis, _ROWS),
+        "idle": tables.idle(analysis, _ROWS),
+        "critical_path": tables.critical_path(analysis.critical_path, _HOPS),
+        "collectives": tables.collectives(analysis, _ROWS),
+    }
     return _render(
         "analysis.html",
         layout="frame.html",
@@ -108,7 +110,8 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
         queue=_present((tables.queue_sparkline(analysis),)),
         has_timeline=timeline is not None,
         no_timeline=_NO_TIMELINE,
-        tables=_present((*named, *others)),
+        tables=[(key, section) for key, section in named.items() if section is not None],
+        held=_present((tables.memory(analysis),)),
         job=job_sections(analysis),
         ranks=tables.ranks(analysis, _MOST_RANKS),
         straggler=" ".join(f"{as_sentence(text).rstrip('.')}." for text in on_ranks),

@@ -1,5 +1,6 @@
 """Pages in a headless Chromium: no error, no request, accounts whose rows add up, search, keyboard, contrast."""
 
+import csv
 import json
 import math
 import os
@@ -13,12 +14,13 @@ import numpy as np
 import pytest
 
 from bottleneck.analysis.step_tracks import lay_out
+from bottleneck.report import analysis_tables as tables
 from bottleneck.report.analysis_document import build
 from bottleneck.report.json_text import to_json
 from bottleneck.report.markdown import render
 from bottleneck.report.page import document_to_html, first_screen, to_html
 from bottleneck.report.roofline_points import absences
-from bottleneck.report.text import calls_number, scale_of
+from bottleneck.report.text import calls_number, clean, scale_of
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import Analysis, LedgerEntry
 from bottleneck.schema.evidence import Explanation
@@ -337,6 +339,73 @@ def test_search_and_sort_and_the_copied_text_hold_the_same_rows(open_page: Calla
     assert shown == sorted(shown, reverse=True)
     panel.locator("input[type=search]").fill("no such op")
     assert "No op with these words." in panel.locator("tbody").inner_text()
+
+
+def test_tree_of_modules_and_critical_path_are_there_with_and_without_javascript(
+    open_page: Callable[..., Opened],
+) -> None:
+    text, analysis = PAGES["h100"]()
+    shown = [tables.modules(analysis, 10), tables.critical_path(analysis.critical_path, 5)]
+    page = open_page(text)
+    plain = open_page(text, java_script_enabled=False)
+    for tab, section in zip(("Modules", "Critical path"), shown, strict=True):
+        assert section is not None and len(section.rows) >= 3
+        page.view.locator("#table-view [role=tab]", has_text=tab).click()
+        for opened in (page, plain):
+            title = opened.view.locator("#tables h3", has_text=section.title)
+            assert title.is_visible()
+            rows = title.locator("xpath=..").locator("tbody tr").all_text_contents()
+            assert len(rows) >= len(section.rows) and all(section.rows[0].cells[at] in rows[0] for at in range(3))
+    assert page.view.locator(".static-table").count() == 2  # the live ones stand for the others
+
+
+def _copied_csv(page: Opened, within: str) -> list[list[str]]:
+    page.view.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
+    page.view.locator(f"{within} button:visible", has_text="Copy as CSV").first.click()
+    return list(csv.reader(page.view.evaluate("window.copied").splitlines()))
+
+
+def test_copied_kernels_have_their_name_line_and_module(open_page: Callable[..., Opened]) -> None:
+    text, analysis = PAGES["h100"]()
+    page = open_page(text)
+    page.view.wait_for_selector("#table-view > *")
+    head, *rows = _copied_csv(page, "#table-view")
+    assert len(rows) == len(analysis.kernels) and any(row.module for row in analysis.kernels)
+    for row, kernel in zip(rows, analysis.kernels, strict=True):
+        said = dict(zip(head, row, strict=True))
+        assert said["kernel"].lstrip("'") == clean(kernel.name, 2000)
+        assert (said["line"], said["module"]) == (kernel.source or "", kernel.module or "")
+
+
+def test_memory_at_the_peak_is_folded_by_line_and_adds_up(open_page: Callable[..., Opened]) -> None:
+    text, analysis = PAGES["h100"]()
+    assert analysis.memory is not None and analysis.memory.allocations
+    page = open_page(text)
+    peak = f"{analysis.memory.peak_bytes / 1e6:.2f}"
+    titles = page.texts("#memory-view [role=tab]")
+    assert titles[0] == "By module" and titles[-1] == "By op"
+    for title in titles:
+        page.view.locator("#memory-view [role=tab]", has_text=title).click()
+        panel = page.view.locator("#memory-view [role=tabpanel]:not([hidden])")
+        total = panel.locator("tr.r-total td").all_inner_texts()
+        assert total[2] == peak and total[3] == "100.0 %"
+
+
+def test_source_view_shows_the_lines_that_are_known_in_order(open_page: Callable[..., Opened]) -> None:
+    whole = samples.gpu_overhead()
+    lines = tuple(replace(whole.lines[0], name=name, us=us) for name, us in (("a.py:9", 300.0), ("a.py:4", 100.0)))
+    other = replace(whole.lines[0], name="b.py:1", us=900.0)  # of which no text is known
+    texts = {"a.py:9": "loss = model(x)  # <b>", "a.py:4": "x = load()"}
+    page = open_page(to_html(replace(whole, lines=(*lines, other), source_texts=texts)))
+    page.view.locator("#table-view [role=tab]", has_text="Source").last.click()
+    panel = page.view.locator("#table-view [role=tabpanel]:not([hidden])")
+    assert panel.locator("h3").all_inner_texts() == ["a.py"]
+    assert panel.locator("tbody th").all_inner_texts() == ["4", "9"]
+    assert panel.locator("tbody button").all_inner_texts() == ["x = load()", "loss = model(x)  # <b>"]
+    bare = open_page(to_html(replace(whole, source_texts={})))
+    bare.view.wait_for_selector("#table-view > *")
+    assert "Source" in page.texts("#table-view [role=tab]")
+    assert "Source" not in bare.texts("#table-view [role=tab]")
 
 
 def test_opened_rows_show_the_figures_of_the_analysis(open_page: Callable[..., Opened]) -> None:

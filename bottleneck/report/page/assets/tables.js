@@ -6,9 +6,9 @@ let tableNumber = 0;
 
 /**
  * A column: its title, kind, text and value of a row; of a `sum` the rows, the rest and the total add up as printed.
- * `path` is the place of a row in analysis.json; the cells of a column with a `field` name their own place in it.
+ * `extra` are columns that only the copied text has: title, and text of a row. `path` is the place of a row in analysis.json; the cells of a column with a `field` name their own place in it.
  */
-function drawTable(host, { rows, columns, noun, details = null, onPick = null, search = null, caption, totals = {}, path = null, first = FIRST_ROWS }) {
+function drawTable(host, { rows, columns, noun, details = null, onPick = null, search = null, caption, totals = {}, path = null, first = FIRST_ROWS, extra = [] }) {
   const number = ++tableNumber;
   const state = { sort: null, descending: true, words: "", limit: first };
   const sums = columns.filter((column) => column.sum);
@@ -122,8 +122,8 @@ function drawTable(host, { rows, columns, noun, details = null, onPick = null, s
     // A spreadsheet takes a cell that begins with one of these for a formula.
     const harmless = (text) => /^[=+\-@\t]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text;
     const line = (cells) => cells.map((cell) => quoted(typeof cell === "number" ? String(cell) : harmless(clean(cell ?? "")))).join(",");
-    const titles = columns.map((column) => column.csv || column.title);
-    return [line(titles), ...chosen().map((row) => line(columns.map((column) => valueOf(column, row))))].join("\n") + "\n";
+    const titles = [...columns.map((column) => column.csv || column.title), ...extra.map(([title]) => title)];
+    return [line(titles), ...chosen().map((row) => line([...columns.map((column) => valueOf(column, row)), ...extra.map(([, of]) => of(row))]))].join("\n") + "\n";
   }
 
   draw();
