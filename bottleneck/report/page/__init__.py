@@ -50,7 +50,7 @@ from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, LedgerEntry, P
 from bottleneck.schema.step_tracks import StepTracks
 from bottleneck.units import format_share, format_us
 
-_PARTS = ("numbers", "elements", "tables", "ledger", "icicle", "timeline", "roofline", "memory", "page")
+_PARTS = ("numbers", "elements", "tables", "ledger", "icicle", "timeline", "roofline", "memory", "page", "addresses")
 _SCRIPTS = tuple(f"assets/{name}.js" for name in _PARTS)
 _LONGEST_TEXT = 2000
 _LONGEST_NAME = 60
@@ -78,7 +78,7 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
     ranges = (tables.user_ranges(analysis, _ROWS),)
     # The sentences of the caveats on ranks say who waits for whom.
     on_ranks = [caveat.message for caveat in analysis.caveats if "rank" in caveat.slug]
-    parts = {"findings": analysis.findings or analysis.no_gain, "memory": analysis.memory, "ranks": analysis.ranks}
+    parts = {"findings": analysis.findings, "memory": analysis.memory, "ranks": analysis.ranks}
     named = {
         "kernels": tables.kernels(analysis, _ROWS),
         "lines": tables.lines(analysis, _ROWS),
@@ -104,6 +104,7 @@ def to_html(analysis: Analysis, timeline: StepTracks | None = None, *, all_findi
         phases=tables.phases(analysis),
         ranges=_present(ranges),
         advice=findings(analysis, all_findings=all_findings),
+        most_cards=_FIRST_FINDINGS,
         no_gain=_present((no_gain(analysis.no_gain),)),
         proofs=_present(proofs),
         doubts=_present(doubts),
@@ -425,15 +426,15 @@ def _asset(name: str) -> str:
 
 _SECTIONS = (
     ("summary", "Summary"),
-    ("ledger", "Ledger"),
     ("findings", "Findings"),
+    ("trust", "Trust"),
+    ("ledger", "Ledger"),
     ("icicle", "Icicle"),
     ("timeline", "Timeline"),
     ("roofline", "Roofline"),
     ("tables", "Tables"),
     ("memory", "Memory"),
     ("ranks", "Ranks"),
-    ("trust", "Trust"),
 )
 
 

@@ -360,9 +360,82 @@ def test_tree_of_modules_and_critical_path_are_there_with_and_without_javascript
 
 
 def _copied_csv(page: Opened, within: str) -> list[list[str]]:
+    button = page.view.locator(f"{within} button:visible", has_text="Copy as CSV").first
+    return list(csv.reader(_copied(page, button).splitlines()))
+
+
+def _at(page: Opened, part: str) -> None:
+    """Goes to an address of the page."""
+    page.view.evaluate("part => { location.hash = part; }", part)
+    page.view.evaluate("new Promise(requestAnimationFrame)")
+
+
+def test_a_finding_has_an_address_that_opens_what_is_closed_around_it(open_page: Callable[..., Opened]) -> None:
+    text, analysis = PAGES["cpu"]()
+    page = open_page(text)
+    assert len(analysis.findings) > 3
+    for finding in analysis.findings:
+        card = page.view.locator(f"[id='finding={finding.slug}']")
+        assert card.count() == 1
+        _at(page, f"finding={finding.slug}")
+        assert card.is_visible() and page.view.evaluate("document.activeElement.id") == f"finding={finding.slug}"
+    assert page.complaints == []
+
+
+@pytest.mark.parametrize("name", ["cpu", "h100"])
+def test_tabs_and_rows_have_addresses(open_page: Callable[..., Opened], name: str) -> None:
+    text, analysis = PAGES[name]()
+    page = open_page(text)
+    tabs = page.view.locator("#table-view [role=tab]")
+    for tab in tabs.all():
+        tab.click()
+        address = page.view.evaluate("location.hash")
+        tabs.first.click()
+        _at(page, address.removeprefix("#"))
+        assert tab.get_attribute("aria-selected") == "true"
+    last = len(analysis.kernels) - 1
+    assert last > 20  # behind the cut
+    _at(page, f"row=kernels.{last}")
+    panel = page.view.locator("#table-view [role=tabpanel]:not([hidden])")
+    assert panel.locator("tr.details").count() == 1
+    assert analysis.kernels[last].name[:40] in panel.locator("tr.details").inner_text()
+    for wrong in ("row=kernels.99999", "row=nothing.1", "tab=none", "finding=%", "row=", "finding=' onerror=x"):
+        _at(page, wrong)
+    assert page.complaints == []
+
+
+def _copied(page: Opened, button: Any) -> str:
     page.view.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
-    page.view.locator(f"{within} button:visible", has_text="Copy as CSV").first.click()
-    return list(csv.reader(page.view.evaluate("window.copied").splitlines()))
+    button.click()
+    return str(page.view.evaluate("window.copied"))
+
+
+def test_a_link_to_a_row_and_a_finding_can_be_copied_and_followed(open_page: Callable[..., Opened]) -> None:
+    text, analysis = PAGES["cpu"]()
+    page = open_page(text)
+    page.view.locator("#table-view button.open").nth(2).click()
+    link = _copied(page, page.view.locator("#table-view tr.details button", has_text="Copy link"))
+    assert link == f"{page.view.url.split('#')[0]}#row=kernels.2"
+    page.view.goto("about:blank")
+    page.view.goto(link)
+    assert analysis.kernels[2].name[:40] in page.view.locator("#table-view tr.details").inner_text()
+    slug = page.view.locator("#findings .action").first.get_attribute("id")
+    copied = _copied(page, page.view.locator("#findings button", has_text="Copy link").first)
+    assert copied.endswith(f"#{slug}")
+
+
+def test_copied_markdown_is_a_table_and_a_finding_in_which_nothing_acts(open_page: Callable[..., Opened]) -> None:
+    whole = samples.gpu_overhead()
+    finding = replace(whole.findings[0], title="Bad `x` | [a](b) <img>", code="a = 1\n```\nb = 2")
+    kernel = replace(whole.kernels[0], name="k|e`r", op="aten::a|b", shapes=None)
+    page = open_page(to_html(replace(whole, findings=(finding,), kernels=(kernel, *whole.kernels[1:]))))
+    said = _copied(page, page.view.locator("#findings button", has_text="Copy as markdown"))
+    assert said.startswith("### Bad ") and r"\| \[a\](b) \<img\>" in said
+    assert "\n````\na = 1\n```\nb = 2\n````" in said
+    rows = _copied(page, page.view.locator("#table-view button", has_text="Copy as markdown").first).splitlines()
+    widths = {len(re.findall(r"(?<!\\)\|", row)) for row in rows}
+    assert len(rows) >= 5 and len(widths) == 1
+    assert page.complaints == []
 
 
 def test_copied_kernels_have_their_name_line_and_module(open_page: Callable[..., Opened]) -> None:

@@ -69,7 +69,7 @@ const staticTables = Object.fromEntries([...document.querySelectorAll(".static-t
 const pickKernels = (kernels) => (row, name) => select(row && kernels(row).map((kernel) => ({ kernel })), name);
 
 const TABLES = [
-  { title: words.noun === "op" ? "Ops and shapes" : "Kernels", rows: analysis.kernels.map((kernel, at) => ({ ...kernel, at })), draw(host, rows) {
+  { title: words.noun === "op" ? "Ops and shapes" : "Kernels", key: "kernels", rows: analysis.kernels.map((kernel, at) => ({ ...kernel, at })), draw(host, rows) {
     const flops = rateScale(rows, "flops_per_s", "FLOP/s"), bytes = rateScale(rows, "bytes_per_s", "B/s");
     drawTable(host, {
       caption: `${words.noun === "op" ? "Ops" : "Kernels"} by time`, noun: words.noun === "op" ? "op" : "kernel", rows, path: (row) => `kernels.${row.at}`,
@@ -87,14 +87,14 @@ const TABLES = [
       details: (row) => kernelDetails(row, row.at), onPick: pickKernels((row) => [row.at]), extra: KERNEL_FIELDS,
     });
   } },
-  { title: "Ops", rows: analysis.ops, only: words.noun === "kernel", draw: (host) => drawFolds(host, "ops", "op", (row) => [rowsWhere((each) => each.op === row.name)]) },
-  { title: "Modules", rows: analysis.module_classes.length ? analysis.module_classes : analysis.modules, draw(host) {
+  { title: "Ops", key: "ops", rows: analysis.ops, only: words.noun === "kernel", draw: (host) => drawFolds(host, "ops", "op", (row) => [rowsWhere((each) => each.op === row.name)]) },
+  { title: "Modules", key: analysis.module_classes.length ? "module_classes" : "modules", rows: analysis.module_classes.length ? analysis.module_classes : analysis.modules, draw(host) {
     const flat = make("div");
     host.replaceChildren(...(staticTables.modules ? [staticTables.modules, make("h3", { text: "All paths" })] : []), flat);
     drawFolds(flat, analysis.module_classes.length ? "module_classes" : "modules", "module", rowsOfModules);
   } },
-  { title: "Source lines", rows: analysis.lines, draw: (host) => drawFolds(host, "lines", "line", (row) => [rowsWhere((each) => each.source === row.name)]) },
-  { title: "Idle time", rows: analysis.idle.map((idle, at) => ({ ...idle, at })), draw: (host, rows) => drawTable(host, {
+  { title: "Source lines", key: "lines", rows: analysis.lines, draw: (host) => drawFolds(host, "lines", "line", (row) => [rowsWhere((each) => each.source === row.name)]) },
+  { title: "Idle time", key: "idle", rows: analysis.idle.map((idle, at) => ({ ...idle, at })), draw: (host, rows) => drawTable(host, {
     caption: "Idle time by cause", noun: "cause", rows, path: (row) => `idle.${row.at}`, search: (row) => [row.cause, row.detail, row.source, row.module].filter(Boolean).join(" "),
     columns: [
       { title: "cause", kind: "words", text: (row) => row.cause, below: (row) => (words.accounts[`overhead.${row.cause}`] || {}).meaning, share: (row) => row.us / rows[0].us },
@@ -105,7 +105,7 @@ const TABLES = [
     details: (row) => facts([["cause", row.cause], ["in", row.detail], ["line", row.source], ["text", textOf(row.source)], ["module", row.module]]),
     onPick: (row, name) => select(row && [{ idle: row.at }], name), extra: PLACE_FIELDS,
   }) },
-  { title: "Collectives", rows: analysis.collectives, draw(host, rows) {
+  { title: "Collectives", key: "collectives", rows: analysis.collectives, draw(host, rows) {
     const scale = scaleOf(Math.max(...rows.map((row) => row.us)));
     const one = (field, title, help) => ({ title, field, csv: `${title} us`, kind: "number", text: (row) => showRate(scale, row[field]), value: (row) => row[field], help });
     drawTable(host, {
@@ -219,8 +219,8 @@ function drawFolds(host, key, noun, behind) {
 
 drawIcicle(byId("icicle-view"), JSON.parse(byId("tree").textContent));
 
-if (TABLES.length) drawTabs(byId("table-view"), "Tables", TABLES.map((table) => ({ title: table.title, draw: (host) => table.draw(host, table.rows) })), { isPrinted: true });
-else byId("table-view").replaceChildren(make("p", { class: "note", text: "This analysis has no rows." }));
+const mainTabs = TABLES.length ? drawTabs(byId("table-view"), "Tables", TABLES.map((table) => ({ title: table.title, draw: (host) => table.draw(host, table.rows) })), { isPrinted: true }) : null;
+if (!mainTabs) byId("table-view").replaceChildren(make("p", { class: "note", text: "This analysis has no rows." }));
 
 {
   const button = byId("download");

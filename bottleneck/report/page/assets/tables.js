@@ -3,6 +3,7 @@
 
 const FIRST_ROWS = 20, MORE_ROWS = 200;
 let tableNumber = 0;
+const rowFinders = []; // of each table with paths: shows the row at a place and gives its line
 
 /**
  * A column: its title, kind, text and value of a row; of a `sum` the rows, the rest and the total add up as printed.
@@ -24,6 +25,10 @@ function drawTable(host, { rows, columns, noun, details = null, onPick = null, s
     await copyText(asCsv());
     confirmOn(copy, "Copied");
   } } });
+  const copyMarkdown = make("button", { type: "button", class: "quiet", text: "Copy as markdown", on: { click: async () => {
+    await copyText(asMarkdown());
+    confirmOn(copyMarkdown, "Copied");
+  } } });
   const head = make("tr", {}, columns.map((column, at) => {
     const button = make("button", { type: "button", title: column.help, text: column.title, on: { click: () => {
       state.descending = state.sort === at ? !state.descending : column.kind === "number";
@@ -35,7 +40,7 @@ function drawTable(host, { rows, columns, noun, details = null, onPick = null, s
   const body = make("tbody");
   const more = make("button", { type: "button", class: "quiet more", on: { click: () => { state.limit += MORE_ROWS; draw(); } } });
   host.replaceChildren(
-    make("div", { class: "tools-row" }, input, count, copy),
+    make("div", { class: "tools-row" }, input, count, copy, copyMarkdown),
     make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
       make("table", { class: "live" }, make("caption", { class: "hidden", text: caption }), make("thead", {}, head), body)),
     more,
@@ -113,8 +118,16 @@ function drawTable(host, { rows, columns, noun, details = null, onPick = null, s
     const open = button.getAttribute("aria-expanded") === "true";
     button.setAttribute("aria-expanded", String(!open));
     if (open) line.nextElementSibling.remove();
-    else line.after(make("tr", { class: "details" }, make("td", { colspan: columns.length }, details(row))));
+    else line.after(make("tr", { class: "details" }, make("td", { colspan: columns.length }, details(row), path && make("p", { class: "acts" }, linkButton(`row=${path(row)}`)))));
+    if (!open && path) setAddress(`row=${path(row)}`);
     if (onPick) onPick(open ? null : row, label(row));
+  }
+
+  /** The rows on screen, with their sums, as a table of markdown. */
+  function asMarkdown() {
+    const line = (cells) => `| ${cells.join(" | ")} |`;
+    const rows_ = [...body.querySelectorAll(":scope > tr:not(.details)")].map((row) => line([...row.cells].map((cell) => inMarkdown([...cell.childNodes].map((part) => part.textContent).join(" ")))));
+    return [line(columns.map((column) => inMarkdown(column.title))), line(columns.map((column) => (column.kind === "number" ? "--:" : "---"))), ...rows_].join("\n") + "\n";
   }
 
   function asCsv() {
@@ -126,7 +139,21 @@ function drawTable(host, { rows, columns, noun, details = null, onPick = null, s
     return [line(titles), ...chosen().map((row) => line([...columns.map((column) => valueOf(column, row)), ...extra.map(([, of]) => of(row))]))].join("\n") + "\n";
   }
 
+  /** Opens the row at a place of the analysis, however far down it is. */
+  function showRow(place) {
+    const row = rows.find((one) => path(one) === place);
+    if (!row || !host.isConnected) return null;
+    Object.assign(state, { sort: null, words: "" });
+    if (input) input.value = "";
+    state.limit = Math.max(state.limit, chosen().indexOf(row) + 1);
+    draw();
+    const line = body.children[chosen().indexOf(row)], button = line.querySelector("button.open");
+    if (button) button.click();
+    return line;
+  }
+
   draw();
+  if (path) rowFinders.push(showRow);
   return { find(words) { if (input) { input.value = words; state.words = words.toLowerCase(); draw(); } } };
 }
 
@@ -140,7 +167,7 @@ function drawTabs(host, label, tabs, { isPrinted = false } = {}) {
   const buttons = tabs.map((tab, at) => make("button", {
     type: "button", role: "tab", id: `${prefix}-${at}`, "aria-controls": `${prefix}-panel-${at}`, "aria-selected": "false", tabindex: "-1", text: tab.title,
     on: {
-      click: () => choose(at),
+      click: () => { choose(at); if (isPrinted) setAddress(`tab=${slugOf(tab.title)}`); },
       keydown: (event) => {
         const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
         const to = step ? (at + step + tabs.length) % tabs.length : { Home: 0, End: tabs.length - 1 }[event.key];
@@ -165,5 +192,6 @@ function drawTabs(host, label, tabs, { isPrinted = false } = {}) {
   if (isPrinted) addEventListener("beforeprint", () => tabs.forEach((_, at) => drawOnce(at)));
   host.replaceChildren(make("div", { class: "tabs", role: "tablist", "aria-label": label }, buttons), ...panels);
   choose(0);
-  return { choose: (title) => choose(tabs.findIndex((tab) => tab.title === title)) };
+  /** Chooses a tab by the slug of its title; false where there is none. */
+  return { choose(slug) { const at = tabs.findIndex((tab) => slugOf(tab.title) === slug); if (at >= 0) choose(at); return at >= 0; } };
 }
