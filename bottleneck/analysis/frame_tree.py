@@ -103,7 +103,8 @@ class _FrameNodes:
 
     def __init__(self, evidence: Evidence) -> None:
         events = evidence.linked.trace.events
-        rows = np.flatnonzero((events["category"] == "python").to_numpy())
+        is_line = (events["category"] == "line").to_numpy()
+        rows = np.flatnonzero((events["category"] == "python").to_numpy() | is_line)
         if len(rows) > MOST_FRAMES:
             rows = np.sort(rows[np.argsort(-events["dur_us"].to_numpy()[rows], kind="stable")[:MOST_FRAMES]])
         self._labels = events["name"].cat.categories
@@ -115,7 +116,8 @@ class _FrameNodes:
                 "thread": events["thread"].cat.codes.to_numpy().astype(np.int64)[rows],
                 "start": events["ts_us"].to_numpy()[rows],
                 "end": (events["ts_us"] + events["dur_us"]).to_numpy()[rows],
-                "name": events["name"].cat.codes.to_numpy().astype(np.int64)[rows],
+                # One number for the name and for whether it stands for a line.
+                "name": events["name"].cat.codes.to_numpy().astype(np.int64)[rows] * 2 + is_line[rows],
             }
         ).sort_values(["thread", "start", "end"], ascending=[True, True, False])
         nodes: dict[tuple[int, int], int] = {}
@@ -165,10 +167,12 @@ class _FrameNodes:
             node[mine] = entered[np.searchsorted(times, at[mine], side="right") - 1]
         return node
 
-    def _chain(self, node: int) -> list[str]:
+    def _chain(self, node: int) -> list[tuple[str, bool]]:
+        """The names from the outermost frame to this node, and which of them are lines."""
         chain = []
         while node >= 0:
-            chain.append(str(self._labels[self._code[node]]))
+            name, is_line = divmod(self._code[node], 2)
+            chain.append((str(self._labels[name]), bool(is_line)))
             node = self._parent[node]
         return chain[::-1]
 
@@ -178,15 +182,17 @@ class _FrameNodes:
         Frames of torch are left out where another frame is inside them.
         """
         names = self._chain(node)
-        own = [at for at, name in enumerate(names) if not _is_machinery(name)]
+        own = [at for at, (name, _) in enumerate(names) if not _is_machinery(name)]
         last = own[-1] if own else -1
-        return tuple(_named(name) for at, name in enumerate(names) if at > last or not _is_machinery(name))
+        return tuple(_named(*name) for at, name in enumerate(names) if at > last or not _is_machinery(name[0]))
 
     def sources(self, node: int) -> list[str]:
         """Gives the sources of a node's frames, the innermost first."""
-        frames = [PYTHON_FRAME.match(name) for name in self._chain(node)[::-1]]
+        frames = [(PYTHON_FRAME.match(name), is_line) for name, is_line in self._chain(node)[::-1]]
         return [
-            function_source(match.string[match.end() :][:_LONGEST_NAME], _place(match)) for match in frames if match
+            _place(match) if is_line else function_source(match.string[match.end() :][:_LONGEST_NAME], _place(match))
+            for match, is_line in frames
+            if match
         ]
 
 
@@ -199,10 +205,12 @@ def _place(match: "re.Match[str]") -> str:
     return line_source(match["path"], match["line"])
 
 
-def _named(name: str) -> tuple[str, NodeKind]:
+def _named(name: str, is_line: bool) -> tuple[str, NodeKind]:
     if name.startswith(MODULE_PREFIX):
         return name.removeprefix(MODULE_PREFIX), "module"
     match = PYTHON_FRAME.match(name)
+    if match is not None and is_line:
+        return _place(match), "line"
     if match is not None:
         return f"{name[match.end() :][:_LONGEST_NAME]} ({_place(match)})", "frame"
     built_in = BUILT_IN_CALL.match(name)

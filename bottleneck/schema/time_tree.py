@@ -9,7 +9,7 @@ from typing import Literal
 
 from msgspec import Struct, field
 
-NodeKind = Literal["frame", "module", "op", "rest"]
+NodeKind = Literal["frame", "line", "module", "op", "rest"]
 _LEAST_SHARE = 1 / 2500  # of the step: less is thinner than a pixel
 _DEEPEST = 80
 

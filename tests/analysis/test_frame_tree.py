@@ -62,5 +62,15 @@ def test_frames_of_torch_show_only_where_nothing_is_inside_them() -> None:
     ]
 
 
+def test_line_that_a_recording_marks_is_a_node_and_names_the_row_of_its_waiting() -> None:
+    lines = [Event("line", "/home/me/model.py(9): load", 5, 30)]
+    finished = finish(evidence(Scene(100, KERNELS, events=[*FRAMES, *lines])))
+    tree = frame_tree(finished)
+    assert tree is not None
+    (line,) = [node for node in tree.nodes if node.kind == "line"]
+    assert (line.name, tree.nodes[line.parent].name) == ("model.py:9", "load (model.py:7)")
+    assert line.us == {"overhead.python": pytest.approx(30)}
+
+
 def test_trace_without_frames_has_no_tree() -> None:
     assert _tree(Scene(100, KERNELS)) is None

@@ -205,9 +205,9 @@ function drawIcicle(host, packed) {
 
   const boxAt = (x, y) => boxes.find((box) => x >= box.x && x < box.x + box.w && y >= box.y && y < box.y + BAR) || null;
   function describe(node) {
-    const kinds = { frame: "Python frame", module: "module", op: "op", rest: "" };
+    const kinds = { frame: "Python frame", line: "source line", module: "module", op: "op", rest: "" };
     return [
-      node.name,
+      node.kind === "line" && textOf(node.name) ? `${node.name}: ${textOf(node.name)}` : node.name,
       [kinds[node.kind], `${formatUs(node.total)}, ${formatShare(node.total / wallUs)} of the step`, node.own && node.own < node.total ? `${formatUs(node.own)} in itself` : null].filter(Boolean).join(" · "),
       byTime(node.accounts).slice(0, 4).map(([account, us]) => `${nameOf(account)} ${formatUs(us)}`).join(", "),
     ];
