@@ -3,7 +3,11 @@
 They are those that were open when the host caused it.
 """
 
+import math
 import re
+from collections.abc import Iterator
+from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -18,6 +22,7 @@ from bottleneck.schema.time_tree import NodeKind, TimeTree, TreePiece, fold_piec
 MOST_FRAMES = 400_000  # the longest ones: what runs in shorter ones counts as their caller's
 _MACHINERY = re.compile(r"(^|/)torch/")
 _LONGEST_NAME = 80
+_NOWHERE, _ROUNDING = "at no known place", 1e-6
 
 
 def frame_tree(evidence: Evidence) -> TimeTree | None:
@@ -51,7 +56,18 @@ def frame_tree(evidence: Evidence) -> TimeTree | None:
         places = [(account, source) for source in (*stacks.sources(node), None)] if row < 0 else []
         idle_row = next((waits[place] for place in places if place in waits), -1)
         pieces.append(TreePiece((*stacks.path(node), *inner), account, us, row, idle_row))
-    return fold_pieces(pieces, "frames")
+    return fold_pieces([*pieces, *_rest(evidence, pieces)], "frames")
+
+
+def _rest(evidence: Evidence, pieces: list[TreePiece]) -> Iterator[TreePiece]:
+    """Gives the time of each account that no instant of the host is known of."""
+    placed: dict[str, list[float]] = {}
+    for piece in pieces:
+        placed.setdefault(piece.account, []).append(piece.us)
+    for entry in evidence.analysis.ledger:
+        us = entry.us - math.fsum(placed.get(entry.account, ()))
+        if us > _ROUNDING * evidence.step_us:
+            yield TreePiece(((_NOWHERE, "rest"),), entry.account, us)
 
 
 def _moments(evidence: Evidence) -> pd.DataFrame | None:
@@ -167,51 +183,51 @@ class _FrameNodes:
             node[mine] = entered[np.searchsorted(times, at[mine], side="right") - 1]
         return node
 
-    def _chain(self, node: int) -> list[tuple[str, bool]]:
-        """The names from the outermost frame to this node, and which of them are lines."""
+    def _chain(self, node: int) -> "list[_Frame]":
+        """The frames from the outermost to this node."""
         chain = []
         while node >= 0:
-            name, is_line = divmod(self._code[node], 2)
-            chain.append((str(self._labels[name]), bool(is_line)))
+            chain.append(self._described[self._code[node]])
             node = self._parent[node]
         return chain[::-1]
+
+    @cached_property
+    def _described(self) -> dict[int, "_Frame"]:
+        """What each name says, once."""
+        return {code: _describe(str(self._labels[code // 2]), is_line=code % 2 == 1) for code in set(self._code)}
 
     def path(self, node: int) -> tuple[tuple[str, NodeKind], ...]:
         """Gives the frames of a node as people read them.
 
         Frames of torch are left out where another frame is inside them.
         """
-        names = self._chain(node)
-        own = [at for at, (name, _) in enumerate(names) if not _is_machinery(name)]
-        last = own[-1] if own else -1
-        return tuple(_named(*name) for at, name in enumerate(names) if at > last or not _is_machinery(name[0]))
+        chain = self._chain(node)
+        last = max((at for at, frame in enumerate(chain) if not frame.is_machinery), default=-1)
+        return tuple(frame.shown for at, frame in enumerate(chain) if at > last or not frame.is_machinery)
 
     def sources(self, node: int) -> list[str]:
         """Gives the sources of a node's frames, the innermost first."""
-        frames = [(PYTHON_FRAME.match(name), is_line) for name, is_line in self._chain(node)[::-1]]
-        return [
-            _place(match) if is_line else function_source(match.string[match.end() :][:_LONGEST_NAME], _place(match))
-            for match, is_line in frames
-            if match
-        ]
+        return [frame.source for frame in reversed(self._chain(node)) if frame.source is not None]
 
 
-def _is_machinery(name: str) -> bool:
-    match = PYTHON_FRAME.match(name)
-    return match is not None and _MACHINERY.search(match["path"].replace("\\", "/")) is not None
+class _Frame(NamedTuple):
+    """Frame as people read it, and its source as the analysis names it."""
+
+    shown: tuple[str, NodeKind]
+    source: str | None
+    is_machinery: bool
 
 
-def _place(match: "re.Match[str]") -> str:
-    return line_source(match["path"], match["line"])
-
-
-def _named(name: str, is_line: bool) -> tuple[str, NodeKind]:
+def _describe(name: str, *, is_line: bool) -> _Frame:
     if name.startswith(MODULE_PREFIX):
-        return name.removeprefix(MODULE_PREFIX), "module"
+        return _Frame((name.removeprefix(MODULE_PREFIX), "module"), None, is_machinery=False)
     match = PYTHON_FRAME.match(name)
-    if match is not None and is_line:
-        return _place(match), "line"
-    if match is not None:
-        return f"{name[match.end() :][:_LONGEST_NAME]} ({_place(match)})", "frame"
-    built_in = BUILT_IN_CALL.match(name)
-    return name[:_LONGEST_NAME] if built_in is None else f"{built_in['name']} (built in)", "frame"
+    if match is None:
+        built_in = BUILT_IN_CALL.match(name)
+        words = name[:_LONGEST_NAME] if built_in is None else f"{built_in['name']} (built in)"
+        return _Frame((words, "frame"), None, is_machinery=False)
+    place, function = line_source(match["path"], match["line"]), name[match.end() :][:_LONGEST_NAME]
+    if is_line:
+        return _Frame((place, "line"), place, is_machinery=False)
+    is_machinery = _MACHINERY.search(match["path"].replace("\\", "/")) is not None
+    return _Frame((f"{function} ({place})", "frame"), function_source(function, place), is_machinery)

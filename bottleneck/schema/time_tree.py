@@ -12,6 +12,7 @@ from msgspec import Struct, field
 NodeKind = Literal["frame", "line", "module", "op", "rest"]
 _LEAST_SHARE = 1 / 2500  # of the step: less is thinner than a pixel
 _DEEPEST = 80
+_MOST_NODES = 4000  # about as many as a page can hold beside all else
 
 
 class TreePiece(Struct, frozen=True):
@@ -95,6 +96,8 @@ def fold_pieces(pieces: Iterable[TreePiece], by: Literal["frames", "modules", "o
         )
     totals: dict[int, float] = {}
     least_us = _total(root, totals) * _LEAST_SHARE
+    if len(totals) > _MOST_NODES:
+        least_us = max(least_us, sorted(totals.values(), reverse=True)[_MOST_NODES])
     nodes: list[TimeNode] = []
 
     def add(parent: int, name: str, branch: _Branch) -> None:
