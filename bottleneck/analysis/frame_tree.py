@@ -60,7 +60,7 @@ def frame_tree(evidence: Evidence) -> TimeTree | None:
 
 
 def _rest(evidence: Evidence, pieces: list[TreePiece]) -> Iterator[TreePiece]:
-    """Gives the time of each account that no instant of the host is known of."""
+    """Gives the time of each account that has no known instant."""
     placed: dict[str, list[float]] = {}
     for piece in pieces:
         placed.setdefault(piece.account, []).append(piece.us)
@@ -193,7 +193,7 @@ class _FrameNodes:
 
     @cached_property
     def _described(self) -> dict[int, "_Frame"]:
-        """What each name says, once."""
+        """The description of every name in use."""
         return {code: _describe(str(self._labels[code // 2]), is_line=code % 2 == 1) for code in set(self._code)}
 
     def path(self, node: int) -> tuple[tuple[str, NodeKind], ...]:
