@@ -118,7 +118,7 @@ function drawTable(host, { rows, columns, noun, details = null, onPick = null, s
     const open = button.getAttribute("aria-expanded") === "true";
     button.setAttribute("aria-expanded", String(!open));
     if (open) line.nextElementSibling.remove();
-    else line.after(make("tr", { class: "details" }, make("td", { colspan: columns.length }, details(row), path && make("p", { class: "acts" }, linkButton(`row=${path(row)}`)))));
+    else line.after(make("tr", { class: "details" }, make("td", { colspan: columns.length }, details(row), path && make("div", { class: "acts" }, linkButton(`row=${path(row)}`)))));
     if (!open && path) setAddress(`row=${path(row)}`);
     if (onPick) onPick(open ? null : row, label(row));
   }
