@@ -45,7 +45,7 @@ function drawIcicle(host, packed) {
   host.replaceChildren(
     make("div", { class: "tools-row" }, search, count, whole), path, make("div", { class: "canvas icicle" }, canvas, tip),
     make("ul", { class: "legend" }, [...new Set(byTime(root.accounts).map(([account]) => groupOf(account)))].map((group) => make("li", {}, shape(group), group)), make("li", {}, make("i", { class: "waits", "aria-hidden": "true" }), "waiting")),
-    make("p", { class: "note", text: `${packed.by === "frames" ? "Each part is a Python frame or module with the frames and ops that ran inside it" : `This trace has no Python frames${packed.by === "ops" ? " and no modules" : ""}: each part is ${packed.by === "ops" ? "an op with its shapes" : "a module with the modules and ops inside it"}`}; a part is as wide as its time per step, work of the device counts where it was launched. Colour: what takes the most of it; the stripe beneath: all of it. A click zooms and marks its kernels and idle time in the timeline.` }),
+    make("p", { class: "note", text: `${packed.by === "frames" ? "Each part is a Python frame or module with the frames and ops that ran inside it" : `No Python frames${packed.by === "ops" ? " and no modules" : ""} are at hand: each part is ${packed.by === "ops" ? "an op with its shapes" : "a module with the modules and ops inside it"}`}; a part is as wide as its time per step, work of the device counts where it was launched. Colour: what takes the most of it; the stripe beneath: all of it. A click zooms and marks its kernels and idle time in the timeline.` }),
     table,
   );
 
