@@ -467,6 +467,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         loops=find_loops(costed.linked, costed.costs, costed.attribution),
         recording=source.recording,
         kernel_time=times.table(),
+        idle_time=ledger.idle_times.table(),
         sides=ledger.sides,
         samples=samples_of_trace(source, costed.linked),
         predict=_predict,

@@ -60,7 +60,7 @@ from bottleneck.schema.intervals import (
 )
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.records import replace
-from bottleneck.schema.tables import FRESH_FROM_BYTES, text_matches
+from bottleneck.schema.tables import FRESH_FROM_BYTES, IDLE_TIME, text_matches
 from bottleneck.system.working_memory import return_freed_memory, returns_memory
 from bottleneck.units import format_share
 
@@ -283,6 +283,12 @@ class IdleTimes(Struct, frozen=True):
     def scaled(self, factor: float | Floats) -> "IdleTimes":
         """The same with its amounts multiplied."""
         return replace(self, us=self.us * factor, lightly_us=self.lightly_us * factor)
+
+    def table(self) -> pd.DataFrame:
+        """IDLE_TIME, for those who fold this time in their own way."""
+        columns = {name: getattr(self, name) for name in ("start", "end", "us")}
+        codes = {name: getattr(self, name).astype(np.int64) for name in ("cause", "thread")}
+        return IDLE_TIME.check(pd.DataFrame({**codes, **columns}))
 
 
 NO_IDLE_TIMES = IdleTimes(*(np.zeros(0, dtype=kind) for kind in (np.int64, float, float, np.int64, float, float)))

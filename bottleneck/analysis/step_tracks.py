@@ -11,6 +11,7 @@ from typing import Literal
 import numpy as np
 import pandas as pd
 
+from bottleneck.analysis.frame_tree import frame_tree
 from bottleneck.analysis.host import Host, read_host
 from bottleneck.analysis.idle import Gaps, Pieces, explain, split_gaps
 from bottleneck.analysis.kernel_rows import data_dtype, shapes_text
@@ -75,7 +76,7 @@ def lay_out(evidence: Evidence) -> StepTimeline | None:
         if len(tracks.lane) <= min(room, MOST_EVENTS - 1):
             shown.append(tracks)
             room -= len(tracks.lane)
-    return StepTimeline(tuple(shown), evidence.linked.trace.rank)
+    return StepTimeline(tuple(shown), evidence.linked.trace.rank, frame_tree(evidence))
 
 
 def lay_out_beside(evidence: Evidence, pace: StepTimeline, listed: StepAnalysis) -> StepTimeline | None:

@@ -257,22 +257,31 @@ def _peaks(analysis: Analysis) -> str:
     return f"{', '.join(figures)}; {PEAK_SOURCES.get(device.source or '', 'of unknown origin')}"
 
 
-def _reached(analysis: Analysis) -> str:
+def reached(analysis: Analysis) -> list[tuple[str, str, str]]:
+    """Gives the shares of peaks that the step reached.
+
+    Each is "at least " or nothing, the share, and the peak. Where much of the work is unmodelled a share is a lower
+    bound, and left out where that bound says nothing.
+    """
     totals = analysis.totals
     peak = "arithmetic" if totals.peak is None else totals.peak.replace("_", " ")
-    reached = (
+    shares = (
         (totals.model_flops_utilization, f"{peak} peak (MFU)"),
         (totals.bandwidth_utilization, "memory bandwidth"),
     )
     modelled = analysis.coverage.modelled_share
     least = "at least " if modelled is not None and modelled < _MODELLED_ENOUGH else ""
-    # "At least <0.1 %" says nothing.
-    parts = [
-        f"{format_share(share)} of the {what}"
-        for share, what in reached
+    return [
+        (least, format_share(share), what)
+        for share, what in shares
         if share is not None and not (least and share < _LEAST_REACHED)
     ]
-    return f"{least}{' and '.join(parts)}, over the whole step" if parts else ""
+
+
+def _reached(analysis: Analysis) -> str:
+    shares = reached(analysis)
+    words = " and ".join(f"{share} of the {peak}" for _, share, peak in shares)
+    return f"{shares[0][0]}{words}, over the whole step" if shares else ""
 
 
 def describe_run(run: RunSteps | None, recorded: int) -> str:

@@ -504,7 +504,7 @@ def _counters(comparison: Comparison) -> TableSection | None:
     heads = columns("words", "counter") + columns("number", "before", "after", "change")
     title = "Counters that differ, per step" if rows else "Counters: none that both sides know differs"
     title = title if both else "Counters: none that both sides know"
-    return TableSection(title, heads, tuple(rows), (*notes, *_not_compared(comparison)))
+    return TableSection(title, heads, tuple(rows), (*notes, *_not_compared(comparison)), is_cards=True)
 
 
 def _label(step: CounterStep) -> str:

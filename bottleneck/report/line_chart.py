@@ -8,9 +8,18 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+from bottleneck.schema.analysis import GROUPS
+from bottleneck.schema.records import replace
 from bottleneck.units import trimmed
 
 WIDTH, HEIGHT = 600, 300
+# The mark of each of these is the same in all reports, as its words are.
+ROLES = {
+    **{group: f"{group}-bound" for group in GROUPS},
+    "unknown": "no verdict",
+    "step": "the whole step, waiting included",
+}
+_CHARACTER, _LINE, _BESIDE = 9.5, 20.0, 10.0  # of the words beside a mark, where the page is narrow
 _LEFT, _RIGHT, _TOP, _BOTTOM = 88, 14, 12, 48
 # From this factor between the ends on an axis reads better in powers.
 LOG_FROM = 8.0
@@ -31,14 +40,15 @@ class ChartPoint:
 class ChartCurve:
     """The points of one series from left to right.
 
-    A guide is a line without marks, such as a fit. A guide with ``words`` has them at its right end, and not in the
-    legend.
+    A guide is a line without marks, such as a fit. ``words`` stand at the right end of a guide, which the legend then
+    leaves out. ``role`` gives it the mark that this has in every report: the group of a ledger, "step" or "roof".
     """
 
     label: str
     points: tuple[ChartPoint, ...]
     is_guide: bool = False
     words: str = ""
+    role: str = ""
 
 
 @dataclass(frozen=True)
@@ -158,13 +168,46 @@ class LineChart:
 
     @property
     def in_legend(self) -> list[tuple[ChartCurve, int]]:
-        """The curves that a legend names, with their places among all."""
-        return [(curve, place) for place, curve in enumerate(self.curves) if not curve.words]
+        """Gives the curves that a legend names, with their places.
+
+        It has one of each role.
+        """
+        named = [(curve, place) for place, curve in enumerate(self.curves) if not curve.words]
+        roles = {
+            curve.role: (replace(curve, label=ROLES[curve.role]), place)
+            for curve, place in named
+            if curve.role in ROLES
+        }
+        return [*roles.values(), *((curve, place) for curve, place in named if curve.role not in ROLES)]
 
     @property
     def line_words(self) -> list[tuple[float, float, str]]:
         """The words at the ends of guides, with their places."""
         return [(*self.at(curve.points[-1].x, curve.points[-1].y), curve.words) for curve in self.curves if curve.words]
+
+    @property
+    def mark_words(self) -> list[tuple[float, float, str, str]]:
+        """Places the names beside the marks that have a role.
+
+        Each is x, y, the end that is there, and words. A name moves up or down until it is clear of the marks, of the
+        words at lines and of the names before it.
+        """
+        marks = [self.at(point.x, point.y) for curve in self.curves if curve.role in ROLES for point in curve.points]
+        taken = [(x - _BESIDE / 2, x + _BESIDE / 2, y) for x, y in marks]
+        taken += [(x - _CHARACTER * len(words), x, y - _BESIDE) for x, y, words in self.line_words]
+        placed = []
+        named = [curve for curve in self.curves if curve.role in ROLES and curve.role != "step"]
+        for curve in sorted(named, key=lambda curve: -curve.points[-1].y):  # names in the order of their marks
+            x, y = self.at(curve.points[-1].x, curve.points[-1].y)
+            width = _CHARACTER * len(curve.label)
+            fits = x + _BESIDE + width <= self.frame[2]
+            left = x + _BESIDE if fits else x - _BESIDE - width
+            near = [up for start, end, up in taken if left < end and left + width > start]
+            moves = (sign * step * _LINE / 4 for step in range(4 * len(taken) + 5) for sign in (1, -1))
+            y += next(move for move in moves if all(abs(y + move - up) >= _LINE for up in near))
+            taken.append((left, left + width, y))
+            placed.append((x + _BESIDE if fits else x - _BESIDE, y, "start" if fits else "end", curve.label))
+        return placed
 
     @property
     def mark_place(self) -> float | None:

@@ -12,10 +12,11 @@ from typing import NamedTuple
 from bottleneck.report import render_document
 from bottleneck.report.document import Document, ListSection, TableRow, TableSection, columns
 from bottleneck.report.json_text import encode
-from bottleneck.report.line_chart import ChartCurve, ChartPoint, ChartSection, LineChart
+from bottleneck.report.line_chart import ROLES, ChartCurve, ChartPoint, ChartSection, LineChart
 from bottleneck.report.roofline_points import RooflinePoint, RooflineRoof
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN
+from bottleneck.schema.analysis import GROUPS
 from bottleneck.schema.predicted_step import PredictedStep
 from bottleneck.schema.prediction import BackendGain, DevicePrediction, PredictedWork, Prediction
 from bottleneck.units import US_PER_S, apportion, counted, format_share, format_si, format_us, format_us_range
@@ -523,12 +524,16 @@ def roofline_chart(prediction: DevicePrediction, title: str) -> LineChart | None
     low = min(*(point.intensity for point in points), *ridges) / _ROOM
     high = max(*(point.intensity for point in points), *ridges) * _ROOM
     kinds = [
-        ChartCurve(f"{point.name} {format_share(point.share)}", (ChartPoint(point.intensity, point.flops_per_s),))
+        ChartCurve(
+            f"{point.name} {format_share(point.share)}",
+            (ChartPoint(point.intensity, point.flops_per_s),),
+            role=point.bound if point.bound in GROUPS else "unknown",
+        )
         for point in points
     ]
     step = step_point(prediction)
     if step is not None:
-        kinds.append(ChartCurve("the whole step, waiting for its host included", (ChartPoint(*step),)))
+        kinds.append(ChartCurve(ROLES["step"], (ChartPoint(*step),), role="step"))
     return LineChart(
         f"{title}, speed in FLOP/s",
         "arithmetic intensity, FLOP per byte",
@@ -545,10 +550,11 @@ def _roof_lines(roofs: Sequence[RooflineRoof], bandwidth: float, low: float, hig
     """
     highest = max(roof.flops_per_s for roof in roofs)
     ends = (ChartPoint(low, low * bandwidth), ChartPoint(highest / bandwidth, highest))
-    slope = ChartCurve(f"memory, {format_si(bandwidth, 'B/s')}", ends, is_guide=True)
+    slope = ChartCurve(f"memory, {format_si(bandwidth, 'B/s')}", ends, is_guide=True, role="roof")
     curves = [slope]
     for roof in roofs:
         name, rate = roof.key.replace("_", " "), roof.flops_per_s
         ends = (ChartPoint(rate / bandwidth, rate), ChartPoint(high, rate))
-        curves.append(ChartCurve(name, ends, is_guide=True, words=f"{name} {format_si(rate, 'FLOP/s')}"))
+        words = f"{name} {format_si(rate, 'FLOP/s')}"
+        curves.append(ChartCurve(name, ends, is_guide=True, words=words, role="roof"))
     return curves

@@ -91,6 +91,9 @@ class RooflinePlane(Struct, frozen=True):
 ACROSS, UP = "arithmetic intensity, FLOP per byte of memory traffic", "speed, FLOP/s"
 _GUIDES = (0.5, 0.25)
 GUIDES_NOTE = "dashed: 50, 25 % of the highest roof"
+CACHE_NOTE = "dotted: the fastest cache; marks between it and the memory's line read from a cache"
+HOLLOW_WORDS = "hollow: far below the roof"
+OWN_ROOF_WORDS = "own roof: Winograd, FFT, inexact cost or peak"
 
 
 def plane_of(device: Device, used: Sequence[RooflineRoof]) -> RooflinePlane:

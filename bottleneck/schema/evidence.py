@@ -88,12 +88,13 @@ class Evidence:
     ``straggler`` tells of the rank that the others wait for.
 
     ``costs`` is COSTS, row for row as ``linked.trace.signatures`` (CALLS); ``attribution`` and ``roofline`` are
-    ATTRIBUTION and ROOFLINE, row for row as ``linked.kernels``. These tables hold the whole trace under the profiler:
-    rows whose ``step`` is null lie outside the window, and times are of profiled steps, not yet scaled to unprofiled
-    ones. ``kernel_time`` is KERNEL_TIME, row for row as ``linked.kernels``: time per step on the ledger's scale, zero
-    outside the window. ``recording`` is null for a bare trace. ``sides`` is null unless the device is busy in one part
-    of the window and idle in the other. ``samples`` are the readings of the sensors around the trace, oldest first;
-    empty where it has no sensor log or no wall clock.
+    ATTRIBUTION and ROOFLINE, row for row as ``linked.kernels``. These tables hold the whole trace under the
+    profiler: rows whose ``step`` is null lie outside the window, and times are of profiled steps, not yet scaled to
+    unprofiled ones. ``kernel_time`` is KERNEL_TIME, row for row as ``linked.kernels``: time per step on the
+    ledger's scale, zero outside the window; ``idle_time`` is IDLE_TIME, the rest of the ledger. ``recording`` is
+    null for a bare trace. ``sides`` is null unless the device is busy in one part of the window and idle in the
+    other. ``samples`` are the readings of the sensors around the trace, oldest first; empty where it has no sensor
+    log or no wall clock.
 
     ``loops`` is LOOPS, row for row as ``linked.kernels``: what a compiler would fuse.
 
@@ -116,6 +117,7 @@ class Evidence:
     loops: pd.DataFrame
     recording: Recording | None = None
     kernel_time: pd.DataFrame | None = None
+    idle_time: pd.DataFrame | None = None
     sides: TwoSided | None = None
     straggler: tuple[Clause, ...] = ()
     samples: Sequence[Sample] = ()

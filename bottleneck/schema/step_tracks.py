@@ -9,6 +9,8 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from bottleneck.schema.time_tree import TimeTree
+
 
 @dataclass(frozen=True)
 class Lane:
@@ -54,8 +56,8 @@ class StepTracks:
 
     The arrays have one element per event, sorted by lane, depth and start. ``start_us`` and ``dur_us`` of the events
     count from the step's beginning; ``group`` is the index in GROUPS, ``account`` that in ACCOUNTS, -1 for none;
-    ``row`` the position in the
-    analysis' kernels, in an idle lane that in its causes of idle time, -1 for none; ``module`` that in its modules.
+    ``row`` the position in the analysis' kernels, in an idle lane that in its causes of idle time, -1 for none;
+    ``module`` that in its modules.
     ``launch`` is the position of the host event that issued device work, ``call`` that of an op's shapes and dtype in
     ``calls``. ``role`` is why this step is shown. ``left_out`` counts the shortest events beyond the limit.
     """
@@ -87,11 +89,13 @@ class StepTimeline:
     """Steps of one rank over time.
 
     That of median length comes first, then the quickest and the slowest that fit. ``rank`` is null for a trace that
-    names none. ``others`` are some of the other ranks, each with the first step.
+    names none. ``tree`` is the time of a step by Python frame, null without frames. ``others`` are some of the other
+    ranks, each with the first step.
     """
 
     steps: tuple[StepTracks, ...]
     rank: int | None = None
+    tree: TimeTree | None = None
     others: "tuple[StepTimeline, ...]" = ()
 
     @property

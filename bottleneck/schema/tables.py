@@ -367,6 +367,17 @@ KERNEL_TIME = Table(
     },
 )  # row for row as KERNELS; the times of an account, with those of its idle causes, add up to it
 
+IDLE_TIME = Table(
+    "IDLE_TIME",
+    {
+        "cause": Column("int64", "position in IDLE_CAUSES"),
+        "start": Column("float64", "when the host caused it", "us", nullable=True),
+        "end": Column("float64", "until when; start where it is an instant", "us", nullable=True),
+        "thread": Column("int64", "code of EVENTS.thread, -1 for none"),
+        "us": Column("float64", "time per step, on the ledger's scale; mean over the devices used", "us"),
+    },
+)  # one row per piece of idle time; with KERNEL_TIME the times add up to the ledger
+
 TIMELINE = Table(
     "TIMELINE",
     {

@@ -261,6 +261,7 @@ def evidence(scene: Scene, **more: Any) -> Evidence:
         roofline,
         loops,
         kernel_time=times.table(),
+        idle_time=ledger.idle_times.table(),
         sides=ledger.sides,
         held_up=ledger.held_up,
     )

@@ -59,3 +59,18 @@ def test_roofline_has_ticks_at_powers_and_words_at_the_ends_of_its_roofs() -> No
     assert words == "fp32 10 TFLOP/s" and left < x < right and top < y < bottom
     assert [curve.label for curve, _ in one.in_legend] == ["product"]
     assert one.drawn[0][2][0][-1] == "product, FLOP per byte=2: 1e+12"
+
+
+@given(points=st.lists(st.tuples(st.floats(0.1, 1e3), st.floats(1e6, 1e14)), min_size=1, max_size=6))
+def test_names_beside_the_marks_of_a_roofline_do_not_overlap(points: list[tuple[float, float]]) -> None:
+    kinds = [
+        ChartCurve(f"kind {at}", (ChartPoint(*point),), role="memory" if at % 2 else "compute")
+        for at, point in enumerate(points)
+    ]
+    one = LineChart("Roofline", "FLOP per byte", tuple(kinds), lambda value: f"{value:.3g}", show_x=lambda x: f"{x:g}")
+    names = one.mark_words
+    assert sorted(words for *_, words in names) == sorted(curve.label for curve in kinds)
+    boxes = [(x if side == "start" else x - 57, y) for x, y, side, _ in names]
+    for at, (x, y) in enumerate(boxes):
+        assert all(abs(x - other_x) >= 57 or abs(y - other_y) >= 19.9 for other_x, other_y in boxes[:at])
+    assert len(one.in_legend) == len({curve.role for curve in kinds})

@@ -55,10 +55,11 @@ def test_chart_needs_a_point_and_a_bandwidth() -> None:
     assert [curve.label for curve in chart.curves] == [
         "product 70.2 %",
         "pointwise 29.8 %",
-        "the whole step, waiting for its host included",
+        "the whole step, waiting included",
         "memory, 3.35 TB/s",
         "fp32 vector",
     ]
+    assert [curve.role for curve in chart.curves] == ["compute", "memory", "step", "roof", "roof"]
     assert roofline_chart(replace(ON_H100, work=(COPY,)), "H100") is None
     unknown = replace(ON_H100.device, bandwidth_bytes_per_s=None)
     assert roofline_chart(replace(ON_H100, device=unknown), "H100") is None

@@ -22,7 +22,7 @@ from markupsafe import Markup, escape
 
 from bottleneck import __version__
 from bottleneck.report import analysis_tables as tables
-from bottleneck.report.analysis_document import PEAK_SOURCES, batch_test, build, caveats, coverage, trust
+from bottleneck.report.analysis_document import PEAK_SOURCES, batch_test, build, caveats, coverage, reached, trust
 from bottleneck.report.document import Document, Section, Waterfall, WaterfallBar
 from bottleneck.report.findings import findings, first_findings
 from bottleneck.report.job_section import job_sections, shown_ranks
@@ -30,10 +30,23 @@ from bottleneck.report.json_text import to_json
 from bottleneck.report.kernel_names import short_names
 from bottleneck.report.line_chart import HEIGHT, WIDTH, ChartSection, LineChart
 from bottleneck.report.no_gain import no_gain
-from bottleneck.report.roofline_points import ACROSS, GUIDES_NOTE, UP, absences, plane_of, points, roofs, whole_step
+from bottleneck.report.roofline_points import (
+    ACROSS,
+    CACHE_NOTE,
+    GUIDES_NOTE,
+    HOLLOW_WORDS,
+    OWN_ROOF_WORDS,
+    UP,
+    absences,
+    plane_of,
+    points,
+    roofs,
+    whole_step,
+)
+from bottleneck.report.rows_tree import account_of, tree_of_rows
 from bottleneck.report.text import account_name, as_sentence, bound_word, clean, describe_shapes, with_attribute_paths
-from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_BY_FAMILY, label_of, meaning_of
-from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, Finding, KernelSummary, LedgerEntry, Phase
+from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, label_of, meaning_of
+from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, Finding, LedgerEntry, Phase
 from bottleneck.schema.op_names import BUILT_IN_CALL, MODULE_PREFIX, PYTHON_FRAME, function_source, line_source
 from bottleneck.schema.step_tracks import OpInputs, StepTimeline, StepTracks
 from bottleneck.units import format_share, format_us
@@ -43,12 +56,14 @@ _PARTS = (
     "elements",
     "tables",
     "ledger",
+    "icicle",
     "step_events",
     "timeline",
     "step_view",
     "roofline",
     "memory",
     "page",
+    "addresses",
 )
 _SCRIPTS = tuple(f"assets/{name}.js" for name in _PARTS)
 _LONGEST_TEXT = 2000
@@ -78,13 +93,15 @@ def to_html(analysis: Analysis, timeline: StepTimeline | None = None, *, all_fin
     ranges = (tables.user_ranges(analysis, _ROWS),)
     # The sentences of the caveats on ranks say who waits for whom.
     on_ranks = [caveat.message for caveat in analysis.caveats if "rank" in caveat.slug]
-    parts = {"findings": analysis.findings or analysis.no_gain, "memory": analysis.memory, "ranks": analysis.ranks}
-    others = (
-        tables.idle(analysis, _ROWS),
-        tables.critical_path(analysis.critical_path, _HOPS),
-        tables.collectives(analysis, _ROWS),
-    )
-    named = (tables.kernels(analysis, _ROWS), tables.lines(analysis, _ROWS), tables.modules(analysis, _ROWS))
+    parts = {"findings": analysis.findings, "memory": analysis.memory, "ranks": analysis.ranks}
+    named = {
+        "kernels": tables.kernels(analysis, _ROWS),
+        "lines": tables.lines(analysis, _ROWS),
+        "modules": tables.modules(analysis, _ROWS),
+        "idle": tables.idle(analysis, _ROWS),
+        "critical_path": tables.critical_path(analysis.critical_path, _HOPS),
+        "collectives": tables.collectives(analysis, _ROWS),
+    }
     return _render(
         "analysis.html",
         layout="frame.html",
@@ -93,6 +110,7 @@ def to_html(analysis: Analysis, timeline: StepTimeline | None = None, *, all_fin
             "analysis": _json_block(json.loads(to_json(analysis))),
             "words": _json_block(_words(analysis)),
             "steps": _json_block(None if timeline is None else _packed(timeline)),
+            "tree": _json_block(_time_tree(analysis, timeline)),
         },
         title=f"{document.headline}: {document.subject}",
         closing=document.closing,
@@ -101,13 +119,15 @@ def to_html(analysis: Analysis, timeline: StepTimeline | None = None, *, all_fin
         phases=tables.phases(analysis),
         ranges=_present(ranges),
         advice=findings(analysis, all_findings=all_findings),
+        most_cards=_FIRST_FINDINGS,
         no_gain=_present((no_gain(analysis.no_gain),)),
         proofs=_present(proofs),
         doubts=_present(doubts),
         queue=_present((tables.queue_sparkline(analysis),)),
         has_timeline=timeline is not None,
         no_timeline=_NO_TIMELINE,
-        tables=_present((*named, *others)),
+        tables=[(key, section) for key, section in named.items() if section is not None],
+        held=_present((tables.memory(analysis),)),
         job=job_sections(analysis),
         ranks=tables.ranks(analysis, _MOST_RANKS),
         straggler=" ".join(f"{as_sentence(text).rstrip('.')}." for text in on_ranks),
@@ -242,11 +262,7 @@ def _tiles(analysis: Analysis) -> list[tuple[str, str, str]]:
     if steps.wall_us > 0:
         busy = format_share(totals.busy_us / steps.wall_us)
         tiles.append((f"{noun} at work", busy, f"idle {format_us(totals.idle_us)}"))
-    if totals.model_flops_utilization is not None:
-        peak = "arithmetic" if totals.peak is None else totals.peak.replace("_", " ")
-        tiles.append((f"of the {peak} peak (MFU)", format_share(totals.model_flops_utilization), "over the whole step"))
-    if totals.bandwidth_utilization is not None:
-        tiles.append(("of the memory bandwidth", format_share(totals.bandwidth_utilization), "over the whole step"))
+    tiles += [(f"of the {peak}", f"{least}{share}", "over the whole step") for least, share, peak in reached(analysis)]
     return tiles
 
 
@@ -277,7 +293,7 @@ def _words(analysis: Analysis) -> dict[str, Any]:
                 "name": name,
                 "bound": bound_word(row),
                 "group": tables.kernel_group(row),
-                "account": row.account or _account_of(row),
+                "account": account_of(row),
             }
             for row, name in zip(analysis.kernels, names, strict=True)
         ],
@@ -297,7 +313,7 @@ def _rows_behind(analysis: Analysis, finding: Finding) -> dict[str, list[int]]:
         for at, row in enumerate(analysis.kernels)
         if f"kernel:{at}" in finding.claims
         or (
-            ((row.account or _account_of(row)) in finding.claims)
+            ((row.account or account_of(row)) in finding.claims)
             and (not lines or row.source in lines)
             and (not in_phase or at in in_phase)
         )
@@ -315,27 +331,30 @@ def _roofline(analysis: Analysis) -> dict[str, Any]:
     plane = plane_of(analysis.device, roofs(analysis))
     return {
         "points": [
-            [point.kernel, point.intensity, point.intensity_low, point.intensity_high, point.flops_per_s]
+            [
+                point.kernel,
+                point.intensity,
+                point.intensity_low,
+                point.intensity_high,
+                point.flops_per_s,
+                point.own_roof_flops_per_s,
+            ]
             for point in points(analysis)
         ],
         "flats": [[flat.label, flat.short_label, flat.flops_per_s, flat.ridge] for flat in plane.flats],
         "slopes": [[slope.label, slope.bytes_per_s, slope.is_cache] for slope in plane.slopes],
         "guides": plane.guides,
-        "guides_note": GUIDES_NOTE if plane.guides else "",
+        "notes": [
+            *([GUIDES_NOTE] if plane.guides else []),
+            *([CACHE_NOTE] if any(slope.is_cache for slope in plane.slopes) else []),
+        ],
+        "hollow": HOLLOW_WORDS,
+        "own_roof": OWN_ROOF_WORDS,
         "axes": [ACROSS, UP],
         "source": PEAK_SOURCES.get(analysis.device.source or "", "of unknown origin"),
         "step": whole_step(analysis),
         "absent": absences(analysis),
     }
-
-
-_ACCOUNT_OF_BOUND = {row.bound: key for key, row in ACCOUNTS.items() if row.bound is not None}
-
-
-def _account_of(row: KernelSummary) -> str:
-    """The account of a kernel of an analysis of before it was stated."""
-    account = _ACCOUNT_OF_BOUND.get(row.bound, UNMODELLED)
-    return UNMODELLED_BY_FAMILY.get(row.family, account) if account == UNMODELLED else account
 
 
 def _packed(timeline: StepTimeline) -> dict[str, Any]:
@@ -408,6 +427,28 @@ def _call_words(call: OpInputs) -> str:
     return clean(", ".join(filter(None, (shapes, call.dtype))), _LONGEST_LABEL)
 
 
+def _time_tree(analysis: Analysis, timeline: StepTimeline | None) -> dict[str, Any]:
+    """Gives the tree of the step's time, with its names once."""
+    tree = tree_of_rows(analysis) if timeline is None or timeline.tree is None else timeline.tree
+    names = list(dict.fromkeys(clean(node.name, _LONGEST_LABEL) for node in tree.nodes))
+    places = {name: at for at, name in enumerate(names)}
+    return {
+        "by": tree.by,
+        "names": names,
+        "nodes": [
+            [
+                node.parent,
+                places[clean(node.name, _LONGEST_LABEL)],
+                node.kind,
+                {account: round(us, 3) for account, us in node.us.items()},
+                node.kernels,
+                node.idle,
+            ]
+            for node in tree.nodes
+        ],
+    }
+
+
 def _widths(prefix: str, shares: Sequence[float]) -> str:
     """Gives rules that set the width of each part of a bar.
 
@@ -464,14 +505,15 @@ def _asset(name: str) -> str:
 
 _SECTIONS = (
     ("summary", "Summary"),
-    ("ledger", "Ledger"),
     ("findings", "Findings"),
-    ("timeline", "StepTimeline"),
+    ("trust", "Trust"),
+    ("ledger", "Ledger"),
+    ("icicle", "Icicle"),
+    ("timeline", "Timeline"),
     ("roofline", "Roofline"),
     ("tables", "Tables"),
     ("memory", "Memory"),
     ("ranks", "Ranks"),
-    ("trust", "Trust"),
 )
 
 

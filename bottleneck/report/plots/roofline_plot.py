@@ -23,6 +23,8 @@ from bottleneck.report.plots.labels import Occupied, PlotLabel, line_boxes, plac
 from bottleneck.report.roofline_points import (
     ACROSS,
     GUIDES_NOTE,
+    HOLLOW_WORDS,
+    OWN_ROOF_WORDS,
     UP,
     FlatLine,
     RooflinePlane,
@@ -277,10 +279,9 @@ def legend_handles(shown: tuple[RooflinePoint, ...]) -> list[Line2D]:
     present = {point.bound if point.bound in _MARKS else "unknown" for point in shown}
     handles = [_handle(marker, colour, words) for bound, (colour, marker, words) in _MARKS.items() if bound in present]
     if any(point.regime == "far_below_roof" for point in shown):
-        handles.append(_handle("o", "white", "hollow: far below the roof"))
+        handles.append(_handle("o", "white", HOLLOW_WORDS))
     if any(point.own_roof_flops_per_s is not None for point in shown):
-        words = "own roof: Winograd, FFT, inexact cost or peak"
-        handles.append(_handle("_", "black", words, size=11))
+        handles.append(_handle("_", "black", OWN_ROOF_WORDS, size=11))
     return handles
 
 

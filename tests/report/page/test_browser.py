@@ -1,5 +1,6 @@
 """Pages in a headless Chromium: no error, no request, accounts whose rows add up, search, keyboard, contrast."""
 
+import csv
 import json
 import math
 import os
@@ -13,12 +14,14 @@ import numpy as np
 import pytest
 
 from bottleneck.analysis.step_tracks import lay_out
+from bottleneck.report import analysis_tables as tables
 from bottleneck.report.analysis_document import build
 from bottleneck.report.json_text import to_json
 from bottleneck.report.markdown import render
 from bottleneck.report.page import document_to_html, first_screen, to_html
 from bottleneck.report.roofline_points import absences
-from bottleneck.report.text import calls_number, scale_of
+from bottleneck.report.text import calls_number, clean, scale_of
+from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import Analysis, LedgerEntry
 from bottleneck.schema.evidence import Explanation
 from bottleneck.schema.records import replace
@@ -198,6 +201,80 @@ def test_the_roofline_shows_the_kernels_of_a_phase(open_page: Callable[..., Open
     assert len(analysis.phases) >= 3
 
 
+_WATCH_WORDS = """() => {
+  window.written = [];
+  const write = CanvasRenderingContext2D.prototype.fillText;
+  CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...rest) {
+    const { b: turned, e: right, f: down } = this.getTransform(), width = this.measureText(text).width;
+    const left = x + right - { left: 0, center: width / 2, right: width }[this.textAlign] ;
+    if (this.canvas.closest(".roofline")) window.written.push([text, turned, left, left + width, y + down]);
+    return write.call(this, text, x, y, ...rest);
+  };
+}"""
+
+
+def _words_on_the_roofline(page: Opened, act: Callable[[], None]) -> list[tuple[str, float, float, float, float]]:
+    """The words of the chart once ``act`` had it drawn again: text, slope, left and right end, middle."""
+    page.view.evaluate(_WATCH_WORDS)
+    act()
+    _wait_until(page, "window.written.length > 0")
+    return [tuple(words) for words in page.view.evaluate("window.written")]
+
+
+def test_a_zoomed_roofline_has_numbers_on_both_axes_and_no_label_of_a_roof_outside(
+    open_page: Callable[..., Opened],
+) -> None:
+    page = open_page(PAGES["h100"]()[0])
+    chart = page.view.locator(".roofline .u-over")
+    page.view.wait_for_selector("#timeline-view canvas")
+
+    def drag() -> None:
+        chart.scroll_into_view_if_needed()
+        box = chart.bounding_box()
+        page.view.mouse.move(box["x"] + 20, box["y"] + box["height"] - 15)
+        page.view.mouse.down()
+        page.view.mouse.move(box["x"] + 60, box["y"] + box["height"] - 50, steps=4)
+        page.view.evaluate("window.written = []")  # of marks beneath the pointer
+        page.view.mouse.up()
+
+    whole = {text for text, *_ in _words_on_the_roofline(page, lambda: page.view.locator("#theme").click())}
+    zoomed = {text for text, *_ in _words_on_the_roofline(page, drag)}
+    assert any("ridge" in text for text in whole) and not any("ridge" in text for text in zoomed)
+    for words in (whole, zoomed):
+        assert sum(bool(re.fullmatch(r"[\d.]+ [kMGTP]?FLOP/s", text)) for text in words) >= 3
+        assert sum(bool(re.fullmatch(r"[\d.]+(e[+-]\d+)?", text)) for text in words) >= 3
+    assert page.complaints == []
+
+
+_TICKS = """([low, high]) => {
+  const ticks = ticksOf(low, high, 9);
+  return [ticks, ticks.map((tick) => tickText(tick, ticks, "FLOP/s"))];
+}"""
+
+
+@pytest.mark.parametrize("ends", [(1e-3, 1e4), (0.5, 40.0), (3.0, 7.0), (61.2, 61.9), (1e9, 1.01e9)])
+def test_an_axis_of_the_roofline_has_numbers_that_differ_at_every_zoom(
+    open_page: Callable[..., Opened], ends: tuple[float, float]
+) -> None:
+    page = open_page(PAGES["cpu"]()[0])
+    ticks, said = page.view.evaluate(_TICKS, list(ends))
+    assert 3 <= len(ticks) <= 10 and len(set(said)) == len(said)
+    assert ends[0] * (1 - 1e-6) <= min(ticks) and max(ticks) <= ends[1] * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", ["cpu", "h100"])
+def test_words_on_the_roofline_do_not_overlap(open_page: Callable[..., Opened], name: str, width: int) -> None:
+    page = open_page(PAGES[name]()[0], viewport={"width": width, "height": 844})
+    written = _words_on_the_roofline(page, lambda: page.view.locator("#theme").click())
+    level = [words for words in written if words[1] == 0]
+    assert len(level) >= 10
+    for at, (text, _, left, right, y) in enumerate(level):
+        for other, _, other_left, other_right, other_y in level[at + 1 :]:
+            apart = left >= other_right or right <= other_left or abs(y - other_y) >= 9
+            assert apart or text == other, (text, other)
+
+
 def test_rows_behind_a_cut_are_counted_in_one(open_page: Callable[..., Opened]) -> None:
     text, analysis = PAGES["cpu"]()
     page = open_page(text)
@@ -219,6 +296,36 @@ def test_work_and_waiting_of_a_line_re_add_along_its_row(open_page: Callable[...
         assert work + waiting == pytest.approx(both)
 
 
+def test_a_line_that_only_waits_is_marked_overhead_and_opens_to_its_causes(open_page: Callable[..., Opened]) -> None:
+    whole = samples.gpu_overhead()
+    work, waiting = whole.lines[0], next(idle for idle in whole.idle if idle.source)
+    only_waits = replace(
+        work, name=str(waiting.source), us=0.0, share=0.0, idle_us=1e4, shares=dict.fromkeys(work.shares, 0.0)
+    )
+    only_works = replace(work, name="busy.py:1", us=500.0, shares={"compute": 0.2, "memory": 0.8}, idle_us=0.0)
+    page = open_page(to_html(replace(whole, lines=(only_waits, only_works))))
+    page.view.locator("#table-view [role=tab]", has_text="Source lines").click()
+    rows = page.view.locator("#table-view [role=tabpanel]:not([hidden]) tbody tr:has(button.open)")
+    marks = {row.locator("button").inner_text(): row.locator(".shape").get_attribute("class") for row in rows.all()}
+    assert marks == {waiting.source: "shape g-overhead", "busy.py:1": "shape g-memory"}
+    rows.first.locator("button").click()
+    said = page.view.locator("#table-view tr.details").inner_text()
+    assert waiting.cause in said and format_us(waiting.us) in said
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_bar_of_the_ledger_is_to_scale(open_page: Callable[..., Opened], width: int) -> None:
+    accounts = {"overhead.python": 0.568, "memory": 0.35, "compute": 0.062, "overhead.sync": 0.008, "transfer": 0.012}
+    analysis = samples.analysis({account: 1000 * share for account, share in accounts.items()})
+    page = open_page(to_html(analysis), viewport={"width": width, "height": 900})
+    parts = page.view.locator("#summary .seg")
+    widths = dict(parts.evaluate_all("all => all.map(part => [part.dataset.account, part.offsetWidth])"))
+    total = sum(widths.values())
+    assert len(widths) == len(accounts)
+    for account, share in accounts.items():
+        assert abs(widths[account] - share * total) <= 2.5, (account, widths[account])
+
+
 def test_search_and_sort_and_the_copied_text_hold_the_same_rows(open_page: Callable[..., Opened]) -> None:
     text, analysis = PAGES["cpu"]()
     page = open_page(text)
@@ -233,6 +340,146 @@ def test_search_and_sort_and_the_copied_text_hold_the_same_rows(open_page: Calla
     assert shown == sorted(shown, reverse=True)
     panel.locator("input[type=search]").fill("no such op")
     assert "No op with these words." in panel.locator("tbody").inner_text()
+
+
+def test_tree_of_modules_and_critical_path_are_there_with_and_without_javascript(
+    open_page: Callable[..., Opened],
+) -> None:
+    text, analysis = PAGES["h100"]()
+    shown = [tables.modules(analysis, 10), tables.critical_path(analysis.critical_path, 5)]
+    page = open_page(text)
+    plain = open_page(text, java_script_enabled=False)
+    for tab, section in zip(("Modules", "Critical path"), shown, strict=True):
+        assert section is not None and len(section.rows) >= 3
+        page.view.locator("#table-view [role=tab]", has_text=tab).click()
+        for opened in (page, plain):
+            title = opened.view.locator("#tables h3", has_text=section.title)
+            assert title.is_visible()
+            rows = title.locator("xpath=..").locator("tbody tr").all_text_contents()
+            assert len(rows) >= len(section.rows) and all(section.rows[0].cells[at] in rows[0] for at in range(3))
+    assert page.view.locator(".static-table").count() == 2  # the live ones stand for the others
+
+
+def _copied_csv(page: Opened, within: str) -> list[list[str]]:
+    button = page.view.locator(f"{within} button:visible", has_text="Copy as CSV").first
+    return list(csv.reader(_copied(page, button).splitlines()))
+
+
+def _at(page: Opened, part: str) -> None:
+    """Goes to an address of the page."""
+    page.view.evaluate("part => { location.hash = part; }", part)
+    page.view.evaluate("new Promise(requestAnimationFrame)")
+
+
+def test_a_finding_has_an_address_that_opens_what_is_closed_around_it(open_page: Callable[..., Opened]) -> None:
+    text, analysis = PAGES["cpu"]()
+    page = open_page(text)
+    assert len(analysis.findings) > 3
+    for finding in analysis.findings:
+        card = page.view.locator(f"[id='finding={finding.slug}']")
+        assert card.count() == 1
+        _at(page, f"finding={finding.slug}")
+        assert card.is_visible() and page.view.evaluate("document.activeElement.id") == f"finding={finding.slug}"
+    assert page.complaints == []
+
+
+@pytest.mark.parametrize("name", ["cpu", "h100"])
+def test_tabs_and_rows_have_addresses(open_page: Callable[..., Opened], name: str) -> None:
+    text, analysis = PAGES[name]()
+    page = open_page(text)
+    tabs = page.view.locator("#table-view [role=tab]")
+    for tab in tabs.all():
+        tab.click()
+        address = page.view.evaluate("location.hash")
+        tabs.first.click()
+        _at(page, address.removeprefix("#"))
+        assert tab.get_attribute("aria-selected") == "true"
+    last = len(analysis.kernels) - 1
+    assert last > 20  # behind the cut
+    _at(page, f"row=kernels.{last}")
+    panel = page.view.locator("#table-view [role=tabpanel]:not([hidden])")
+    assert panel.locator("tr.details").count() == 1
+    assert analysis.kernels[last].name[:40] in panel.locator("tr.details").inner_text()
+    for wrong in ("row=kernels.99999", "row=nothing.1", "tab=none", "finding=%", "row=", "finding=' onerror=x"):
+        _at(page, wrong)
+    assert page.complaints == []
+
+
+def _copied(page: Opened, button: Any) -> str:
+    page.view.evaluate("() => { navigator.clipboard.writeText = async (text) => { window.copied = text; }; }")
+    button.click()
+    return str(page.view.evaluate("window.copied"))
+
+
+def test_a_link_to_a_row_and_a_finding_can_be_copied_and_followed(open_page: Callable[..., Opened]) -> None:
+    text, analysis = PAGES["cpu"]()
+    page = open_page(text)
+    page.view.locator("#table-view button.open").nth(2).click()
+    link = _copied(page, page.view.locator("#table-view tr.details button", has_text="Copy link"))
+    assert link == f"{page.view.url.split('#')[0]}#row=kernels.2"
+    page.view.goto("about:blank")
+    page.view.goto(link)
+    assert analysis.kernels[2].name[:40] in page.view.locator("#table-view tr.details").inner_text()
+    slug = page.view.locator("#findings .action").first.get_attribute("id")
+    copied = _copied(page, page.view.locator("#findings button", has_text="Copy link").first)
+    assert copied.endswith(f"#{slug}")
+
+
+def test_copied_markdown_is_a_table_and_a_finding_in_which_nothing_acts(open_page: Callable[..., Opened]) -> None:
+    whole = samples.gpu_overhead()
+    finding = replace(whole.findings[0], title="Bad `x` | [a](b) <img>", code="a = 1\n```\nb = 2")
+    kernel = replace(whole.kernels[0], name="k|e`r", op="aten::a|b", shapes=None)
+    page = open_page(to_html(replace(whole, findings=(finding,), kernels=(kernel, *whole.kernels[1:]))))
+    said = _copied(page, page.view.locator("#findings button", has_text="Copy as markdown"))
+    assert said.startswith("### Bad ") and r"\| \[a\](b) \<img\>" in said
+    assert "\n````\na = 1\n```\nb = 2\n````" in said
+    rows = _copied(page, page.view.locator("#table-view button", has_text="Copy as markdown").first).splitlines()
+    widths = {len(re.findall(r"(?<!\\)\|", row)) for row in rows}
+    assert len(rows) >= 5 and len(widths) == 1
+    assert page.complaints == []
+
+
+def test_copied_kernels_have_their_name_line_and_module(open_page: Callable[..., Opened]) -> None:
+    text, analysis = PAGES["h100"]()
+    page = open_page(text)
+    page.view.wait_for_selector("#table-view > *")
+    head, *rows = _copied_csv(page, "#table-view")
+    assert len(rows) == len(analysis.kernels) and any(row.module for row in analysis.kernels)
+    for row, kernel in zip(rows, analysis.kernels, strict=True):
+        said = dict(zip(head, row, strict=True))
+        assert said["kernel"].lstrip("'") == clean(kernel.name, 2000)
+        assert (said["line"], said["module"]) == (kernel.source or "", kernel.module or "")
+
+
+def test_memory_at_the_peak_is_folded_by_line_and_adds_up(open_page: Callable[..., Opened]) -> None:
+    text, analysis = PAGES["h100"]()
+    assert analysis.memory is not None and analysis.memory.allocations
+    page = open_page(text)
+    peak = f"{analysis.memory.peak_bytes / 1e6:.2f}"
+    titles = page.texts("#memory-view [role=tab]")
+    assert titles[0] == "By module" and titles[-1] == "By op"
+    for title in titles:
+        page.view.locator("#memory-view [role=tab]", has_text=title).click()
+        panel = page.view.locator("#memory-view [role=tabpanel]:not([hidden])")
+        total = panel.locator("tr.r-total td").all_inner_texts()
+        assert total[2] == peak and total[3] == "100.0 %"
+
+
+def test_source_view_shows_the_lines_that_are_known_in_order(open_page: Callable[..., Opened]) -> None:
+    whole = samples.gpu_overhead()
+    lines = tuple(replace(whole.lines[0], name=name, us=us) for name, us in (("a.py:9", 300.0), ("a.py:4", 100.0)))
+    other = replace(whole.lines[0], name="b.py:1", us=900.0)  # of which no text is known
+    texts = {"a.py:9": "loss = model(x)  # <b>", "a.py:4": "x = load()"}
+    page = open_page(to_html(replace(whole, lines=(*lines, other), source_texts=texts)))
+    page.view.locator("#table-view [role=tab]", has_text="Source").last.click()
+    panel = page.view.locator("#table-view [role=tabpanel]:not([hidden])")
+    assert panel.locator("h3").all_inner_texts() == ["a.py"]
+    assert panel.locator("tbody th").all_inner_texts() == ["4", "9"]
+    assert panel.locator("tbody button").all_inner_texts() == ["x = load()", "loss = model(x)  # <b>"]
+    bare = open_page(to_html(replace(whole, source_texts={})))
+    bare.view.wait_for_selector("#table-view > *")
+    assert "Source" in page.texts("#table-view [role=tab]")
+    assert "Source" not in bare.texts("#table-view [role=tab]")
 
 
 def test_opened_rows_show_the_figures_of_the_analysis(open_page: Callable[..., Opened]) -> None:
@@ -322,7 +569,8 @@ def _figures_of(record: object) -> set[str]:
 def _unknown_figures(page: Opened, analysis: Analysis) -> list[str]:
     """Lines of the page with a figure that is none of the analysis, once all tabs and the first rows are open.
 
-    Cells of tables, whose columns re-add, and the figures of the timeline, which is no part of the analysis, are apart.
+    Cells of tables, whose columns re-add, and the figures of the timeline and the icicle, which are no part of the
+    analysis, are apart.
     """
     page.view.wait_for_selector("#table-view > *")
     page.view.evaluate(_OPEN_ALL)
@@ -359,7 +607,7 @@ def _drawn(page: Opened) -> list[int]:
 
 _TEXT = """() => {
   const page = document.querySelector("main").cloneNode(true);
-  const apart = "#timeline-view, .roofline, td.k-number, noscript, svg, .heat";
+  const apart = "#timeline-view, #icicle-view, .roofline, td.k-number, noscript, svg, .heat";
   for (const part of page.querySelectorAll(apart)) part.remove();
   const blocks = "p, li, dd, dt, td, small, h1, h2, h3, span, figcaption, button, b";
   for (const part of page.querySelectorAll(blocks)) part.append("\\n");
@@ -493,6 +741,63 @@ def test_a_chosen_module_marks_the_intervals_of_its_own_calls(open_page: Callabl
 
 
 _VIEW = "timeline.view()"
+
+
+_VIEW = "timeline.view()"
+
+
+def _icicle(page: Opened) -> Any:
+    page.view.wait_for_selector("#icicle-view canvas")
+    page.view.wait_for_selector("#timeline-view canvas")
+    return page.view.locator("#icicle-view canvas")
+
+
+@pytest.mark.parametrize("name", ["cpu", "h100", "collectives", "ranks"])
+def test_icicle_holds_the_time_of_the_whole_step(open_page: Callable[..., Opened], name: str) -> None:
+    text, analysis = PAGES[name]()
+    page = open_page(text)
+    page.view.wait_for_selector("#icicle-view canvas")
+    us = page.view.evaluate("readTree(JSON.parse(byId('tree').textContent)).root.accounts")
+    rows = math.fsum(row.us for row in (*analysis.kernels, *analysis.idle))
+    assert math.fsum(us.values()) == pytest.approx(rows, rel=1e-4)
+    for entry in analysis.ledger if name != "ranks" else ():  # rows of a job made by hand are fewer
+        assert us.get(entry.account, 0.0) == pytest.approx(entry.us, rel=1e-3, abs=1e-2), entry.account
+
+
+def test_a_click_in_the_icicle_zooms_and_marks_and_the_path_leads_back(open_page: Callable[..., Opened]) -> None:
+    page = open_page(PAGES["cpu"]()[0])
+    canvas = _icicle(page)
+    crumbs = page.view.locator("#icicle-view .crumbs b")
+    start = crumbs.inner_text()
+    canvas.click(position={"x": 40, "y": 30})  # the largest part inside
+    inner = crumbs.inner_text()
+    assert inner != start and _marked(page).startswith(f"{inner}: ")
+    page.view.locator("#icicle-view .crumbs button", has_text=start).last.click()
+    assert crumbs.inner_text() == start
+    page.view.locator("#icicle-view button", has_text="Whole step").click()
+    assert crumbs.inner_text() == "the step"
+    total = page.texts("#icicle-view tr.r-total td")
+    assert total[2] == "100.0 %"
+    assert page.complaints == []
+
+
+def test_icicle_is_searched_and_walked_by_keyboard(open_page: Callable[..., Opened]) -> None:
+    page = open_page(PAGES["cpu"]()[0])
+    canvas = _icicle(page)
+    page.view.locator("#icicle-view input").first.fill("addmm")
+    said = page.view.locator("#icicle-view .count").first.inner_text()
+    assert re.fullmatch(r"[1-9]\d* parts?, [\d.]+ \w+, [\d.]+ %", said)
+    page.view.locator("#icicle-view input").first.fill("no such frame")
+    assert page.view.locator("#icicle-view .count").first.inner_text().startswith("0 parts, 0 us")
+    start = page.view.locator("#icicle-view .crumbs b").inner_text()
+    canvas.focus()
+    page.view.keyboard.press("ArrowDown")
+    inside = page.view.locator("body > p[role=status]").inner_text().split(". ")[0]
+    page.view.keyboard.press("Enter")
+    assert page.view.locator("#icicle-view .crumbs b").inner_text() == inside != start
+    assert _marked(page).startswith(f"{inside}: ")
+    page.view.keyboard.press("Home")
+    assert page.view.locator("#icicle-view .crumbs b").inner_text() == "the step"
 
 
 @pytest.mark.parametrize("name", ["cpu", "h100"])
@@ -869,7 +1174,7 @@ def test_the_numbers_that_matter_are_on_a_phones_screen(open_page: Callable[...,
         assert (
             page.view.locator("tr.r-plain td.k-words, .waterfall .k-number, .waterfall rect").evaluate_all(right) <= 390
         )
-        assert page.view.locator("td:last-child").evaluate_all(right) <= 390, name
+        assert page.view.locator("td:last-child, .cards td").evaluate_all(right) <= 390, name
         numbers = page.view.locator("td.k-number:visible").evaluate_all(_LINES_OF_TEXT)
         assert all(lines < 2 for lines, text in numbers if " " not in text), name
 
@@ -894,6 +1199,55 @@ def test_print_hides_and_cuts_nothing_and_is_light_whatever_the_theme(
     assert page.view.evaluate(_UNSEEN, _ESSENTIAL) == []
     assert page.view.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
     assert page.view.locator(".copy, .tools, button.more, .skip").evaluate_all("all => all.every(e => !e.offsetWidth)")
+
+
+def _printed(open_page: Callable[..., Opened], text: str) -> Opened:
+    """The page as wide as A4, as a printer gets it."""
+    page = open_page(text, viewport={"width": 720, "height": 1000})
+    page.view.wait_for_selector("#table-view > *")
+    page.view.emulate_media(media="print")
+    page.view.evaluate("dispatchEvent(new Event('beforeprint'))")
+    return page
+
+
+def test_print_of_many_accounts_of_ranks_is_no_wider_than_the_paper(open_page: Callable[..., Opened]) -> None:
+    job, accounts = samples.multi_rank(), [key for key in ACCOUNTS if key not in {"overhead", "unknown"}]
+    entries = samples.ledger(dict.fromkeys(accounts, 1234.5))
+    wide = replace(job, ranks=tuple(replace(rank, ledger=entries) for rank in job.ranks))
+    page = _printed(open_page, to_html(wide))
+    assert page.view.locator(".heat thead th").count() >= 15
+    assert page.view.evaluate("document.documentElement.scrollWidth") <= 720
+
+
+def test_print_has_every_table_beneath_its_title(open_page: Callable[..., Opened]) -> None:
+    page = _printed(open_page, PAGES["cpu"]()[0])
+    titles = page.texts("#table-view [role=tab]")
+    panels = page.view.locator("#table-view > [role=tabpanel]")
+    shown = panels.evaluate_all(
+        "all => all.filter(e => e.offsetHeight && e.querySelector('td')).map(e => e.dataset.title)"
+    )
+    assert len(titles) >= 4 and shown == titles
+
+
+def test_details_of_a_row_lie_on_a_phones_screen(open_page: Callable[..., Opened]) -> None:
+    page = open_page(PAGES["h100"]()[0], viewport={"width": 390, "height": 844})
+    page.view.wait_for_selector("#table-view > *")
+    page.view.locator("#table-view button.open").first.click()
+    assert page.view.locator("#table-view .scroll").first.evaluate("e => e.scrollWidth > e.clientWidth")
+    details = page.view.locator("#table-view tr.details dd > *, #table-view tr.details dd")
+    edges = details.evaluate_all("all => all.map(e => e.getBoundingClientRect()).map(box => [box.left, box.right])")
+    assert len(edges) >= 10 and min(left for left, _ in edges) >= 0 and max(right for _, right in edges) <= 390
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_commands_are_shown_whole(open_page: Callable[..., Opened], width: int) -> None:
+    finding = replace(samples.gpu_overhead().findings[0], verify=f"bottleneck verify train.py --try {'sdpa,' * 40}tf32")
+    page = open_page(
+        to_html(replace(samples.gpu_overhead(), findings=(finding,))), viewport={"width": width, "height": 900}
+    )
+    cut = page.view.locator(".command code").evaluate_all("all => all.map(e => e.scrollWidth - e.clientWidth)")
+    assert cut and max(cut) <= 0
+    assert any("tf32" in text for text in page.texts(".command code"))
 
 
 @pytest.mark.parametrize("name", ["cpu", "hostile"])

@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bottleneck.report import analysis_tables as tables
-from bottleneck.report.analysis_document import build
+from bottleneck.report.analysis_document import build, facts
 from bottleneck.report.json_text import from_json, to_json
 from bottleneck.report.page import document_to_html, to_html
 from bottleneck.report.text import clean
 from bottleneck.schema.analysis import Analysis
 from bottleneck.schema.records import is_record, replace
+from bottleneck.units import format_share
 from tests.report import samples
 from tests.report.page.parsed_page import ParsedPage
 from tests.report.samples import SAMPLES
@@ -157,6 +158,26 @@ def test_documents_of_other_reports_are_pages_too() -> None:
         assert [tag for tag, _ in page.tags].count("script") == 1
 
 
+def tiles(analysis: Analysis) -> dict[str, str]:
+    """The number of each tile beside the verdict, by its title."""
+    page = to_html(analysis)
+    return dict(re.findall(r"<dt>([^<]*)</dt><dd><b>([^<]*)</b>", page[page.index('class="tiles"') :]))
+
+
+def test_tiles_call_a_lower_bound_what_the_terminal_calls_one() -> None:
+    whole = samples.gpu_overhead()
+    flops, traffic = whole.totals.model_flops_utilization, whole.totals.bandwidth_utilization
+    assert flops and traffic
+    assert format_share(flops) in tiles(whole).values() and format_share(traffic) in tiles(whole).values()
+    partly = replace(whole, coverage=replace(whole.coverage, modelled_share=0.5))
+    shown = tiles(partly)
+    said = dict(facts(partly))["reached"]
+    assert said.startswith("at least ") and f"{format_share(traffic)} of the memory bandwidth" in said
+    assert shown["of the memory bandwidth"] == f"at least {format_share(traffic)}"
+    unknown = replace(partly, totals=replace(whole.totals, model_flops_utilization=1e-4, bandwidth_utilization=1e-4))
+    assert not any(title.startswith("of the ") for title in tiles(unknown)) and "reached" not in dict(facts(unknown))
+
+
 def test_rows_of_kernels_name_their_account() -> None:
     analysis = samples.gpu_overhead()
     stated = replace(analysis, kernels=tuple(replace(row, account="overhead.allocator") for row in analysis.kernels))
@@ -192,7 +213,9 @@ def test_a_finding_of_some_lines_claims_the_rows_there_and_those_that_it_names()
     assert _rows_behind(analysis, claims={}, lines=("a.py:1",)) == {"kernels": [], "idle": []}
 
 
-def test_the_first_screen_says_where_the_other_findings_are() -> None:
+def test_each_finding_stands_once_on_the_page() -> None:
     found = tuple(replace(samples.gpu_overhead().findings[0], slug=f"rule-{at}") for at in range(5))
-    words = ParsedPage(to_html(replace(samples.gpu_overhead(), findings=found))).words
-    assert "2 more below." in words and "--full" not in words
+    page = ParsedPage(to_html(replace(samples.gpu_overhead(), findings=found)))
+    addresses = [attrs["id"] for tag, attrs in page.tags if tag == "article"]
+    assert sorted(map(str, addresses)) == [f"finding=rule-{at}" for at in range(5)]
+    assert page.words.count(found[0].title) == 5 and "--full" not in page.words

@@ -152,7 +152,8 @@ function showEvidence(panel, { name, group, meaning, rows, us, line, cuts, hasCa
     tabs,
   );
   const useful = cuts.filter((cut) => foldRows(all, cut).some((fold) => fold.name !== cut.none));
-  drawTabs(tabs, `What ${name} consists of`, useful.map((cut) => ({
+  if (!useful.length) tabs.replaceChildren(make("p", { class: "note", text: "This analysis has no rows of it." }));
+  else drawTabs(tabs, `What ${name} consists of`, useful.map((cut) => ({
     title: cut.title,
     draw: (host) => drawTable(host, {
       caption: `${name}, by ${cut.title.toLowerCase()}`, noun: cut.noun, rows: foldRows(all, cut),

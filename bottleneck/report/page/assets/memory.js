@@ -48,8 +48,26 @@ function drawMemory(host, memory) {
   if (memory.kinds.length) drawTable(kinds, { caption: "Memory at the peak by kind", noun: "kind", rows: memory.kinds, columns: columns("kind", (row) => row.kind, (row) => row.reason) });
   const others = [[memory.earlier_bytes, "allocated before recording began"], [memory.other_bytes, "too small to be listed"]].filter(([bytes]) => bytes > 0);
   const rows = [...memory.allocations, ...others.map(([bytes, op]) => ({ bytes, op, kind: "unknown", count: null, module: null, source: null, longest_us: null }))];
-  drawTable(live, { caption: "Allocations that live at the peak", noun: "allocation", rows, search: (row) => [row.op, row.module, row.source, row.kind].filter(Boolean).join(" "),
+  const fold = (key, none) => {
+    const folds = new Map();
+    for (const row of rows) {
+      const name = row[key] || (row.op && row.count === null ? row.op : none), one = folds.get(name) || { name, bytes: 0, count: 0, kinds: new Set() };
+      one.bytes += row.bytes;
+      one.count = row.count === null || one.count === null ? null : one.count + row.count;
+      one.kinds.add(row.kind);
+      folds.set(name, one);
+    }
+    return [...folds.values()].sort((a, b) => b.bytes - a.bytes);
+  };
+  const folded = (noun, key, none) => ({ title: `By ${noun}`, has: rows.some((row) => row[key]), draw: (host_) => drawTable(host_, {
+    caption: `Memory at the peak by ${noun}`, noun, rows: fold(key, none), search: (row) => row.name,
+    columns: columns(noun, (row) => row.name, (row) => [[...row.kinds].join(", "), noun === "line" && textOf(row.name)].filter(Boolean).join(" · ")),
+  }) });
+  drawTabs(live, "Allocations that live at the peak", [folded("module", "module", "in no module"), folded("line", "source", "line not known"), { title: "By op", has: true, draw: drawAllocations }].filter((tab) => tab.has), { isPrinted: true });
+  function drawAllocations(host_) {
+    drawTable(host_, { caption: "Allocations that live at the peak", noun: "allocation", rows, extra: [["kind", (row) => row.kind], ["line", (row) => row.source], ["module", (row) => row.module]], search: (row) => [row.op, row.module, row.source, row.kind].filter(Boolean).join(" "),
     columns: columns("op", (row) => row.op || "outside ops", (row) => [row.kind, row.source, row.module, row.longest_us === null ? null : `lives ${formatUs(row.longest_us)}`].filter(Boolean).join(" · ")) });
+  }
 }
 
 /** Ranks by account: each cell holds the time and is the darker, the larger its share of the slowest step. */

@@ -54,10 +54,22 @@ function kernelDetails(kernel, at) {
     floorBars(kernel));
 }
 
+const SOURCE_PLACE = /^(?:.* \()?([^():]+):(\d+)\)?$/, MOST_FILES = 6;
+
+/** What the copied text says of a kernel besides what is on screen. */
+const KERNEL_FIELDS = [
+  ["kernel", (row) => row.name], ["op", (row) => row.op], ["shapes", (row) => row.shapes], ["dtype", (row) => row.dtype], ["module", (row) => row.module],
+  ["line", (row) => row.source], ["text", (row) => textOf(row.source)], ["account", (row) => words.kernels[row.at].account], ["why", (row) => row.reason],
+];
+const PLACE_FIELDS = [["line", (row) => row.source], ["text", (row) => textOf(row.source)], ["module", (row) => row.module]];
+
+/** Tables that the page holds for readers without JavaScript: those that tabs show as they are, and no others, stay. */
+const staticTables = Object.fromEntries([...document.querySelectorAll(".static-table")].map((table) => { table.remove(); return [table.dataset.table, table]; }));
+
 const pickKernels = (kernels) => (row, name) => select(row && kernels(row).map((kernel) => ({ kernel })), name);
 
 const TABLES = [
-  { title: words.noun === "op" ? "Ops and shapes" : "Kernels", rows: analysis.kernels.map((kernel, at) => ({ ...kernel, at })), draw(host, rows) {
+  { title: words.noun === "op" ? "Ops and shapes" : "Kernels", key: "kernels", rows: analysis.kernels.map((kernel, at) => ({ ...kernel, at })), draw(host, rows) {
     const flops = rateScale(rows, "flops_per_s", "FLOP/s"), bytes = rateScale(rows, "bytes_per_s", "B/s");
     drawTable(host, {
       caption: `${words.noun === "op" ? "Ops" : "Kernels"} by time`, noun: words.noun === "op" ? "op" : "kernel", rows, path: (row) => `kernels.${row.at}`,
@@ -72,13 +84,17 @@ const TABLES = [
         { title: "of roof", field: "explained", csv: "explained", kind: "number", text: (row) => formatShare(row.explained), value: (row) => row.explained, help: "largest of three floors / time" },
         { title: "bound", kind: "words", text: (row) => words.kernels[row.at].bound, help: "the largest floor; ?: medium, ??: low confidence" },
       ],
-      details: (row) => kernelDetails(row, row.at), onPick: pickKernels((row) => [row.at]),
+      details: (row) => kernelDetails(row, row.at), onPick: pickKernels((row) => [row.at]), extra: KERNEL_FIELDS,
     });
   } },
-  { title: "Ops", rows: analysis.ops, only: words.noun === "kernel", draw: (host) => drawFolds(host, "ops", "op", (row) => [rowsWhere((each) => each.op === row.name)]) },
-  { title: "Modules", rows: analysis.module_classes.length ? analysis.module_classes : analysis.modules, draw: (host) => drawFolds(host, analysis.module_classes.length ? "module_classes" : "modules", "module", rowsOfModules) },
-  { title: "Source lines", rows: analysis.lines, draw: (host) => drawFolds(host, "lines", "line", (row) => [rowsWhere((each) => each.source === row.name)]) },
-  { title: "Idle time", rows: analysis.idle.map((idle, at) => ({ ...idle, at })), draw: (host, rows) => drawTable(host, {
+  { title: "Ops", key: "ops", rows: analysis.ops, only: words.noun === "kernel", draw: (host) => drawFolds(host, "ops", "op", (row) => [rowsWhere((each) => each.op === row.name)]) },
+  { title: "Modules", key: analysis.module_classes.length ? "module_classes" : "modules", rows: analysis.module_classes.length ? analysis.module_classes : analysis.modules, draw(host) {
+    const flat = make("div");
+    host.replaceChildren(...(staticTables.modules ? [staticTables.modules, make("h3", { text: "All paths" })] : []), flat);
+    drawFolds(flat, analysis.module_classes.length ? "module_classes" : "modules", "module", rowsOfModules);
+  } },
+  { title: "Source lines", key: "lines", rows: analysis.lines, draw: (host) => drawFolds(host, "lines", "line", (row) => [rowsWhere((each) => each.source === row.name)]) },
+  { title: "Idle time", key: "idle", rows: analysis.idle.map((idle, at) => ({ ...idle, at })), draw: (host, rows) => drawTable(host, {
     caption: "Idle time by cause", noun: "cause", rows, path: (row) => `idle.${row.at}`, search: (row) => [row.cause, row.detail, row.source, row.module].filter(Boolean).join(" "),
     columns: [
       { title: "cause", kind: "words", text: (row) => row.cause, below: (row) => (words.accounts[`overhead.${row.cause}`] || {}).meaning, share: (row) => row.us / rows[0].us },
@@ -87,9 +103,9 @@ const TABLES = [
       ...timeColumns(rows),
     ],
     details: (row) => facts([["cause", row.cause], ["in", row.detail], ["line", row.source], ["text", textOf(row.source)], ["module", row.module]]),
-    onPick: (row, name) => select(row && [{ idle: row.at }], name),
+    onPick: (row, name) => select(row && [{ idle: row.at }], name), extra: PLACE_FIELDS,
   }) },
-  { title: "Collectives", rows: analysis.collectives, draw(host, rows) {
+  { title: "Collectives", key: "collectives", rows: analysis.collectives, draw(host, rows) {
     const scale = scaleOf(Math.max(...rows.map((row) => row.us)));
     const one = (field, title, help) => ({ title, field, csv: `${title} us`, kind: "number", text: (row) => showRate(scale, row[field]), value: (row) => row[field], help });
     drawTable(host, {
@@ -112,9 +128,51 @@ const TABLES = [
       { title: "bytes", field: "bytes_low", kind: "number", text: (row) => formatSi(row.bytes_low, "B"), value: (row) => row.bytes_low },
       { title: "rate", field: "bytes_per_s", csv: "B/s", kind: "number", text: (row) => formatSi(row.bytes_per_s, "B/s"), value: (row) => row.bytes_per_s },
     ],
-    details: (row) => kernelDetails(row, row.at), onPick: pickKernels((row) => [row.at]),
+    details: (row) => kernelDetails(row, row.at), onPick: pickKernels((row) => [row.at]), extra: KERNEL_FIELDS,
   }) },
+  { title: "Critical path", rows: staticTables.critical_path ? [staticTables.critical_path] : [], draw: (host, rows) => host.replaceChildren(...rows) },
+  { title: "Source", rows: sourceFiles(), draw: drawSource },
 ].filter((table) => table.rows.length && table.only !== false);
+
+/** The files with most time among those of which lines are known by their text: each with its lines in order. */
+function sourceFiles() {
+  const files = new Map();
+  for (const line of analysis.lines) {
+    const place = SOURCE_PLACE.exec(line.name.replace(/^backward of /, "")), us = line.us + line.idle_us;
+    if (!place || !(us > 0)) continue;
+    const file = files.get(place[1]) || { name: place[1], us: 0, lines: new Map(), hasText: false };
+    const row = file.lines.get(place[2]) || { number: Number(place[2]), us: 0, idle_us: 0, names: new Set() };
+    row.us += us;
+    row.idle_us += line.idle_us;
+    row.names.add(line.name);
+    row.text = row.text || textOf(line.name);
+    file.us += us;
+    file.hasText = file.hasText || Boolean(row.text);
+    file.lines.set(place[2], row);
+    files.set(place[1], file);
+  }
+  return [...files.values()].filter((file) => file.hasText).sort((a, b) => b.us - a.us).slice(0, MOST_FILES);
+}
+
+/** The lines that are known of the worst files, the hotter the more time they take. */
+function drawSource(host, files) {
+  const most = Math.max(...files.flatMap((file) => [...file.lines.values()].map((row) => row.us)));
+  host.replaceChildren(
+    make("p", { class: "note", text: "The recording holds the text of the lines that took time, and no others. The darker a line, the more of the step it takes, work and waiting together." }),
+    ...files.flatMap((file) => {
+      const scale = scaleOf(file.us), rows = [...file.lines.values()].sort((a, b) => a.number - b.number), cells = columnOf(scale, rows.map((row) => row.us));
+      return [make("h3", { text: file.name }), make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Lines of ${file.name}` }, make("table", { class: "source" },
+        make("caption", { class: "hidden", text: `Lines of ${file.name} by time` }),
+        make("thead", {}, make("tr", {}, [["line", "number"], [scale.unit, "number"], ["share", "number"], ["text", "words"]].map(([text, kind]) => make("th", { scope: "col", class: `k-${kind}`, text })))),
+        make("tbody", {}, rows.flatMap((row, at) => [
+          at && row.number > rows[at - 1].number + 1 ? make("tr", { class: "gap" }, make("td", { class: "k-number", text: "⋮" }), make("td", { colspan: "3" })) : null,
+          make("tr", { style: { "--heat": `${Math.round(row.us / most * 100)}%` } },
+            make("th", { scope: "row", class: "k-number", text: String(row.number) }), make("td", { class: "k-number", text: cells[at] }), make("td", { class: "k-number", text: formatShare(row.us / wallUs) }),
+            make("td", {}, make("button", { type: "button", class: "link", text: row.text || [...row.names][0], on: { click: () => select(rowsWhere((one) => row.names.has(one.source)), `${file.name}:${row.number}`) } }))),
+        ].filter(Boolean)))))];
+    }),
+  );
+}
 
 /** A module's path without the numbers of its instances, or its row in the table of classes without its counts. */
 const classesOf = (name) => name.split(/\.| > /).map((part) => part.replace(/_\d+$| x \d+$| \(\d+ in all\)$/, "")).join(".");
@@ -126,22 +184,32 @@ function rowsOfModules(row) {
   return [[...analysis.kernels.map((_, kernel) => ({ kernel })), ...analysis.idle.flatMap((each, idle) => (isMine(each.module) ? [{ idle }] : []))], modules];
 }
 
+const MOST_WAITS = 6;
 /** Work and waiting folded by op, module or line; `behind` gives the rows of kernels and idle time of one. */
 function drawFolds(host, key, noun, behind) {
   const rows = analysis[key];
   const both = rows.map((row, at) => ({ ...row, at, work_us: row.us, us: row.us + row.idle_us })).filter((row) => row.us > 0).sort((a, b) => b.us - a.us);
   const scale = scaleOfRows(both);
   const part = (field, title, help) => ({ title, field: field === "work_us" ? "us" : field, csv: `${title} us`, kind: "number", sum: true, isPart: true, scale, value: (row) => row[field], text: () => "", help });
-  const mostly = (row) => Object.entries(row.shares).sort((a, b) => b[1] - a[1])[0];
+  const largestGroup = (row) => {
+    const us = Object.fromEntries(Object.entries(row.shares).map(([group, share]) => [group, share * row.work_us]));
+    us.overhead = (us.overhead || 0) + row.idle_us; // waiting stands in overhead
+    return Object.entries(us).sort((a, b) => b[1] - a[1])[0][0];
+  };
+  const waits = (row) => behind(row)[0].flatMap(({ idle }) => (idle === undefined ? [] : [analysis.idle[idle]])).sort((a, b) => b.us - a.us).slice(0, MOST_WAITS);
   drawTable(host, {
     caption: `Time by ${noun}`, noun, rows: both, path: (row) => `${key}.${row.at}`, search: (row) => row.name,
     columns: [
-      { title: noun, kind: "place", text: (row) => row.name, below: (row) => noun === "line" && textOf(row.name), share: (row) => row.us / both[0].us, shape: (row) => mostly(row) ? mostly(row)[0] : "overhead" },
+      { title: noun, kind: "place", text: (row) => row.name, below: (row) => noun === "line" && textOf(row.name), share: (row) => row.us / both[0].us, shape: largestGroup },
       { title: "calls", field: "calls", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls },
       ...(both.some((row) => row.idle_us > 0) ? [part("work_us", "work", "time of kernels and ops"), part("idle_us", "waiting", "idle time in which the host was here")] : []),
       ...timeColumns(both),
     ],
-    details: (row) => facts(Object.entries(row.shares).filter(([, share]) => share > 0).sort((a, b) => b[1] - a[1]).map(([group, share]) => [`${group}, of its work`, formatShare(share)])),
+    details: (row) => facts([
+      ...Object.entries(row.shares).filter(([, share]) => share > 0).sort((a, b) => b[1] - a[1]).map(([group, share]) => [`${group}, of its work`, formatShare(share)]),
+      ["waiting", row.idle_us > 0 ? formatUs(row.idle_us) : null],
+      ...waits(row).map((idle) => [idle.cause, [formatUs(idle.us), idle.detail, idle.source].filter(Boolean).join(" · ")]),
+    ]),
     onPick(row, name) {
       const [chosen, modules] = row ? behind(row) : [null];
       select(chosen, name, modules);
@@ -149,8 +217,10 @@ function drawFolds(host, key, noun, behind) {
   });
 }
 
-if (TABLES.length) drawTabs(byId("table-view"), "Tables", TABLES.map((table) => ({ title: table.title, draw: (host) => table.draw(host, table.rows) })));
-else byId("table-view").replaceChildren(make("p", { class: "note", text: "This analysis has no rows." }));
+drawIcicle(byId("icicle-view"), JSON.parse(byId("tree").textContent));
+
+const mainTabs = TABLES.length ? drawTabs(byId("table-view"), "Tables", TABLES.map((table) => ({ title: table.title, draw: (host) => table.draw(host, table.rows) })), { isPrinted: true }) : null;
+if (!mainTabs) byId("table-view").replaceChildren(make("p", { class: "note", text: "This analysis has no rows." }));
 
 {
   const button = byId("download");

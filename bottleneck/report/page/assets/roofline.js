@@ -7,8 +7,28 @@
   else drawRoofline(host, data);
 }
 
+/** The values on an axis in powers: of ten, with 2 and 5 between them where it is short, and round steps within a decade. */
+function ticksOf(low, high, most) {
+  const exponents = (first, last) => Array.from({ length: last - first + 1 }, (_, at) => first + at);
+  const [first, last] = [Math.floor(Math.log10(low)), Math.ceil(Math.log10(high))];
+  const inside = (value) => value >= low * (1 - 1e-9) && value <= high * (1 + 1e-9);
+  if (high >= 100 * low) return exponents(first, last).filter((exponent) => exponent % Math.ceil((last - first + 1) / most) === 0).map((exponent) => 10 ** exponent).filter(inside);
+  if (high >= 8 * low) return exponents(first, last).flatMap((exponent) => [1, 2, 5].map((digit) => digit * 10 ** exponent)).filter(inside);
+  const rough = (high - low) / 5, power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough);
+  return exponents(Math.ceil(low / step), Math.floor(high / step)).map((count) => count * step);
+}
+
+function tickText(value, ticks, unit) {
+  const step = ticks.length > 1 ? Math.abs(ticks[1] - ticks[0]) : value, digits = Math.min(Math.max(3, Math.ceil(Math.log10(Math.max(...ticks) / step)) + 1), 12);
+  const short = (number) => String(+number.toPrecision(digits));
+  if (!unit) return value >= 0.01 && value < 1e5 ? short(value) : value.toExponential(0);
+  const [size, prefix] = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"], [1, ""]].find(([least]) => value >= least * 0.9995) || [1, ""];
+  return `${short(value / size)} ${prefix}${unit}`;
+}
+
 function drawRoofline(host, data) {
-  const all = data.points.map(([kernel, x, low, high, y]) => ({ kernel, x, low, high, y, row: analysis.kernels[kernel], words: words.kernels[kernel] }));
+  const all = data.points.map(([kernel, x, low, high, y, own]) => ({ kernel, x, low, high, y, own, row: analysis.kernels[kernel], words: words.kernels[kernel], isHollow: analysis.kernels[kernel].regime === "far_below_roof" }));
   const peak = Math.max(0, ...data.flats.map(([, , flops]) => flops));
   const [, bandwidth] = data.slopes.find(([, , isCache]) => !isCache) || [];
   let shown = all, chosen = null, hovered = null, chart = null;
@@ -24,8 +44,10 @@ function drawRoofline(host, data) {
   host.replaceChildren(
     make("div", { class: "tools-row" }, bound, dtype, analysis.phases.length ? phase : null, text, count, reset),
     frame,
-    make("ul", { class: "legend" }, [...new Set(all.map((point) => point.words.group))].map((group) => make("li", {}, shape(group), `${group}-bound`)), data.step ? make("li", {}, make("span", { class: "star", "aria-hidden": "true", text: "★" }), "the whole step") : null),
-    make("p", { class: "note", text: `Roofs: ${sources.length ? sources.join(", ") : "not known"}; ${data.source}.${data.guides_note ? ` ${data.guides_note[0].toUpperCase()}${data.guides_note.slice(1)}.` : ""} The area of a mark is its time; kernels that repeat are one mark, at the middle of what its traffic allows (the line beneath the pointer).${data.absent ? ` ${data.absent[0].toUpperCase()}${data.absent.slice(1)}.` : ""}` }),
+    make("ul", { class: "legend" }, [...new Set(all.map((point) => point.words.group))].map((group) => make("li", {}, shape(group), `${group}-bound`)), data.step ? make("li", {}, make("span", { class: "star", "aria-hidden": "true", text: "★" }), "the whole step") : null,
+      all.some((point) => point.isHollow) ? make("li", {}, make("i", { class: "shape hollow", "aria-hidden": "true" }), data.hollow) : null,
+      all.some((point) => point.own) ? make("li", {}, make("span", { class: "star", "aria-hidden": "true", text: "—" }), data.own_roof) : null),
+    make("p", { class: "note", text: `Roofs: ${sources.length ? sources.join(", ") : "not known"}; ${data.source}.${data.notes.map((note) => ` ${note[0].toUpperCase()}${note.slice(1)}.`).join("")} The area of a mark is its time; kernels that repeat are one mark, at the middle of what its traffic allows (the line beneath the pointer).${data.absent ? ` ${data.absent[0].toUpperCase()}${data.absent.slice(1)}.` : ""}` }),
   );
   frame.append(tip);
 
@@ -53,16 +75,16 @@ function drawRoofline(host, data) {
   function build() {
     const { xs, ys } = extent();
     if (chart) chart.destroy();
-    const isDecade = (value) => value !== null && Math.abs(Math.log10(value) - Math.round(Math.log10(value))) < 1e-6;
-    const decades = (_, splits) => splits.map((value) => (isDecade(value) ? value : null));
-    const axis = (label, unit) => ({ stroke: css("soft"), grid: { stroke: css("line"), width: 1, filter: decades }, ticks: { stroke: css("line"), filter: decades }, label, labelSize: 22, font: "11px sans-serif", labelFont: "12px sans-serif",
-      values: (_, splits) => splits.map((value) => !isDecade(value) ? "" : unit ? formatSi(value, unit).replace(/\.0+ /, " ") : value >= 0.01 && value < 1e5 ? String(+value.toPrecision(3)) : value.toExponential(0)) });
+    const everyTick = (_, splits) => splits;
+    const axis = (label, unit) => ({ stroke: css("soft"), grid: { stroke: css("line"), width: 1, filter: everyTick }, ticks: { stroke: css("line"), filter: everyTick }, filter: everyTick, label, labelSize: 22, font: "11px sans-serif", labelFont: "12px sans-serif",
+      splits: (self, _, low, high) => ticksOf(low, high, self.width / 70),
+      values: (_, splits) => splits.map((value) => tickText(value, splits, unit)) });
     const scale = (range) => ({ time: false, distr: 3, log: 10, range: (self, low, high) => zoomed ? [low, high] : range });
     let zoomed = false;
     chart = new uPlot({
       width: frame.clientWidth, height: Math.max(320, Math.min(520, frame.clientWidth * 0.6)),
       legend: { show: false }, scales: { x: scale(xs), y: scale(ys) }, series: [{}, { stroke: "transparent", points: { show: false } }],
-      axes: [{ ...axis(data.axes[0]), size: 34 }, { ...axis(data.axes[1], "FLOP/s"), size: 84 }],
+      axes: [{ ...axis(frame.clientWidth < 500 ? data.axes[0].split(" of ")[0] : data.axes[0]), size: 34 }, { ...axis(data.axes[1], "FLOP/s"), size: 84 }],
       cursor: { drag: { x: true, y: true, uni: 20 }, points: { show: false }, x: false, y: false },
       hooks: { setSelect: [() => { zoomed = true; }], drawClear: [(self) => { self.ctx.fillStyle = css("raised"); self.ctx.fillRect(0, 0, self.ctx.canvas.width, self.ctx.canvas.height); }], draw: [paint] },
     }, [xs, ys], frame);
@@ -128,42 +150,34 @@ function drawRoofline(host, data) {
       return [[start, share * (bandwidth ? start * bandwidth : peak)], [ridge, share * peak], [Math.max(high, ridge), share * peak]];
     };
     if (peak) for (const share of data.guides) path(guide(share), css("strong-line"), [4, 5], 1);
-    const taken = [];
-    for (const [words_, short, flops, ridge] of data.flats) {
-      const right = left + width - 6 * ratio, bottom = py(flops) - 3 * ratio, start = Math.max(px(ridge || low), left);
-      const name = [words_, short].find((label_) => pen.measureText(label_).width < right - start) || short;
-      path([[ridge || low, flops], [Math.max(high, ridge || low), flops]], css("ink"), []);
-      pen.fillStyle = css("ink");
-      pen.textAlign = "right";
-      pen.fillText(name, right, bottom);
-      taken.push([right - pen.measureText(name).width, bottom - 14 * ratio, right, bottom + 3 * ratio]);
-    }
-    for (const [words_, rate, isCache] of peak ? data.slopes : []) {
-      const end = peak / rate, at = Math.sqrt(low * Math.max(end, low * 10));
-      path([[Math.min(low, end), Math.min(low, end) * rate], [end, peak]], css(isCache ? "soft" : "ink"), isCache ? [2, 3] : [], isCache ? 1 : 1.6);
-      pen.save();
-      pen.translate(px(at), py(at * rate));
-      pen.rotate(Math.atan2(py(at * 10 * rate) - py(at * rate), px(at * 10) - px(at)));
-      pen.textAlign = "center";
-      pen.fillStyle = css(isCache ? "soft" : "ink");
-      pen.fillText(words_, 0, -4 * ratio);
-      pen.restore();
+    const lines = [];
+    const roof = (points, colour, dash, lined) => { path(points, colour, dash, lined); lines.push(points.map(([x, y]) => [px(x), py(y)])); };
+    for (const [, , flops, ridge] of data.flats) roof([[ridge || low, flops], [Math.max(high, ridge || low), flops]], css("ink"), []);
+    for (const [, rate, isCache] of peak ? data.slopes : []) {
+      const end = peak / rate, start = Math.min(low, end);
+      roof([[start, start * rate], [end, peak]], css(isCache ? "soft" : "ink"), isCache ? [2, 3] : [], isCache ? 1 : 1.6);
     }
     for (const point of [...shown].sort((a, b) => b.row.us - a.row.us)) {
       const dim = chosen && !chosen.kernels.has(point.kernel);
-      mark(pen, point.words.group, px(point.x), py(point.y), radius(point) * ratio, dim ? 0.15 : 0.78, point === hovered || (chosen && !dim), ratio);
+      mark(pen, point, px(point.x), py(point.y), ratio, dim ? 0.15 : 0.78, point === hovered || (chosen && !dim));
+      if (point.own) path([[point.x / 1.3, point.own], [point.x * 1.3, point.own]], css("ink"), [], 2);
     }
     if (hovered) path([[hovered.low, hovered.y], [hovered.high, hovered.y]], css("ink"), [], 2);
     if (data.step) star(pen, px(data.step[0]), py(data.step[1]), 10 * ratio, ratio);
-    label(pen, px, py, ratio, { left, top, width, height }, taken);
+    const box = { left, top, width, height }, room = 3 * ratio;
+    const marks = shown.map((point) => { const r = radius(point) * ratio; return [px(point.x) - r, py(point.y) - r, px(point.x) + r, py(point.y) + r]; });
+    if (data.step) marks.push([px(data.step[0]) - 10 * ratio, py(data.step[1]) - 10 * ratio, px(data.step[0]) + 10 * ratio, py(data.step[1]) + 10 * ratio]);
+    const labels = [...labelFlats(pen, px, py, ratio, box, lines), ...labelSlopes(pen, px, py, ratio, self.scales, box, lines)];
+    label(pen, px, py, ratio, box, { labels, marks, lines, room });
     pen.restore();
   }
 
-  function mark(pen, group, x, y, r, alpha, strong, ratio) {
+  function mark(pen, point, x, y, ratio, alpha, strong) {
+    const { group } = point.words, r = radius(point) * ratio, colour = css(GROUPS.includes(group) ? group : "unknown");
     pen.globalAlpha = alpha;
-    pen.fillStyle = css(GROUPS.includes(group) ? group : "unknown");
-    pen.strokeStyle = strong ? css("ink") : css("raised");
-    pen.lineWidth = (strong ? 2 : 1) * ratio;
+    pen.fillStyle = point.isHollow ? css("raised") : colour;
+    pen.strokeStyle = strong ? css("ink") : point.isHollow ? colour : css("raised");
+    pen.lineWidth = (strong || point.isHollow ? 2 : 1) * ratio;
     pen.beginPath();
     if (group === "compute") pen.arc(x, y, r, 0, 2 * Math.PI);
     else if (group === "memory") pen.rect(x - r * 0.88, y - r * 0.88, r * 1.76, r * 1.76);
@@ -186,16 +200,84 @@ function drawRoofline(host, data) {
     pen.fill();
   }
 
-  /** Op and shapes of the marks with most time, where no label stands yet, with a line to the mark from further away. */
-  function label(pen, px, py, ratio, box, taken) {
+  const overlap = ([a, b, c, d], [e, f, g, h]) => a < g && c > e && b < h && d > f;
+
+  /** Whether a line of the roofs runs through a box. */
+  function isCrossed([left, top, right, bottom], line) {
+    const [[x0, y0], [x1, y1]] = line, dx = x1 - x0, dy = y1 - y0;
+    let enter = 0, leave = 1;
+    for (const [by, room] of [[-dx, x0 - left], [dx, right - x0], [-dy, y0 - top], [dy, bottom - y0]]) {
+      if (by === 0) { if (room < 0) return false; } else if (by < 0) enter = Math.max(enter, room / by); else leave = Math.min(leave, room / by);
+    }
+    return enter <= leave;
+  }
+
+  /** Words with a rim of the paper's colour, so that a grid line does not strike them through. */
+  function write(pen, text_, x, y, ratio, colour) {
+    pen.lineWidth = 3 * ratio;
+    pen.lineJoin = "round";
+    pen.strokeStyle = css("raised");
+    pen.strokeText(text_, x, y);
+    pen.fillStyle = colour;
+    pen.fillText(text_, x, y);
+  }
+
+  /** Writes at each compute roof inside the view what it is, above or below it, clear of the other roofs; gives the boxes. */
+  function labelFlats(pen, px, py, ratio, { left, top, width, height }, lines) {
+    const boxes = [], h = 13 * ratio;
+    pen.textAlign = "right";
+    pen.textBaseline = "middle";
+    for (const [long, short, flops, ridge] of data.flats) {
+      const y = py(flops), right = left + width - 6 * ratio, start = Math.max(px(ridge || 0) || left, left);
+      if (y < top || y > top + height || start > right) continue;
+      const places = [long, short].flatMap((words_) => [y - h / 2 - 2 * ratio, y + h / 2 + 2 * ratio].map((middle) => ({ words_, middle, box: [right - pen.measureText(words_).width, middle - h / 2, right, middle + h / 2] })));
+      const free = places.find(({ box }) => box[0] > left && box[1] > top && !boxes.some((other) => overlap(box, other)) && !lines.some((line) => isCrossed(box, line)));
+      if (!free) continue;
+      write(pen, free.words_, right, free.middle, ratio, css("ink"));
+      boxes.push(free.box);
+    }
+    return boxes;
+  }
+
+  /** Writes along the part of each bandwidth roof that is in view what it is; gives the boxes. */
+  function labelSlopes(pen, px, py, ratio, scales, { left, top, width, height }, lines) {
+    const boxes = [], h = 13 * ratio;
+    pen.textAlign = "center";
+    for (const [words_, rate, isCache] of peak ? data.slopes : []) {
+      const start = Math.max(scales.x.min, scales.y.min / rate), end = Math.min(scales.x.max, peak / rate, scales.y.max / rate);
+      if (!(start < end)) continue;
+      const from = [px(start), py(start * rate)], to = [px(end), py(end * rate)], length = Math.hypot(to[0] - from[0], to[1] - from[1]), w = pen.measureText(words_).width;
+      if (length < w * 1.1) continue;
+      const angle = Math.atan2(to[1] - from[1], to[0] - from[0]), up = -h / 2 - 2 * ratio;
+      const places = [0.4, 0.6, 0.25, 0.75].map((part) => {
+        const at = [from[0] + (to[0] - from[0]) * part - Math.sin(angle) * up, from[1] + (to[1] - from[1]) * part + Math.cos(angle) * up];
+        const half = [(w * Math.cos(angle) + h * Math.abs(Math.sin(angle))) / 2, (w * Math.abs(Math.sin(angle)) + h * Math.cos(angle)) / 2];
+        return { at, box: [at[0] - half[0], at[1] - half[1], at[0] + half[0], at[1] + half[1]] };
+      });
+      const free = places.find(({ box }) => box[0] > left && box[1] > top && box[2] < left + width && box[3] < top + height && !boxes.some((other) => overlap(box, other)));
+      if (!free) continue;
+      pen.save();
+      pen.translate(...free.at);
+      pen.rotate(angle);
+      write(pen, words_, 0, 0, ratio, css(isCache ? "soft" : "ink"));
+      pen.restore();
+      boxes.push(free.box);
+    }
+    return boxes;
+  }
+
+  /** Op and shapes of the marks with most time, clear of labels, roofs and other marks, with a line to the mark from further away. */
+  function label(pen, px, py, ratio, box, around) {
     pen.textAlign = "left";
     pen.textBaseline = "middle";
     for (const point of shown.slice(0, 8)) {
       const words_ = clean(point.words.call, 34), w = pen.measureText(words_).width, h = 14 * ratio, r = radius(point) * ratio;
-      const at = [px(point.x), py(point.y)], place = freePlace(at, [w, h], r, ratio, box, taken);
+      const at = [px(point.x), py(point.y)];
+      if (at[0] < box.left || at[0] > box.left + box.width || at[1] < box.top || at[1] > box.top + box.height) continue;
+      const place = freePlace(at, [w, h], r, ratio, box, around);
       if (!place) continue;
       const [x, y, fromX, fromY, isFar] = place;
-      taken.push([x, y - h / 2, x + w, y + h / 2]);
+      around.labels.push([x, y - h / 2, x + w, y + h / 2]);
       if (isFar) {
         const away = Math.hypot(fromX - at[0], fromY - at[1]);
         pen.strokeStyle = css("soft");
@@ -205,22 +287,18 @@ function drawRoofline(host, data) {
         pen.lineTo(fromX, fromY);
         pen.stroke();
       }
-      pen.lineWidth = 3 * ratio;
-      pen.strokeStyle = css("raised");
-      pen.strokeText(words_, x, y);
-      pen.fillStyle = css("ink");
-      pen.fillText(words_, x, y);
+      write(pen, words_, x, y, ratio, css("ink"));
     }
   }
 
   /** The nearest free place around a mark, at its right first: left edge and middle of the words, and the end of their line. */
-  function freePlace([atX, atY], [w, h], r, ratio, box, taken) {
-    for (const away of [5, 16, 32, 52, 76]) {
+  function freePlace([atX, atY], [w, h], r, ratio, box, { labels, marks, lines, room }) {
+    for (const away of [5, 16, 32, 52, 76, 104]) {
       for (const turn of [0, 8, 1, 15, 7, 9, 2, 14, 6, 10, 3, 13, 5, 11, 4, 12]) {
         const angle = turn * Math.PI / 8, fromX = atX + Math.cos(angle) * (r + away * ratio), fromY = atY + Math.sin(angle) * (r + away * ratio);
-        const x = Math.cos(angle) >= 0 ? fromX : fromX - w;
-        const isInside = x >= box.left && x + w <= box.left + box.width && fromY >= box.top + h && fromY <= box.top + box.height - h;
-        if (isInside && !taken.some(([a, b, c, d]) => x < c && x + w > a && fromY - h / 2 < d && fromY + h / 2 > b)) return [x, fromY, fromX, fromY, away > 5];
+        const x = Math.cos(angle) >= 0 ? fromX : fromX - w, words_ = [x, fromY - h / 2, x + w, fromY + h / 2];
+        const isInside = x >= box.left + room && x + w <= box.left + box.width - room && fromY >= box.top + h && fromY <= box.top + box.height - h;
+        if (isInside && ![...labels, ...marks].some((other) => overlap(words_, other)) && !lines.some((line) => isCrossed(words_, line))) return [x, fromY, fromX, fromY, away > 5];
       }
     }
     return null;

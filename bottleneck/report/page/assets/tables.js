@@ -3,14 +3,15 @@
 
 const FIRST_ROWS = 20, MORE_ROWS = 200;
 let tableNumber = 0;
+const rowFinders = []; // of each table with paths: shows the row at a place and gives its line
 
 /**
  * A column: its title, kind, text and value of a row; of a `sum` the rows, the rest and the total add up as printed.
- * `path` is the place of a row in analysis.json; the cells of a column with a `field` name their own place in it.
+ * `extra` are columns that only the copied text has: title, and text of a row. `path` is the place of a row in analysis.json; the cells of a column with a `field` name their own place in it.
  */
-function drawTable(host, { rows, columns, noun, details = null, onPick = null, search = null, caption, totals = {}, path = null }) {
+function drawTable(host, { rows, columns, noun, details = null, onPick = null, search = null, caption, totals = {}, path = null, first = FIRST_ROWS, extra = [] }) {
   const number = ++tableNumber;
-  const state = { sort: null, descending: true, words: "", limit: FIRST_ROWS };
+  const state = { sort: null, descending: true, words: "", limit: first };
   const sums = columns.filter((column) => column.sum);
   const label = (row) => columns[0].text(row);
   const texts = search && new Map(rows.map((row) => [row, search(row).toLowerCase()]));
@@ -18,11 +19,15 @@ function drawTable(host, { rows, columns, noun, details = null, onPick = null, s
   const count = make("span", { class: "count", role: "status" });
   const input = search && make("input", {
     type: "search", id: `search-${number}`, placeholder: `Search ${noun}s`, "aria-label": `Search ${noun}s`, autocomplete: "off",
-    on: { input: () => { state.words = input.value.trim().toLowerCase(); state.limit = FIRST_ROWS; draw(); } },
+    on: { input: () => { state.words = input.value.trim().toLowerCase(); state.limit = first; draw(); } },
   });
   const copy = make("button", { type: "button", class: "quiet", text: "Copy as CSV", on: { click: async () => {
     await copyText(asCsv());
     confirmOn(copy, "Copied");
+  } } });
+  const copyMarkdown = make("button", { type: "button", class: "quiet", text: "Copy as markdown", on: { click: async () => {
+    await copyText(asMarkdown());
+    confirmOn(copyMarkdown, "Copied");
   } } });
   const head = make("tr", {}, columns.map((column, at) => {
     const button = make("button", { type: "button", title: column.help, text: column.title, on: { click: () => {
@@ -35,7 +40,7 @@ function drawTable(host, { rows, columns, noun, details = null, onPick = null, s
   const body = make("tbody");
   const more = make("button", { type: "button", class: "quiet more", on: { click: () => { state.limit += MORE_ROWS; draw(); } } });
   host.replaceChildren(
-    make("div", { class: "tools-row" }, input, count, copy),
+    make("div", { class: "tools-row" }, input, count, copy, copyMarkdown),
     make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
       make("table", { class: "live" }, make("caption", { class: "hidden", text: caption }), make("thead", {}, head), body)),
     more,
@@ -113,8 +118,16 @@ function drawTable(host, { rows, columns, noun, details = null, onPick = null, s
     const open = button.getAttribute("aria-expanded") === "true";
     button.setAttribute("aria-expanded", String(!open));
     if (open) line.nextElementSibling.remove();
-    else line.after(make("tr", { class: "details" }, make("td", { colspan: columns.length }, details(row))));
+    else line.after(make("tr", { class: "details" }, make("td", { colspan: columns.length }, details(row), path && make("div", { class: "acts" }, linkButton(`row=${path(row)}`)))));
+    if (!open && path) setAddress(`row=${path(row)}`);
     if (onPick) onPick(open ? null : row, label(row));
+  }
+
+  /** The rows on screen, with their sums, as a table of markdown. */
+  function asMarkdown() {
+    const line = (cells) => `| ${cells.join(" | ")} |`;
+    const rows_ = [...body.querySelectorAll(":scope > tr:not(.details)")].map((row) => line([...row.cells].map((cell) => inMarkdown([...cell.childNodes].map((part) => part.textContent).join(" ")))));
+    return [line(columns.map((column) => inMarkdown(column.title))), line(columns.map((column) => (column.kind === "number" ? "--:" : "---"))), ...rows_].join("\n") + "\n";
   }
 
   function asCsv() {
@@ -122,22 +135,39 @@ function drawTable(host, { rows, columns, noun, details = null, onPick = null, s
     // A spreadsheet takes a cell that begins with one of these for a formula.
     const harmless = (text) => /^[=+\-@\t]/.test(text) && Number.isNaN(Number(text)) ? `'${text}` : text;
     const line = (cells) => cells.map((cell) => quoted(typeof cell === "number" ? String(cell) : harmless(clean(cell ?? "")))).join(",");
-    const titles = columns.map((column) => column.csv || column.title);
-    return [line(titles), ...chosen().map((row) => line(columns.map((column) => valueOf(column, row))))].join("\n") + "\n";
+    const titles = [...columns.map((column) => column.csv || column.title), ...extra.map(([title]) => title)];
+    return [line(titles), ...chosen().map((row) => line([...columns.map((column) => valueOf(column, row)), ...extra.map(([, of]) => of(row))]))].join("\n") + "\n";
+  }
+
+  /** Opens the row at a place of the analysis, however far down it is. */
+  function showRow(place) {
+    const row = rows.find((one) => path(one) === place);
+    if (!row || !host.isConnected) return null;
+    Object.assign(state, { sort: null, words: "" });
+    if (input) input.value = "";
+    state.limit = Math.max(state.limit, chosen().indexOf(row) + 1);
+    draw();
+    const line = body.children[chosen().indexOf(row)], button = line.querySelector("button.open");
+    if (button) button.click();
+    return line;
   }
 
   draw();
+  if (path) rowFinders.push(showRow);
   return { find(words) { if (input) { input.value = words; state.words = words.toLowerCase(); draw(); } } };
 }
 
-/** Tabs of which one panel is shown; arrow keys move between them. A panel is drawn when it is first chosen. */
-function drawTabs(host, label, tabs) {
+/**
+ * Tabs of which one panel is shown; arrow keys move between them. A panel is drawn when it is first chosen.
+ * With `isPrinted` all of them are on paper, each beneath its title.
+ */
+function drawTabs(host, label, tabs, { isPrinted = false } = {}) {
   const prefix = `tab-${++tableNumber}`;
-  const panels = tabs.map((tab, at) => make("div", { role: "tabpanel", id: `${prefix}-panel-${at}`, "aria-labelledby": `${prefix}-${at}`, hidden: true }));
+  const panels = tabs.map((tab, at) => make("div", { role: "tabpanel", id: `${prefix}-panel-${at}`, "aria-labelledby": `${prefix}-${at}`, "data-title": tab.title, hidden: true }));
   const buttons = tabs.map((tab, at) => make("button", {
     type: "button", role: "tab", id: `${prefix}-${at}`, "aria-controls": `${prefix}-panel-${at}`, "aria-selected": "false", tabindex: "-1", text: tab.title,
     on: {
-      click: () => choose(at),
+      click: () => { choose(at); if (isPrinted) setAddress(`tab=${slugOf(tab.title)}`); },
       keydown: (event) => {
         const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
         const to = step ? (at + step + tabs.length) % tabs.length : { Home: 0, End: tabs.length - 1 }[event.key];
@@ -155,9 +185,13 @@ function drawTabs(host, label, tabs) {
       button.tabIndex = other === at ? 0 : -1;
       panels[other].hidden = other !== at;
     });
-    if (!drawn.has(at)) { drawn.add(at); tabs[at].draw(panels[at]); }
+    drawOnce(at);
   }
+  const drawOnce = (at) => { if (!drawn.has(at)) { drawn.add(at); tabs[at].draw(panels[at]); } };
+  host.classList.toggle("print-all", isPrinted);
+  if (isPrinted) addEventListener("beforeprint", () => tabs.forEach((_, at) => drawOnce(at)));
   host.replaceChildren(make("div", { class: "tabs", role: "tablist", "aria-label": label }, buttons), ...panels);
   choose(0);
-  return { choose: (title) => choose(tabs.findIndex((tab) => tab.title === title)) };
+  /** Chooses a tab by the slug of its title; false where there is none. */
+  return { choose(slug) { const at = tabs.findIndex((tab) => slugOf(tab.title) === slug); if (at >= 0) choose(at); return at >= 0; } };
 }
