@@ -1,4 +1,4 @@
-"""Writes the table of ledger accounts in docs/reference/analysis.md: ``python -m scripts.write_accounts``.
+"""Writes the table of ledger accounts in docs/reference/json.md: ``python -m scripts.write_accounts``.
 
 The table follows from ``bottleneck.schema.accounts``; a test checks that the page is current.
 """
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from bottleneck.schema.accounts import ACCOUNTS
 
-PAGE = Path(__file__).parents[1] / "docs" / "reference" / "analysis.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "json.md"
 BEGIN, END = (f"<!-- written by scripts/write_accounts.py: {edge} -->" for edge in ("begin", "end"))
 
 

@@ -1,4 +1,4 @@
-"""Writes the JSON Schemas of our files and the key tables of their reference pages: ``python -m scripts.write_schema``.
+"""Writes the JSON Schemas of our files and the tables of keys in json.md: ``python -m scripts.write_schema``.
 
 Both follow from the records of ``bottleneck.schema``: types and defaults by msgspec, the meaning of a record from the
 first paragraph of its docstring, meaning and unit of a field from its ``Doc``. Tests check that the files are current.
@@ -6,7 +6,8 @@ first paragraph of its docstring, meaning and unit of a field from its ``Doc``. 
 
 import inspect
 import json
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -22,31 +23,30 @@ from bottleneck.schema.records import Doc, is_record
 from bottleneck.schema.whatif import WHATIF_SCHEMA, WhatIf
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
-BEGIN, END = "<!-- written by scripts/write_schema.py: begin -->", "<!-- written by scripts/write_schema.py: end -->"
+PAGE = REFERENCE / "json.md"
+_BLOCK = re.compile(
+    r"(<!-- written by scripts/write_schema.py: begin ([\w-]+) -->\n).*?(<!-- .*?: end \2 -->)", re.DOTALL
+)
 _VERDICT = Doc("the verdict on all workloads together, which the exit code stands for")
 
 
 @dataclass(frozen=True)
 class SchemaFile:
-    """One published schema: its file, its title, the record that it describes, and the page with its tables, if any."""
+    """One published schema: its file, its title, and the record that it describes."""
 
     file: Path
     title: str
     root: type
     names: Mapping[str, str]  # by record: the name that its key "schema" must hold
-    page: Path | None = None
     extra_keys: Mapping[str, Mapping[str, tuple[Doc, dict[str, Any]]]] = field(default_factory=dict)
 
 
-ANALYSIS = SchemaFile(
-    REFERENCE / "analysis.schema.json", "analysis", Analysis, {"Analysis": SCHEMA}, REFERENCE / "analysis.md"
-)
+ANALYSIS = SchemaFile(REFERENCE / "analysis.schema.json", "analysis", Analysis, {"Analysis": SCHEMA})
 COMPARE = SchemaFile(
     REFERENCE / "compare.schema.json",
     "comparison",
     Comparison,
     {"Comparison": COMPARE_SCHEMA},
-    REFERENCE / "compare.md",
 )
 GATE = SchemaFile(
     REFERENCE / "gate.schema.json",
@@ -57,21 +57,22 @@ GATE = SchemaFile(
     extra_keys={"Gate": {"verdict": (_VERDICT, {"enum": sorted(get_args(GateVerdict))})}},
 )
 WHATIF = SchemaFile(
-    REFERENCE / "whatif.schema.json", "what-if", WhatIf, {"WhatIf": WHATIF_SCHEMA}, REFERENCE / "whatif.md"
+    REFERENCE / "whatif.schema.json",
+    "what-if",
+    WhatIf,
+    {"WhatIf": WHATIF_SCHEMA},
 )
 PREDICT = SchemaFile(
     REFERENCE / "predict.schema.json",
     "prediction",
     Prediction,
     {"Prediction": PREDICT_SCHEMA},
-    REFERENCE / "predict.md",
 )
 CHANGES = SchemaFile(
     REFERENCE / "predicted-changes.schema.json",
     "predicted changes",
     PredictedChanges,
     {"PredictedChanges": PREDICTED_CHANGES_SCHEMA},
-    REFERENCE / "predicted-changes.md",
 )
 FILES = (ANALYSIS, COMPARE, GATE, WHATIF, PREDICT, CHANGES)
 
@@ -96,11 +97,13 @@ def schema_text(of: SchemaFile) -> str:
     return json.dumps(schema(of), indent=1, ensure_ascii=False) + "\n"
 
 
-def tables(of: SchemaFile) -> str:
-    """The tables of keys for a reference page, one per record, that of the whole file first."""
+def tables(of: SchemaFile, shown: Collection[str] = ()) -> str:
+    """The tables of keys of a file, one per record, that of the whole file first; what was shown is left out."""
     generated = schema(of)["$defs"]
     lines: list[str] = []
     for record in sorted(_records(of.root), key=lambda record: (record is not of.root, record.__name__)):
+        if record.__name__ in shown:
+            continue
         described = generated[record.__name__]
         lines += [f"### {record.__name__}", "", described["description"], ""]
         lines += ["| key | type | unit | meaning |", "|---|---|---|---|"]
@@ -110,11 +113,18 @@ def tables(of: SchemaFile) -> str:
     return "\n".join(lines)
 
 
-def page_text(of: SchemaFile) -> str:
-    """The reference page with its tables renewed; the text around them is kept."""
-    assert of.page is not None
-    before, _, rest = of.page.read_text(encoding="utf-8").partition(BEGIN)
-    return f"{before}{BEGIN}\n\n{tables(of)}\n{END}{rest.partition(END)[2]}"
+def page_text() -> str:
+    """The reference page with its tables renewed, each record once; the text around them is kept."""
+    files = {of.file.name.partition(".")[0]: of for of in FILES}
+    shown: set[str] = set()
+
+    def renew(match: re.Match[str]) -> str:
+        of = files[match[2]]
+        text = tables(of, shown)
+        shown.update(record.__name__ for record in _records(of.root))
+        return f"{match[1]}\n{text}\n{match[3]}"
+
+    return _BLOCK.sub(renew, PAGE.read_text(encoding="utf-8"))
 
 
 def _records(root: Any) -> Iterator[type]:
@@ -178,10 +188,9 @@ def _type(part: dict[str, Any]) -> str:
 
 def main() -> None:
     """Writes all files."""
-    for each in FILES:
-        each.file.write_text(schema_text(each), encoding="utf-8")
-        if each.page is not None:
-            each.page.write_text(page_text(each), encoding="utf-8")
+    for of in FILES:
+        of.file.write_text(schema_text(of), encoding="utf-8")
+    PAGE.write_text(page_text(), encoding="utf-8")
 
 
 if __name__ == "__main__":
