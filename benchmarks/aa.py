@@ -1,7 +1,7 @@
 """Counts how often `bottleneck verify` takes an original for faster or slower than itself.
 
 python -m benchmarks.aa [--times 100] [--budget 10] [FILE …]
-python -m benchmarks.aa --budget 12 --write docs/explanation/accuracy/predictions.md
+python -m benchmarks.aa --budget 12 --write benchmarks/results/advice.md
 
 Each time a fresh process holds two copies of the same step, which take turns as original and changed step do. A copy
 that comes out ahead has to do so again in other fresh processes, as every change has to. Files take turns, too.

@@ -2,7 +2,7 @@
 
 python -m benchmarks.advice                               every workload of benchmarks/advised, and some examples
 python -m benchmarks.advice mlp conv_layout               only those
-python -m benchmarks.advice --budget 30 --write docs/explanation/accuracy/predictions.md
+python -m benchmarks.advice --budget 30 --write benchmarks/results/advice.md
                                                           puts it between the advice markers of that page
 
 Each workload is recorded, and every change that one of its findings names is tried by `bottleneck verify`: original

@@ -4,7 +4,7 @@ python -m benchmarks.calibrations                         two calibrations from 
 python -m benchmarks.calibrations --examples              records every example too, and holds its kernels against them
 python -m benchmarks.calibrations RECORDING...            only that, for recordings that there are already
 python -m benchmarks.calibrations --seconds 180           both go on for so long, for a machine that others use too
-python -m benchmarks.calibrations --examples --write docs/explanation/accuracy/ceilings.md
+python -m benchmarks.calibrations --examples --write benchmarks/results/ceilings.md
                                                           puts it between the calibration markers of that page
 
 Needs a quiet machine: about two minutes for the first, five with the examples. The script fails when two calibrations

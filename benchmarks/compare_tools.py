@@ -1,7 +1,7 @@
 """Costs of single calls by us, torch's FLOP counter, torch's profile_analysis and TraceLens, beside those by hand.
 
 python -m benchmarks.compare_tools FOLDER                              prints the table
-python -m benchmarks.compare_tools FOLDER --write docs/explanation/accuracy/cost.md
+python -m benchmarks.compare_tools FOLDER --write benchmarks/results/cost.md
                                                                        puts it between the tools markers there
 
 FOLDER holds the public traces. The tools run: ours on the whole trace, FlopCounterMode over the call itself, and the

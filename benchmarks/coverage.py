@@ -1,7 +1,7 @@
 """Measures how much kernel time of the public GPU traces has a modelled cost, and checks floors against the clock.
 
 python -m benchmarks.coverage FOLDER                                    prints the tables
-python -m benchmarks.coverage FOLDER --write docs/explanation/accuracy/cost.md
+python -m benchmarks.coverage FOLDER --write benchmarks/results/cost.md
                                                                         puts them between the coverage markers there
 
 The denominator is the time of every compute kernel in a file, those that a graph replayed and those that no op issued

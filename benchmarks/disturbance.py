@@ -1,7 +1,7 @@
 """By how much `bottleneck run` slows a script down in its unprofiled phase, and after the measurement.
 
 python -m benchmarks.disturbance                                        prints the table
-python -m benchmarks.disturbance --minutes 7 --write docs/explanation/accuracy/run.md
+python -m benchmarks.disturbance --minutes 7 --write benchmarks/results/run.md
                                                                         puts it between the disturbance markers there
 
 benchmarks/stamped.py stamps its own steps. It runs bare, and under the supervisor and child of `run` with and without

@@ -1,6 +1,6 @@
 """The reliability exam of `bottleneck run`: how many of each row's cases pass, as the tests of the repository say.
 
-    python -m benchmarks.exam --row 1 --row 2 --write docs/explanation/accuracy/run.md
+    python -m benchmarks.exam --row 1 --row 2 --write benchmarks/results/run.md
     python -m benchmarks.exam --row 3 --repeat 200          the nightly part: every case so many times
 
 A row that is not run keeps the figure that the page has for it.

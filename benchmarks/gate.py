@@ -1,8 +1,8 @@
 """How often the gate calls an unchanged step slower, and how often it sees one that really is.
 
 python -m benchmarks.gate [--runs 3] [--slowdown 0 5 10] [--load 1] [--beside 0] [--results FILE]
-python -m benchmarks.gate --results FILE --table [--resample 2000] [--write docs/explanation/accuracy/gate.md]
-python -m benchmarks.gate --results FILE --made 2000 [--write docs/explanation/gate_statistics.md]
+python -m benchmarks.gate --results FILE --table [--resample 2000] [--write benchmarks/results/gate.md]
+python -m benchmarks.gate --results FILE --made 2000 [--write benchmarks/results/gate.md]
 
 The step is that of examples/mlp.py with 19 layers. The candidate has as many, or one or two more: 5 and 10 % more work,
 by its ops and FLOPs, which are counted. Every run measures as `bottleneck gate` does, on two folders that

@@ -1,7 +1,7 @@
 """The cost of the profiled window to a script: time, as printed and as the script saw it, and memory that stays.
 
 python -m benchmarks.overhead                                           prints the tables
-python -m benchmarks.overhead --rounds 5 --write docs/explanation/accuracy/run.md
+python -m benchmarks.overhead --rounds 5 --write benchmarks/results/run.md
                                                                         puts them between the overhead markers there
 
 Time: benchmarks/stamped.py under `bottleneck run` with its default options. "Printed" is the perturbation that the

@@ -1,7 +1,7 @@
 """Runs `bottleneck report` on every file in a folder of traces and tabulates the results in markdown.
 
 python -m benchmarks.public_traces FOLDER                          prints the table
-python -m benchmarks.public_traces FOLDER --write docs/explanation/accuracy/traces.md
+python -m benchmarks.public_traces FOLDER --write benchmarks/results/traces.md
                                                           puts it between the corpus markers of that page
 
 Each file goes through the front door in a process of its own. A row shows the exit code, the verdict, the ledger's

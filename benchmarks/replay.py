@@ -2,7 +2,7 @@
 
     python -m benchmarks.replay [--traces FOLDER] [--plot FILE] [--write] [NAME_PART …]
 
-``--write`` renews the table of ``docs/explanation/simulator.md`` and the histogram beside it. A step that runs on the
+``--write`` renews the table of ``benchmarks/results/simulator.md`` and the histogram beside it. A step that runs on the
 host alone is a chain of work, which a replay adds up: it is exact by construction and counts apart.
 """
 
@@ -27,7 +27,7 @@ from bottleneck.simulate.replay import replay_once
 from bottleneck.simulate.whatif import MOST_ERROR, MOST_HELD, check_replay
 
 ROOT = Path(__file__).parents[1]
-PAGE = ROOT / "docs/explanation/simulator.md"
+PAGE = ROOT / "benchmarks/results/simulator.md"
 HISTOGRAM = ROOT / "docs/assets/replay.png"
 TRACES = ROOT.parent / "shared/traces"
 HEADER = (

@@ -1,7 +1,7 @@
 """Finds the ridge of this CPU by experiment: one vector multiplied more and more often inside one compiled kernel.
 
 python -m benchmarks.ridge                                prints the table
-python -m benchmarks.ridge --write docs/explanation/accuracy/ceilings.md
+python -m benchmarks.ridge --write benchmarks/results/ceilings.md
                                                           puts it between the ridge markers of that page
 
 Every point is a `bottleneck run` of examples/pointwise.py in a process of its own, with the ceilings measured by the

@@ -1,7 +1,7 @@
 """Measures by how much two recordings of the same code differ, and how much of that their own steps show.
 
 python -m benchmarks.same_code [--rounds 8] [FILE …]
-python -m benchmarks.same_code --gate-runs benchmarks/gate_runs.jsonl --write docs/explanation/accuracy/run.md
+python -m benchmarks.same_code --gate-runs benchmarks/gate_runs.jsonl --write benchmarks/results/run.md
 
 Each file is recorded once a round in a process of its own, as `bottleneck run` does it, but for the profiled window,
 which is kept short. Two neighbouring recordings of a file are a pair. "Spread" is the difference that their steps alone

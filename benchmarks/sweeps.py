@@ -2,7 +2,7 @@
 
 python -m benchmarks.sweeps                               prints both tables
 python -m benchmarks.sweeps --threads 1 --turns 60        as little as other programs can disturb
-python -m benchmarks.sweeps --write docs/explanation/accuracy/ceilings.md
+python -m benchmarks.sweeps --write benchmarks/results/ceilings.md
                                                           puts each between its markers of that page
 
 The knee of examples/intensity.py over `repeat` = 1 … 256 is held against the ridge that calibration measured with

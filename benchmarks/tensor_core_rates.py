@@ -1,7 +1,7 @@
 """Holds predicted times of matrix products on tensor cores against public traces and published benchmarks of products.
 
 python -m benchmarks.tensor_core_rates FOLDER            prints measured over predicted time, also with sources held out
-python -m benchmarks.tensor_core_rates FOLDER --write    and puts the tables into docs/explanation/accuracy.md
+python -m benchmarks.tensor_core_rates FOLDER --write    and puts the tables into benchmarks/results/accuracy.md
 python -m benchmarks.tensor_core_rates FOLDER --ship     learns anew what the package holds
 
 FOLDER holds public traces. matmul_timings.csv holds published rates of single products, in TFLOP/s:
@@ -47,7 +47,7 @@ from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import EngineSettings, StepCall
 
 TIMINGS = Path(__file__).with_name("matmul_timings.csv")
-PAGE = Path(__file__).parents[1] / "docs/explanation/accuracy.md"
+PAGE = Path(__file__).parents[1] / "benchmarks/results/accuracy.md"
 _TF32 = EngineSettings(matmul_allow_tf32=True)
 _DTYPES = ("tf32", "bf16", "fp16")
 # In the traces of this device copies and softmax reach half of its bandwidth too.

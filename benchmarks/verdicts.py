@@ -3,7 +3,8 @@
     python -m benchmarks.verdicts [--traces FOLDER] [--write] [NAME_PART …]
 
 The judgements are in ``benchmarks/expert_verdicts.toml``; ``benchmarks/expert_facts.py`` prints the figures that they
-rest on and imports nothing of this package. ``--write`` renews ``docs/explanation/verdicts.md``.
+rest on and imports nothing of this package. ``--write`` renews ``docs/explanation/verdicts.md`` and the
+notes on each trace in ``benchmarks/results/verdicts.md``.
 """
 
 import argparse
@@ -21,6 +22,7 @@ JUDGEMENTS = Path(__file__).with_name("expert_verdicts.toml")
 # Public traces called inconclusive at the commit before the first that changed the judgement.
 BEFORE = 39
 PAGE = Path(__file__).parents[1] / "docs/explanation/verdicts.md"
+NOTES = Path(__file__).with_name("results") / "verdicts.md"
 # Advice that is no finding of ours -> words by which our first step would say it.
 PLAIN_WORDS: Mapping[str, str] = {
     "record-after-warm-up": r"warm-?up|warmed|one-off|set aside|later steps",
@@ -119,10 +121,8 @@ def answers(files: Sequence[str], folder: Path) -> dict[str, Answer | str]:
 
 
 def page(judgements: Sequence[Judgement], found: Mapping[str, Answer | str]) -> str:
-    """The page: table, one section per trace, and what stays inconclusive."""
-    return "\n".join(
-        [_introduction(judgements, found), _table(judgements, found), _undecided(found), _sections(judgements, found)]
-    )
+    """The page: score, table, and what stays inconclusive."""
+    return "\n".join([_introduction(judgements, found), _table(judgements, found), _undecided(found), ""])
 
 
 def _introduction(judgements: Sequence[Judgement], found: Mapping[str, Answer | str]) -> str:
@@ -150,7 +150,8 @@ The expert and the author of the rules work on the same product, and most of the
 were written. The agreement shows that the rules are sound on known programs; it does not predict how often they are
 sound on unknown ones.
 
-`python -m benchmarks.verdicts --write` renews this page from a folder of the traces."""
+The facts of each trace, the judgement and our sentence stand in [the notes](../../benchmarks/results/verdicts.md).
+`python -m benchmarks.verdicts --write` renews both from a folder of the traces."""
 
 
 def _corrections(count: int) -> str:
@@ -167,10 +168,10 @@ def _table(judgements: Sequence[Judgement], found: Mapping[str, Answer | str]) -
     ]
     for number, judgement in enumerate(judgements, 1):
         answer = found[judgement.file]
-        link = f"[{_short(judgement.file)}](#{number}-{_anchor(_short(judgement.file))})"
         bounds = " or ".join([judgement.bound, *judgement.also])
         ours = f"{answer.bound} | {answer.slug or 'none'}" if isinstance(answer, Answer) else "refused | "
-        lines.append(f"| {number} | {link} | {judgement.kind} | {bounds} | {ours} | {_agreement(judgement, answer)} |")
+        trace = f"{number} | {_short(judgement.file)} | {judgement.kind}"
+        lines.append(f"| {trace} | {bounds} | {ours} | {_agreement(judgement, answer)} |")
     return "\n".join(lines)
 
 
@@ -206,12 +207,13 @@ def _undecided(found: Mapping[str, Answer | str]) -> str:
     return "\n".join(lines)
 
 
-def _sections(judgements: Sequence[Judgement], found: Mapping[str, Answer | str]) -> str:
-    lines = ["", "## The traces"]
+def notes(judgements: Sequence[Judgement], found: Mapping[str, Answer | str]) -> str:
+    """The facts of each trace, the expert's judgement and ours, by the numbers of the page."""
+    lines = ["# Notes on the verdicts of an expert", "", "Written by `python -m benchmarks.verdicts --write`."]
     for number, judgement in enumerate(judgements, 1):
         answer = found[judgement.file]
         bounds = " or ".join([judgement.bound, *judgement.also])
-        lines += ["", f"### {number} {_short(judgement.file)}", "", f"`{judgement.file}`: {judgement.kind}.", ""]
+        lines += ["", f"## {number} {_short(judgement.file)}", "", f"`{judgement.file}`: {judgement.kind}.", ""]
         lines += [f"**Facts** {judgement.facts}", "", f"**Judgement** {judgement.judgement}", ""]
         lines += [f"**Expert** {bounds}. First: {judgement.first} (accepted: {', '.join(judgement.advice)})", ""]
         ours = _prose(answer.sentence) if isinstance(answer, Answer) else f"refused: {answer}"
@@ -230,10 +232,6 @@ def _short(file: str) -> str:
     return f"{owner}: {' '.join(part[:44] for part in parts[-2:])}"
 
 
-def _anchor(heading: str) -> str:
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
-
-
 def _cell(text: str) -> str:
     return _prose(text).replace("|", "\\|")
 
@@ -248,7 +246,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="only traces whose file name has one of these parts")
     parser.add_argument("--traces", type=Path, default=Path(__file__).parents[2] / "shared" / "traces")
-    parser.add_argument("--write", action="store_true", help="renew docs/explanation/verdicts.md")
+    parser.add_argument("--write", action="store_true", help="renew the page and the notes")
     options = parser.parse_args()
     judgements = read_judgements()
     files = [file.name for file in sorted(options.traces.iterdir()) if ".json" in file.name or file.suffix == ".gz"]
@@ -268,6 +266,7 @@ def main() -> None:
         print(f"  {file}: {found[file].sentence}")
     if options.write:
         PAGE.write_text(page(judgements, found), encoding="utf-8")
+        NOTES.write_text(notes(judgements, found), encoding="utf-8")
 
 
 def _print_row(judgement: Judgement, answer: Answer | str) -> None:

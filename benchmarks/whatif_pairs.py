@@ -4,7 +4,7 @@
 
 The simulator predicts what a change of the work does to the step, not how long a kernel that nobody has run will take.
 Where a pair replaces kernels, the new times are those of the second trace ("kernel times of the second"): the pair then
-tests whether the step follows. ``--write`` renews the table of ``docs/explanation/simulator.md``.
+tests whether the step follows. ``--write`` renews the table of ``benchmarks/results/simulator.md``.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Learns how wide predicted intervals have to be, from pairs of predicted and measured speedups.
 
 python -m benchmarks.corpus.intervals                 the leave-one-workload-out table, and the widenings of all pairs
-python -m benchmarks.corpus.intervals --write         puts the table into docs/explanation/predictions.md
+python -m benchmarks.corpus.intervals --write         puts the table into benchmarks/results/predictions.md
 
 Each workload (a file of the corpus, with all of its cases) is left out in turn: the factors are learned from the others
 and applied to its predictions. Noisy pairs are counted and left out. The widenings are those of `ON_CPU` in
@@ -23,7 +23,7 @@ from bottleneck.advice.widening import Basis, Widening, widen
 from bottleneck.schema.analysis import Interval
 from bottleneck.units import counted, format_share
 
-PAGE = Path(__file__).parents[2] / "docs/explanation/predictions.md"
+PAGE = Path(__file__).parents[2] / "benchmarks/results/predictions.md"
 # Names no finding: that nobody advises a change predicts that it gains nothing worth its trouble.
 SILENCE = "no finding names it"
 # Findings that state in words that a change gains nothing.
@@ -34,7 +34,7 @@ LESSER = {"foreach-optimizer": "fused-optimizer"}
 TIMED = frozenset({"larger-batch", "room-for-batch"})
 BASES: tuple[Basis, ...] = ("timed", "formula")
 COVERAGE = 0.8
-# An effect up to this is none: copies of one step differ by as much (docs/explanation/predictions.md).
+# An effect up to this is none: copies of one step differ by as much (benchmarks/results/predictions.md).
 NO_EFFECT = 1.05
 
 

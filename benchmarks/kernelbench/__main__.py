@@ -1,7 +1,7 @@
 """Holds predicted step times against KernelBench's, which others measured on an H100, an A100 and a T4.
 
 python -m benchmarks.kernelbench FOLDER            prints the tables
-python -m benchmarks.kernelbench FOLDER --write    and puts them and the picture into docs/explanation/predict.md
+python -m benchmarks.kernelbench FOLDER --write    and puts them and the picture into benchmarks/results/kernelbench.md
 python -m benchmarks.kernelbench FOLDER --ship     writes the learned rates and intervals of the package
 """
 
@@ -41,7 +41,7 @@ from bottleneck.predict.interval import ANOTHER_BOARD, ANOTHER_HOST, GAIN, SPREA
 from bottleneck.predict.rates import KINDS
 from bottleneck.schema.learned_rates import TABLE as RATES
 
-PAGE = Path(__file__).parents[2] / "docs/explanation/predict.md"
+PAGE = Path(__file__).parents[2] / "benchmarks/results/kernelbench.md"
 PICTURE = PAGE.parents[1] / "assets/predict-kernelbench.svg"
 DEVICES = {"A100": "A100 40 GB", "H100": "H100 SXM", "T4": "T4"}
 # A kind of work counts for a timing where it takes this part of its time.

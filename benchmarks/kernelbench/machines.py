@@ -2,7 +2,7 @@
 
 python -m benchmarks.kernelbench.machines FOLDER TRACES          prints the table by machine that was left out
 python -m benchmarks.kernelbench.machines FOLDER TRACES --ship   and puts the interval of a host's pace into the package
-python -m benchmarks.kernelbench.machines FOLDER TRACES --write  and the table into docs/explanation/accuracy.md
+python -m benchmarks.kernelbench.machines FOLDER TRACES --write  and the table into benchmarks/results/accuracy.md
 
 A machine is left out with all of its programs: rates, the pace of its host, and intervals come from the others, and
 from the hosts of public traces in the folder TRACES. Takes five minutes.
@@ -38,7 +38,7 @@ from bottleneck.predict.interval import ANOTHER_BOARD, ANOTHER_HOST, COVERAGE, r
 from bottleneck.schema.intervals import Flags, Floats
 from bottleneck.units import format_share
 
-PAGE = Path(__file__).parents[2] / "docs/explanation/accuracy.md"
+PAGE = Path(__file__).parents[2] / "benchmarks/results/accuracy.md"
 # From this part on, the host's times set that of the step.
 _HOST_BOUND = 0.5
 

@@ -401,7 +401,7 @@ def _with_doubt(scaled: Caveat, work: float) -> tuple[Caveat, ...]:
 
 
 # How many times longer the host takes with the ops and one or all of these options recorded: the least and the most of
-# the figures in docs/explanation/accuracy/run.md.
+# the figures in benchmarks/results/run.md.
 _HOST_STRETCH = (1.3, 2.3)
 _WORTH_A_CAVEAT = 0.05
 _LISTED = 3

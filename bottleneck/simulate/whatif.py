@@ -36,7 +36,7 @@ from bottleneck.simulate.replay import (
 # measured one, or more launches by threads outside of the chain: each predicts nothing.
 MOST_ERROR, MOST_HELD, MOST_UNSETTLED, MOST_FOREIGN = 0.05, 0.2, 0.1, 0.2
 # How many times slower the profiler makes the host of a bare trace, at most: with shapes, stacks or memory recorded,
-# and with ops only (docs/explanation/accuracy/run.md).
+# and with ops only (benchmarks/results/run.md).
 _MOST_STRETCH, _LIGHT_STRETCH = 2.3, 1.3
 # The profiler stretches the host where it issues ops; a stretch so long without an event is something else.
 _STRETCHED = frozenset({"overhead.dispatch", "overhead.python", "overhead.launch", "overhead.launch_floor"})

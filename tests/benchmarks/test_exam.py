@@ -18,7 +18,7 @@ def test_rows_that_are_not_run_keep_their_figures() -> None:
 
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "explanation" / "exam.md"
+PAGE = ROOT / "benchmarks" / "results" / "exam.md"
 
 
 def _missing(page: str) -> list[str]:

@@ -1,5 +1,6 @@
 """The judgements by hand can be read, the page repeats them, and enough of ours agree with them."""
 
+import re
 from pathlib import Path
 
 from benchmarks import verdicts
@@ -35,12 +36,13 @@ def test_the_facts_of_an_expert_import_nothing_of_this_package() -> None:
     assert "from bottleneck" not in source
 
 
-def test_the_page_repeats_the_judgements() -> None:
-    page = verdicts.PAGE.read_text(encoding="utf-8")
-    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| ") and "](#" in line]
+def test_the_page_and_its_notes_repeat_the_judgements() -> None:
+    page, notes = (file.read_text(encoding="utf-8") for file in (verdicts.PAGE, verdicts.NOTES))
+    rows = [line.split(" | ") for line in page.splitlines() if re.match(r"\| \d+ \| ", line)]
     found = read_judgements()
     assert [(row[2], row[3]) for row in rows] == [(each.kind, " or ".join([each.bound, *each.also])) for each in found]
-    assert all(each.judgement in page and each.facts in page for each in found)
+    assert all(each.judgement in notes and each.facts in notes for each in found)
+    assert [int(number) for number in re.findall(r"^## (\d+) ", notes, re.MULTILINE)] == list(range(1, len(rows) + 1))
 
 
 def test_another_bound_agrees_only_where_the_facts_admit_it() -> None:

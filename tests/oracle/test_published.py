@@ -1,6 +1,6 @@
 """Costs against published numbers: what papers, vendors and benchmarks printed comes out of our formulas.
 
-Each test names its source, and its row in the table of docs/explanation/cost_model.md. Sizes are the published model's;
+Each test names its source and its row of benchmarks/results/published_numbers.md. Sizes are the published model's;
 FLOPs and bytes are ours; times are theirs.
 """
 

@@ -1,6 +1,6 @@
 """Utilisation of whole models and of one device, as published, from our FLOPs, bytes and peaks.
 
-The numbers of rows are those of the table in docs/explanation/cost_model.md; tests of single ops are in test_published.
+The numbers of rows are those of benchmarks/results/published_numbers.md; tests of single ops are in test_published.
 """
 
 import pytest

@@ -1,6 +1,6 @@
 """Published figures of single kernels, through the whole pipeline on the public traces that they were read from.
 
-The numbers of rows are those of the table in docs/explanation/cost_model.md.
+The numbers of rows are those of the table in benchmarks/results/published_numbers.md.
 """
 
 import pytest
