@@ -1,6 +1,8 @@
 """Writes the pictures of the page that README and docs show, with an installed Chromium.
 
-python -m scripts.write_screenshots TRACE        the trace of docs/tutorial/ten-findings.md that is called timesformer
+python -m scripts.write_screenshots [TRACE]      the trace of docs/tutorial/ten-findings.md that is called timesformer
+
+Without a trace only the pictures of sample recordings are written.
 """
 
 import os
@@ -12,26 +14,37 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from bottleneck.analysis.step_tracks import lay_out
-from bottleneck.pipeline import explain
-from bottleneck.report.page import to_html
+from scripts.docs_hooks import ROOT, SAMPLES, page_of
 
-TARGET = Path(__file__).resolve().parents[1] / "docs" / "assets"
+TARGET = ROOT / "docs" / "assets"
 _PARTS = {"page": "main > section:first-of-type", "timeline": "#timeline", "roofline": "#roofline"}
+# The pictures of docs/howto/symptoms.md: name, the command that writes the page, and the part of it.
+_SYMPTOMS = (
+    ("slow_loader", ["report", SAMPLES / "slow_loader"], "main > section:first-of-type"),
+    ("ddp", ["report", SAMPLES / "ddp"], "#ranks"),
+    ("compare", ["compare", SAMPLES / "pointwise_fused", SAMPLES / "pointwise"], "#section-2"),
+)
 
 
 def main() -> None:
     """Draws the parts that README and the how-to pages show."""
-    draw(Path(sys.argv[1]), _PARTS)
+    if len(sys.argv) > 1:
+        draw(Path(sys.argv[1]), _PARTS)
+    for name, command, selector in _SYMPTOMS:
+        draw_parts(page_of([str(word) for word in command]), {name: selector})
 
 
 def draw(trace: Path, parts: Mapping[str, str]) -> None:
     """Writes a picture of each part of a trace's page, by its selector."""
-    found = explain([trace])
+    draw_parts(page_of(["report", str(trace)]), parts)
+
+
+def draw_parts(html: bytes, parts: Mapping[str, str]) -> None:
+    """Writes a picture of each part of a page, by its selector."""
     chromium = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as driver, tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "page.html"
-        page.write_text(to_html(found.analysis, lay_out(found)), encoding="utf-8")
+        page.write_bytes(html)
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--headless=new"])
         view = browser.new_page(viewport={"width": 1120, "height": 1600}, color_scheme="light")
         view.goto(page.as_uri())

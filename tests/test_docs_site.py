@@ -1,11 +1,13 @@
 """The documentation site: its list of pages, and the files outside docs/ that it publishes."""
 
+import re
 from pathlib import Path
 
 import pytest
 import yaml
 
-from scripts.docs_hooks import published
+from scripts.docs_hooks import SEARCH, findings_table, published
+from tests.advice.test_pages import PAGE, all_slugs
 
 ROOT = Path(__file__).resolve().parents[1]
 DOCS = ROOT / "docs"
@@ -26,16 +28,36 @@ def test_the_site_lists_every_page_of_docs_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("link", "path"),
+    ("link", "against", "path"),
     [
-        ("../../ci/perf.yml", "files/ci/perf.yml.txt"),
-        ("../../sample_traces/mlp", "pages/mlp.html"),
-        ("../reference/gate.md", None),
-        ("../../../../../../../../../etc/hostname", None),
-        ("../../no_such_file", None),
+        ("../../ci/perf.yml", None, "files/ci/perf.yml.txt"),
+        ("../../sample_traces/mlp", None, "pages/mlp.html"),
+        ("../../sample_traces/mlp", "matmul", "pages/matmul-mlp.html"),
+        ("../reference/gate.md", None, None),
+        ("../../../../../../../../../etc/hostname", None, None),
+        ("../../no_such_file", None, None),
     ],
-    ids=["file-of-the-repository", "recording", "page", "file-of-the-machine", "missing"],
+    ids=["file-of-the-repository", "recording", "comparison", "page", "file-of-the-machine", "missing"],
 )
-def test_only_files_and_recordings_of_the_repository_are_published(link: str, path: str | None) -> None:
-    found = published(DOCS, DOCS / "howto" / "gate-in-ci.md", link)
+def test_only_files_and_recordings_of_the_repository_are_published(
+    link: str, against: str | None, path: str | None
+) -> None:
+    found = published(DOCS, DOCS / "howto" / "gate-in-ci.md", link, against)
     assert (found and found[0]) == path
+
+
+def test_the_table_of_findings_has_what_is_seen_and_what_to_do_of_each() -> None:
+    table = findings_table(PAGE.read_text(encoding="utf-8"))
+    rows = re.findall(r"^\| \[([\w-]+)\]\(#\1\) \| (.*?) \| (.*?) \|$", table, re.MULTILINE)
+    assert {name for name, _, _ in rows} == all_slugs()
+    assert [name for name, seen, change in rows if not seen.strip() or not change.strip()] == []
+
+
+def test_a_row_of_the_table_is_the_first_sentence_or_the_first_line_of_code() -> None:
+    page = "# P\n\n## Host\n\n### one\n\n**Seen** A | b. More.\n\n**Change** \n\n```python\ncode()\n```\n"
+    assert findings_table(page).splitlines()[-2:] == ["| **Host** | | |", "| [one](#one) | A \\| b. | `code()` |"]
+
+
+def test_every_row_of_the_search_ranks_a_page() -> None:
+    pages = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")]
+    assert [start for start in SEARCH if not any(page.startswith(start) for page in pages)] == []
