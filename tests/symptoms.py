@@ -39,13 +39,15 @@ def printed(command: str, parts: str, traces: Path) -> str:
 def excerpt(output: str, parts: str) -> str:
     """Parts of an output with … between them.
 
-    ``answer`` is the first paragraph, ``[slug]`` the finding of that name; other words are the beginning of a section's
-    heading or of a line with a label. Raises KeyError for a part that is not there.
+    ``all`` is the whole of it, ``answer`` the first paragraph, ``[slug]`` the finding of that name; other words are the
+    beginning of a section's heading or of a line with a label. Raises KeyError for a part that is not there.
     """
     return "\n…\n".join(_part(output, part.strip()) for part in parts.split(","))
 
 
 def _part(output: str, part: str) -> str:
+    if part == "all":
+        return output.rstrip("\n")
     if part == "answer":
         return output.partition("\n\n")[0]
     if part.startswith("["):
