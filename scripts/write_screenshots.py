@@ -22,7 +22,11 @@ _PARTS = {"page": "main > section:first-of-type", "timeline": "#timeline", "roof
 _SYMPTOMS = (
     ("slow_loader", ["report", SAMPLES / "slow_loader"], "main > section:first-of-type"),
     ("ddp", ["report", SAMPLES / "ddp"], "#ranks"),
-    ("compare", ["compare", SAMPLES / "pointwise_fused", SAMPLES / "pointwise"], "#section-2"),
+    (
+        "compare",
+        ["compare", SAMPLES / "pointwise_fused", SAMPLES / "pointwise"],
+        "section:has(h2:text('Where the change comes from'))",
+    ),
 )
 
 

@@ -51,7 +51,7 @@ def _part(output: str, part: str) -> str:
     if part == "answer":
         return output.partition("\n\n")[0]
     if part.startswith("["):
-        items = re.findall(r"^\d+\. .*\n(?: +.*\n)*", f"{output}\n", re.MULTILINE)
+        items = re.findall(r"^(?:\d+\.|•) .*\n(?: +.*\n)*", f"{output}\n", re.MULTILINE)
         wanted = next((item for item in items if part in item), None)
     else:
         following = r"(?:.+\n)*" if re.search(rf"^{re.escape(part)}.*─$", output, re.MULTILINE) else r"(?: +.*\n)*"
