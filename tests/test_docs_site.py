@@ -61,3 +61,9 @@ def test_a_row_of_the_table_is_the_first_sentence_or_the_first_line_of_code() ->
 def test_every_row_of_the_search_ranks_a_page() -> None:
     pages = [path.relative_to(DOCS).as_posix() for path in DOCS.rglob("*.md")]
     assert [start for start in SEARCH if not any(page.startswith(start) for page in pages)] == []
+
+
+def test_the_explanation_is_at_most_25_000_words() -> None:
+    pages = [path.read_text(encoding="utf-8") for path in (DOCS / "explanation").rglob("*.md")]
+    assert len(pages) > 10
+    assert sum(len(page.split()) for page in pages) <= 25_000, "tables and details go to benchmarks/results/"
