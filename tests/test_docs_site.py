@@ -67,3 +67,13 @@ def test_the_explanation_is_at_most_25_000_words() -> None:
     pages = [path.read_text(encoding="utf-8") for path in (DOCS / "explanation").rglob("*.md")]
     assert len(pages) > 10
     assert sum(len(page.split()) for page in pages) <= 25_000, "tables and details go to benchmarks/results/"
+
+
+def test_every_change_that_the_cheat_sheet_and_symptoms_name_can_be_tried() -> None:
+    pages = [(DOCS / "howto" / f"{name}.md").read_text(encoding="utf-8") for name in ("cheat-sheet", "symptoms")]
+    known = set(re.findall(r"^\| `([\w-]+)` \|", (DOCS / "reference" / "changes.md").read_text("utf-8"), re.MULTILINE))
+    tried = {name for page in pages for names in re.findall(r"--try ([\w,-]+)", page) for name in names.split(",")}
+    cells = re.findall(r"^\| \*\*(?:[^|]*\|){3}([^|]*)\|", pages[0], re.MULTILINE)
+    tried |= {name for cell in cells for name in re.findall(r"`([\w-]+)`", cell)} - {"--best"}
+    assert len(tried) > 8
+    assert tried - known == set()
