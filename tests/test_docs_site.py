@@ -77,3 +77,31 @@ def test_every_change_that_the_cheat_sheet_and_symptoms_name_can_be_tried() -> N
     tried |= {name for cell in cells for name in re.findall(r"`([\w-]+)`", cell)} - {"all"}
     assert len(tried) > 8
     assert tried - known == set()
+
+
+# A section of a page of docs/explanation -> the pages of benchmarks/results that hold the figures of its tables.
+SUMMARIES = {
+    ("predict.md", "How wrong it is"): ("kernelbench.md", "accuracy.md"),
+    ("predictions.md", "What it is worth"): ("predictions.md",),
+    ("simulator.md", "How far off it is"): ("simulator.md",),
+    ("accuracy.md", "Products on tensor cores"): ("accuracy.md",),
+    ("accuracy.md", "Machines that nothing was learned from"): ("accuracy.md",),
+    ("scale.md", "Many ranks"): ("ranks.md",),
+}
+
+
+def figures(text: str) -> set[str]:
+    """The numbers with a decimal point in the rows of the tables of a text."""
+    rows = [line for line in text.splitlines() if line.startswith("|")]
+    return {number for row in rows for number in re.findall(r"\d+\.\d+", row)}
+
+
+@pytest.mark.parametrize(("page", "heading"), SUMMARIES, ids=str)
+def test_the_figures_of_a_summary_are_those_of_the_results(page: str, heading: str) -> None:
+    text = (DOCS / "explanation" / page).read_text(encoding="utf-8")
+    section = text.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    results = [ROOT / "benchmarks" / "results" / name for name in SUMMARIES[page, heading]]
+    written = {number for path in results for number in re.findall(r"\d+\.\d+", path.read_text(encoding="utf-8"))}
+    assert figures(section)
+    assert figures(section) - written == set()
+    assert figures("| off | 98765.4 % |\n12345.6\n") - written == {"98765.4"}, "a figure of no table is noticed"
