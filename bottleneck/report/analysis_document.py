@@ -476,7 +476,7 @@ def about(analysis: Analysis) -> str:
     parts = (
         cut_middle(PurePath(recording.path).name or recording.path, _NAME_CELLS),
         f"{count}{device.name}" if device.name else "device not named by the trace",
-        f"{counted(steps.count, 'step')}{'' if steps.count == 1 else ' of ' + format_us(steps.wall_us)}",
+        counted(steps.count, "step"),
         "" if recording.created is None else recording.created[: len("2026-01-31")],
     )
     return " · ".join(filter(None, parts))

@@ -144,14 +144,20 @@ def findings_in_brief(analysis: Analysis, most: int, characters: int, closing: t
     if not ordered:
         return ActionSection("", (), closing=(*hidden, *closing))
     said = {clause.source for clause in analysis.verdict.clauses if clause.role == "first"}
-    more = f"{len(ordered) - most} more with --full. " if len(ordered) > most else ""
-    trial = next((f"Try it: {finding.verify}" for finding in ordered[:1] if finding.verify), "")
-    why = f"{more}Why and how: {_EXPLAIN} {ordered[0].slug}"
+    counts = (
+        f"{len(ordered) - most} more with --full" if len(ordered) > most else "",
+        "some not shown" if hidden else "",
+    )
+    more = ", ".join(filter(None, counts))
+    why = f"{more[:1].upper()}{more[1:]}{'. ' if more else ''}Why and how: {_EXPLAIN} {ordered[0].slug}"
     return ActionSection(
         "",
-        tuple(_two_lines(finding, characters, is_said=finding.slug in said) for finding in ordered[:most]),
+        tuple(
+            _two_lines(finding, characters, is_said=finding.slug in said, is_tried=at == 0)
+            for at, finding in enumerate(ordered[:most])
+        ),
         _doubts(analysis),
-        closing=tuple(filter(None, (why, trial, *closing))),
+        closing=(why, *closing),
     )
 
 
@@ -159,7 +165,10 @@ _LEAST_TITLE = 110  # characters of a title that a screen shows
 
 
 def titled(finding: Finding) -> str:
-    """The title with the place that it is about, where that is known and not said."""
+    """Gives the title with the place that it is about.
+
+    It has none where none is known, or it is said.
+    """
     source = next(iter((*finding.places, *finding.seen_at)), None)
     place = None if source is None or is_backward(source) else place_of(source)
     if source is None or place is None:
@@ -170,13 +179,18 @@ def titled(finding: Finding) -> str:
     return finding.title if is_said else f"{finding.title}: {line}"
 
 
-def _two_lines(finding: Finding, characters: int, *, is_said: bool) -> Action:
+def _two_lines(finding: Finding, characters: int, *, is_said: bool, is_tried: bool) -> Action:
     same = "" if adds(finding) else " (saves the same time)"
     gain = finding.describe_speedup() if finding.predicted_gain_us is not None else None
     advice = cut_text((finding.brief or finding.advice).rstrip(". "), characters)
     text = f"{gain}{same}: {_continued(advice)}." if gain else f"{advice}."
     lines = () if is_said else (LabelledLine("", text),)
-    return Action(cut_text(titled(finding), max(characters, _LEAST_TITLE)), lines, key=finding.slug)
+    return Action(
+        cut_text(titled(finding), max(characters, _LEAST_TITLE)),
+        lines,
+        command=finding.verify if is_tried else None,
+        key=finding.slug,
+    )
 
 
 def _continued(advice: str) -> str:

@@ -42,7 +42,7 @@ def test_options_of_a_bare_trace_give_the_interval_of_the_hosts_shares() -> None
     assert caveat.message.startswith(
         "the profiler slows the host by recording shapes (1.3 to 2.3 times); without it, its time would be "
     )
-    assert "80.0 % of the step would be 63.5 % to 75.5 % (python 59.5 % to 70.8 %, launch" in caveat.message
+    assert "63.5 % to 75.5 % of the step, not 80.0 % (python 59.5 % to 70.8 %, launch" in caveat.message
     assert find_profiler_cost(shapes, ledger, timing(92.0)) == ()
     assert find_profiler_cost(linked, ledger, None) == ()
 

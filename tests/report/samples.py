@@ -276,7 +276,7 @@ _FIRST_STEP = "give the DataLoader workers that read ahead, into pinned memory (
 _INPUT_BOUND = (
     Clause("bound", "Overhead holds this step back: for 75.5 % of it the GPU does no useful work"),
     Clause("place", "most of all because it waits for input data (42.0 %)", ", "),
-    Clause("first", f"First: {_FIRST_STEP}"),
+    Clause("first", _FIRST_STEP, source="input-wait", label="First"),
 )
 
 

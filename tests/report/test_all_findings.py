@@ -60,6 +60,6 @@ def test_what_run_says_follows_the_option(
     monkeypatch.setattr(pipeline, "explain", lambda *_: SimpleNamespace(analysis=gpu_overhead()))
     monkeypatch.setattr(step_tracks, "lay_out", lambda _: None)
     telling._report(tmp_path, ReportSettings(said.append, lambda _: None, partial(report_text, extent=extent)))
-    assert ("[pageable-copy]" in said[0]) is is_shown
-    assert ("Top kernels" in said[0]) is (extent != "screen")
+    assert ("[pageable-copy]" in said[-1]) is is_shown
+    assert ("Top kernels" in said[-1]) is (extent != "screen")
     assert "pageable-copy" in (tmp_path / "analysis.json").read_text()

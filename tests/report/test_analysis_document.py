@@ -101,7 +101,7 @@ KERNEL = (
 
 @pytest.mark.parametrize(
     ("source", "words"),
-    [("whole", ": the whole trace, taken as one;"), ("marks", " by the marks of"), ("odd", " found by: odd;")],
+    [("whole", ": the whole trace, taken as one;"), ("marks", ", found by the marks of"), ("odd", " found by: odd;")],
 )
 def test_the_window_tells_how_its_steps_were_found(source: str, words: str) -> None:
     analysis = gpu_overhead()
@@ -192,7 +192,7 @@ def test_the_window_gives_no_numbers_where_all_steps_are_explained() -> None:
 
 @pytest.mark.parametrize(
     ("source", "words"),
-    [("repeats", "step by repeats of the op sequence"), ("whole", "step: the whole trace, taken as one")],
+    [("repeats", "step, found by repeats of the op sequence"), ("whole", "step: the whole trace, taken as one")],
 )
 def test_the_line_on_the_window_states_how_its_steps_were_found(source: str, words: str) -> None:
     assert f"{words};" in steps.window(times(source=source))
@@ -266,7 +266,7 @@ def test_every_sample_fits_one_screen(analysis: Analysis) -> None:
 
 def test_the_screen_leads_from_verdict_to_bar_to_findings_to_the_rest_and_ends_as_it_begins() -> None:
     text = to_screen(gpu_overhead())
-    order = ["OVERHEAD-BOUND train", "░ overhead", "1. ", "Why and how: ", "Full report: ", "OVERHEAD-BOUND: "]
+    order = ["OVERHEAD-BOUND · train", "░ overhead", "1. ", "Why and how: ", "Full report: ", "OVERHEAD-BOUND: "]
     places = [text.index(words) for words in order]
     assert places == sorted(places)
     assert text.rstrip().splitlines()[-1].startswith(("First: ", "(predicted: "))

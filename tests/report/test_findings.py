@@ -44,7 +44,7 @@ def test_a_report_without_findings_has_no_such_section() -> None:
 
 def test_a_finding_tells_gain_evidence_advice_code_and_the_command_that_tries_it() -> None:
     text = told(ADVICE[:1])
-    assert text.startswith("1. The device waits for the data loader [input-wait]\n")
+    assert text.startswith("1. The device waits for the data loader: train.py:70 [input-wait]\n")
     assert "   gain  3.90 ms to 5.12 ms per step: 1.47 to 1.73 times as fast\n" in text
     assert "   seen  5.12 ms of every step, at train.py:70; num_workers is 0\n" in text
     assert "   do    Give the DataLoader workers that read ahead, into pinned memory.\n" in text

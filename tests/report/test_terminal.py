@@ -122,7 +122,7 @@ def test_a_group_too_small_for_a_cell_still_has_one() -> None:
 
 def test_the_verdict_comes_first_and_the_next_step_last() -> None:
     text = to_terminal(gpu_overhead()).splitlines()
-    assert text[0] == "OVERHEAD-BOUND train · NVIDIA H100 80GB HBM3 · 10 steps of 12.2 ms · 2026-03-02"
+    assert text[0] == "OVERHEAD-BOUND · train · NVIDIA H100 80GB HBM3 · 10 steps · 2026-03-02"
     assert text[1].startswith("Overhead holds this step back")
     ending = " ".join(text[text.index("details: bottleneck report recordings/train --format json (or markdown)") + 1 :])
     assert ending.startswith(" OVERHEAD-BOUND: Overhead holds this step back") and " First: " in ending
