@@ -108,7 +108,8 @@ def late_launches(evidence: Evidence) -> Draft | None:
         f"it as a {graph}, so that one call launches all of its kernels.",
         brief=f"Replay the step as a {graph}"
         if not waits
-        else f"Take the {counted(format_count(waits), 'waiting call')} out of the step, then replay it as a {graph}",
+        else f"Remove the {counted(format_count(waits), 'host sync')} (.item(), .cpu()) of the step, then replay "
+        f"it as a {graph}",
         code='model = torch.compile(model, mode="reduce-overhead")  # or torch.cuda.make_graphed_callables',
         gain_us=Interval(high_us * least, high_us),
         claims=claims_of(evidence, *ISSUE_ACCOUNTS, "overhead.kernel_gap", most_us=gaps_us - _GRAPH_LAUNCH_US),

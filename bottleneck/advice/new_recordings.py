@@ -58,7 +58,7 @@ _INSTEAD: Mapping[str, _Anew] = {
     ),
     GRAPH_CAPTURE: _Anew(
         "The window captures a graph that later steps replay",
-        "Record later steps, which replay the graph: this window captures it.",
+        "Record later steps, which replay the graph: this recording holds its capture.",
     ),
     ONE_OFF: _Anew(
         "Most of the window is work that is done once", "Record later steps, after warm-up: {message}.", quotes=True

@@ -437,10 +437,9 @@ def _opening(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]:
         if most := _largest_kernel(grounds, ("unknown",)):
             yield Clause("place", f"most of it {_label(most)} ({most.reason or 'no cost formula'})", ", ")
     elif decision.bound == "device":
-        works = f"Your {grounds.device_noun} limits the step: it works for {format_share(decision.share)} of {wall}"
-        yield Clause("bound", f"{works}, so it waits neither for its host nor for other ranks")
-        yield Clause("cause", "Whether arithmetic or memory access limits it cannot be told")
-        yield Clause("cause", _kinds(grounds))
+        works = f"Your {grounds.device_noun} is busy for {format_share(decision.share)} of {wall} per step"
+        yield Clause("bound", f"{works}: neither its host nor other ranks hold it back")
+        yield Clause("cause", f"Arithmetic and memory access cannot be told apart; {_kinds(grounds)}")
     else:
         yield from _of_group(grounds, decision, wall)
 
@@ -464,10 +463,10 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
         likely = _likely_shares(grounds)
         shares = " and ".join(f"{_GROUP_WORDS[group]} {format_share(likely[group])}" for group in (first, second))
         if decision.bound == "mixed":
-            yield Clause("bound", f"No single limit, by the kinds of work: {shares} of {wall} per step")
+            yield Clause("bound", f"No single limit, guessed from the types of ops: {shares} of {wall} per step")
         else:
             held = f"{_limits(grounds, first, 'probably ')}: {format_share(likely[first])} of {wall} per step"
-            yield Clause("bound", f"{held}, by the kinds of its work")
+            yield Clause("bound", f"{held}, guessed from the types of its ops")
         yield Clause("cause", _kinds(grounds))
     elif decision.bound == "mixed":
         shares = " and ".join(f"{_GROUP_WORDS[group]} {_shown(grounds, group)}" for group in (first, second))
@@ -500,7 +499,7 @@ def _of_one_group(grounds: Grounds, group: str) -> Iterator[Clause]:
     words = _waiting(grounds, largest) if stands else _group_waits(grounds, entries, group_us)
     yield Clause("bound", f"{words}: {format_part(us, wall_us)} per step ({share})")
     if not stands:
-        yield Clause("place", _contributor(grounds, group), label="Mostly")
+        yield Clause("place", _contributor(grounds, group), label="Largest")
     elif place := _worst_place(grounds, largest):
         yield Clause("place", place, label="Worst")
 
@@ -522,6 +521,8 @@ def _waiting(grounds: Grounds, entry: LedgerEntry) -> str:
     if waited_for and not grounds.host_only:
         return f"Your {grounds.device_noun} waits for {waited_for}"
     part = "Most" if entry.share >= _MOST else "The largest part"
+    if entry.account == _START_UP:
+        return f"{part} of this recording is start-up, which is paid once"
     return f"{part} of your step is {phrase_of(entry.account)}"
 
 
@@ -556,7 +557,7 @@ def _kinds(grounds: Grounds) -> str:
     named = [f"{ACCOUNTS[one.account].kind or 'other work'} {_shown_account(grounds, one)}" for one in entries[:3]]
     most = _largest_kernel(grounds, ("unknown",))
     reason = f" ({most.reason})" if most is not None and most.reason else ""
-    return f"The cost of {_shown(grounds, UNMODELLED)} is not known: {', '.join(named)}{reason}"
+    return f"FLOPs and bytes are not known for {_shown(grounds, UNMODELLED)}{reason}: {', '.join(named)}"
 
 
 def _is_in_doubt(grounds: Grounds, decision: BoundDecision) -> bool:
@@ -674,7 +675,7 @@ def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Fi
         return f"No rule here knows how to make the {ACCOUNTS[entry.account].kind or 'other work'} faster{named}"
     rate = _rate(grounds, part.rows) if entry.account in _NAMED_BY_KERNEL else None
     if rate is not None:
-        return f"It reaches {rate}, and no rule here knows how to make it faster"
+        return f"This op reaches {rate}, and no rule here knows how to make it faster"
     return f"No rule here knows how to {'make it faster' if part.rows else 'shorten that'}"
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from bottleneck import __version__
-from bottleneck.compare.change_summary import change_sentence, counter_sentence, find_notes, find_parts
+from bottleneck.compare.change_summary import change_headline, change_sentence, counter_sentence, find_notes, find_parts
 from bottleneck.compare.conditions import find_conditions
 from bottleneck.compare.matching import WorkMatch, match
 from bottleneck.compare.pieces import BUSY_ACCOUNTS, DISPATCH, Piece, common_shapes, find_work
@@ -60,6 +60,7 @@ def compare(
         time_floor=floor,
         notes=find_notes(before, after, row_share, rows),
         sentence=change_sentence((before, after), counters, find_parts(rows, idle), floor, conditions),
+        headline=change_headline((before, after), floor, conditions),
         version=__version__,
     )
 

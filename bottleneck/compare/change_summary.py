@@ -56,6 +56,18 @@ def change_sentence(
     return f"{lead[:1].upper()}{lead[1:]}; {times[:1].lower()}{times[1:]}" if lead else times
 
 
+def change_headline(sides: Sequence[ComparedSide], floor: TimeFloor, conditions: Iterable[Condition]) -> str:
+    """Writes the change of the step in a few words: faster, slower, or no difference that shows."""
+    old, new = (side.step_us or 0.0 for side in sides)
+    times = f"{format_us(old)} before, {format_us(new)} after"
+    if any(condition.weight == "breaks" for condition in conditions):
+        return f"Times that cannot be compared: {times}"
+    if old == new or floor.is_within or not (old > 0 and new > 0):
+        return f"No difference that these recordings can show: {times}"
+    ratio = f"{max(old, new) / min(old, new):.2f}"
+    return f"{ratio} times as fast: {times}" if new < old else f"{ratio} times as long: {times}"
+
+
 def _time_sentence(
     sides: Sequence[ComparedSide], parts: Sequence[ChangePart], floor: TimeFloor, breaking: Sequence[Condition]
 ) -> str:

@@ -453,7 +453,7 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
         caveats(analysis),
     )
     return Document(
-        headline=headline(verdict),
+        headline=headline(verdict if not verdict.clauses else replace(verdict, regime=None)),
         subject=about(analysis),
         sentence=verdict.sentence,
         lines=verdict_lines(verdict),
@@ -466,7 +466,7 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
     )
 
 
-_NAME_CELLS = 36  # of the name in the line that says what was analysed
+_NAME_CELLS = 28  # of the name in the line that says what was analysed
 
 
 def about(analysis: Analysis) -> str:

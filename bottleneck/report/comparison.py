@@ -14,6 +14,7 @@ from bottleneck.report import render_document
 from bottleneck.report.analysis_document import headline
 from bottleneck.report.document import (
     Document,
+    LabelledLine,
     ListSection,
     Section,
     TableRow,
@@ -471,10 +472,18 @@ def build(comparison: Comparison, top: int = TOP) -> Document:
         subject=title(comparison),
         conditions=_conditions(comparison),
         sentence=sentence(comparison),
+        lines=_lines(comparison),
         facts=(("before", describe_side(comparison.before)), ("after", describe_side(comparison.after))),
         fact_width=_FACT_WIDTH,
         sections=tuple(section for section in sections if section is not None),
     )
+
+
+def _lines(comparison: Comparison) -> tuple[LabelledLine, ...]:
+    """The change in a few words, then the whole sentence; empty where a side has no times."""
+    if not comparison.headline:
+        return ()
+    return LabelledLine("", comparison.headline), LabelledLine("", sentence(comparison))
 
 
 def _conditions(comparison: Comparison) -> tuple[ListSection, ...]:

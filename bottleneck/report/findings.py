@@ -146,7 +146,7 @@ def findings_in_brief(analysis: Analysis, most: int, characters: int, closing: t
     said = {clause.source for clause in analysis.verdict.clauses if clause.role == "first"}
     counts = (
         f"{len(ordered) - most} more with --full" if len(ordered) > most else "",
-        "some not shown" if hidden else "",
+        "others lie within the noise" if hidden else "",
     )
     more = ", ".join(filter(None, counts))
     why = f"{more[:1].upper()}{more[1:]}{'. ' if more else ''}Why and how: {_EXPLAIN} {ordered[0].slug}"
@@ -183,7 +183,8 @@ def _two_lines(finding: Finding, characters: int, *, is_said: bool, is_tried: bo
     same = "" if adds(finding) else " (saves the same time)"
     gain = finding.describe_speedup() if finding.predicted_gain_us is not None else None
     advice = cut_text((finding.brief or finding.advice).rstrip(". "), characters)
-    text = f"{gain}{same}: {_continued(advice)}." if gain else f"{advice}."
+    end = "" if advice.endswith("…") else "."
+    text = f"{gain}{same}: {_continued(advice)}{end}" if gain else f"{advice}{end}"
     lines = () if is_said else (LabelledLine("", text),)
     return Action(
         cut_text(titled(finding), max(characters, _LEAST_TITLE)),

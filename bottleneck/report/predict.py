@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from bottleneck.report import render_document
-from bottleneck.report.document import Document, ListSection, TableRow, TableSection, columns
+from bottleneck.report.document import Document, LabelledLine, ListSection, TableRow, TableSection, columns
 from bottleneck.report.json_text import encode
 from bottleneck.report.line_chart import ROLES, ChartCurve, ChartPoint, ChartSection, LineChart
 from bottleneck.report.roofline_points import RooflinePoint, RooflineRoof
@@ -115,6 +115,7 @@ def build(answer: Prediction) -> Document:
         headline="predicted",
         subject=answer.program,
         sentence=first,
+        lines=_lines(answer, first),
         facts=tuple(_facts(answer)),
         fact_width=10,
         sections=(
@@ -123,6 +124,23 @@ def build(answer: Prediction) -> Document:
             ListSection("What was assumed", tuple((item,) for item in _assumed(answer))),
         ),
     )
+
+
+_MOST_IN_HEADLINE = 3
+
+
+def _lines(answer: Prediction, first: str) -> tuple[LabelledLine, ...]:
+    """The predicted steps in a few words, then the sentence on the first device."""
+    times = [
+        f"{format_us_range(one.step.low_us, one.step.high_us)} on {short_name(one)}"
+        for one in answer.devices
+        if one.step.low_us is not None and one.step.high_us is not None
+    ]
+    if not times:
+        return ()
+    more = f" and {len(times) - _MOST_IN_HEADLINE} more" if len(times) > _MOST_IN_HEADLINE else ""
+    claim = f"A step takes {', '.join(times[:_MOST_IN_HEADLINE])}{more}"
+    return LabelledLine("", claim), LabelledLine("", first)
 
 
 def sentences(answer: Prediction) -> list[str]:

@@ -65,7 +65,7 @@ _SHRINKS: tuple[Mapping[str, int], ...] = (
     {"answer": 76},
 )
 # Lines of the verdict that are never left out: what holds the step back, the worst place, what to do, and doubts.
-_ANSWER = frozenset({"", "Worst", "Mostly", "Largest", "First", "Cut", "But", "Sure"})
+_ANSWER = frozenset({"", "Worst", "Largest", "First", "Cut", "But", "Sure"})
 
 
 def _screen(analysis: Analysis, whole: Document, room: _Room) -> Document:

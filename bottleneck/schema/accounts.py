@@ -246,7 +246,7 @@ _ROWS = (
     Account(
         "communication",
         meaning="between ranks, not hidden by work",
-        phrase="exposed collectives",
+        phrase="collectives that nothing hides",
         device_waits_for="collectives between ranks",
         advice="overlap the collectives with computation, or send less: larger buckets, gradients less often",
         bound="communication",
@@ -254,7 +254,7 @@ _ROWS = (
     Account(
         "transfer",
         meaning="copies over PCIe or NVLink, not hidden by work",
-        phrase="exposed copies between host and device",
+        phrase="copies between host and device that nothing hides",
         device_waits_for="copies between host and device",
         advice="copy from pinned memory with non_blocking=True while the device computes, and copy fewer bytes",
         bound="transfer",

@@ -149,6 +149,9 @@ class Comparison:
     conditions: Annotated[tuple[Condition, ...], Doc("differences besides the code")] = field(default=(), kw_only=True)
     counters: Annotated[tuple[CounterStep, ...], Doc("counters on both sides")] = field(default=(), kw_only=True)
     sentence: Annotated[str, Doc("the change in words")] = field(default="", kw_only=True)
+    headline: Annotated[str, Doc("the change of the step in a few words; empty where a side has no times")] = field(
+        default="", kw_only=True
+    )
     time_floor: Annotated[
         TimeFloor | None, Doc("difference of times that the same code may show; null where a side has no times")
     ] = field(default=None, kw_only=True)

@@ -101,9 +101,10 @@ def test_a_device_that_works_all_the_time_limits_the_step_and_the_kinds_of_its_w
     kernel = replace(_KERNEL, bound="unknown", reason="shapes were not recorded")
     verdict = decide(_grounds({"unknown.matmul": 70, "unknown": 26, "overhead.kernel_gap": 4}, kernel))
     assert verdict.bound == "device" and verdict.regime is None
-    assert "works for 96.0 %" in verdict.sentence
-    assert "so it waits neither for its host nor for other ranks" in verdict.sentence
-    assert "matrix products 70.0 %, other work 26.0 % (shapes were not recorded)" in verdict.sentence
+    assert verdict.sentence.startswith("Your device is busy for 96.0 % of 100 us per step: neither its host nor other")
+    assert (
+        "not known for 96.0 % (shapes were not recorded): matrix products 70.0 %, other work 26.0 %" in verdict.sentence
+    )
     assert "shapes were not recorded" in verdict.sentence
 
 
@@ -201,7 +202,7 @@ def test_a_largest_part_that_no_finding_answers_is_said_to_be_so_with_its_line_a
     verdict = decide(_grounds({"memory": 60.0, "compute": 40.0}, kernel))
     assert verdict.sentence == (
         "Memory access limits your device: 60.0 of 100 us per step (60.0 %), at 31.0 % of the bandwidth. Worst: "
-        "aten::softmax at model.py:9, 10.0 us (40.0 %). It reaches 31.0 % of the bandwidth, and "
+        "aten::softmax at model.py:9, 10.0 us (40.0 %). This op reaches 31.0 % of the bandwidth, and "
         "no rule here knows how to make it faster."
     )
     assert verdict.first_step is None
