@@ -57,7 +57,10 @@ def change_sentence(
 
 
 def change_headline(sides: Sequence[ComparedSide], floor: TimeFloor, conditions: Iterable[Condition]) -> str:
-    """Writes the change of the step in a few words: faster, slower, or no difference that shows."""
+    """Writes the change of the step in a few words.
+
+    They are faster, slower, or no difference that shows.
+    """
     old, new = (side.step_us or 0.0 for side in sides)
     times = f"{format_us(old)} before, {format_us(new)} after"
     if any(condition.weight == "breaks" for condition in conditions):

@@ -480,7 +480,10 @@ def build(comparison: Comparison, top: int = TOP) -> Document:
 
 
 def _lines(comparison: Comparison) -> tuple[LabelledLine, ...]:
-    """The change in a few words, then the whole sentence; empty where a side has no times."""
+    """Gives the change in a few words, then the whole sentence.
+
+    There is nothing where a side has no times.
+    """
     if not comparison.headline:
         return ()
     return LabelledLine("", comparison.headline), LabelledLine("", sentence(comparison))

@@ -165,26 +165,21 @@ _LEAST_TITLE = 110  # characters of a title that a screen shows
 
 
 def titled(finding: Finding) -> str:
-    """Gives the title with the place that it is about.
+    """Gives the title with the place that its evidence names first.
 
-    It has none where none is known, or it is said.
+    It has none where title or advice name one themselves.
     """
-    source = next(iter((*finding.places, *finding.seen_at)), None)
-    place = None if source is None or is_backward(source) else place_of(source)
-    if source is None or place is None:
-        return finding.title
-    line = f"{PurePath(place[0]).name}:{place[1]}"
-    function = source.partition("(")[0].rpartition(" ")[2]
-    is_said = line in finding.title or (function and f"{function}()" in finding.title)
-    return finding.title if is_said else f"{finding.title}: {line}"
+    source = next(iter(finding.seen_at), None)
+    place = None if source is None or finding.places or is_backward(source) else place_of(source)
+    return finding.title if place is None else f"{finding.title}: {PurePath(place[0]).name}:{place[1]}"
 
 
 def _two_lines(finding: Finding, characters: int, *, is_said: bool, is_tried: bool) -> Action:
     same = "" if adds(finding) else " (saves the same time)"
     gain = finding.describe_speedup() if finding.predicted_gain_us is not None else None
-    advice = cut_text((finding.brief or finding.advice).rstrip(". "), characters)
-    end = "" if advice.endswith("…") else "."
-    text = f"{gain}{same}: {_continued(advice)}{end}" if gain else f"{advice}{end}"
+    change = (finding.brief or finding.advice).rstrip(". ")
+    shown = change + "." if len(change) <= characters else cut_text(change, characters)
+    text = f"{gain}{same}: {_continued(shown)}" if gain else shown
     lines = () if is_said else (LabelledLine("", text),)
     return Action(
         cut_text(titled(finding), max(characters, _LEAST_TITLE)),
