@@ -96,7 +96,7 @@ _LEAST_APART = 0.05
 _MOSTLY_SHARED = 0.5
 
 
-class _Repeats(Struct, frozen=True):
+class _RepeatedPasses(Struct, frozen=True):
     """Calls of torch.autograd.grad through a graph that a call before has gone through.
 
     ``rows`` are outermost backward ops that one call for all inputs would not run: those of these calls, and those of
@@ -107,13 +107,13 @@ class _Repeats(Struct, frozen=True):
     times: list[float]
 
 
-def _repeated_passes(evidence: Evidence) -> _Repeats:
+def _repeated_passes(evidence: Evidence) -> _RepeatedPasses:
     """Finds calls from one output through nodes that an earlier call has run."""
     ops, number, spans = evidence.linked.ops, sequence_numbers(evidence), outermost_frames(evidence, _GRAD)
     at_us, is_node = ops["ts_us"].to_numpy(), ops["is_autograd"].to_numpy() & (ops["depth"] == 0).to_numpy()
     nodes = np.flatnonzero(is_node & ops_in_window(evidence) & (number >= 0))
     if spans.start.size < 2 or np.unique(forward_threads(evidence)[nodes]).size > 1:
-        return _Repeats([], [])
+        return _RepeatedPasses([], [])
     seen: dict[int, set[int]] = {}
     rows, times = list[int](), list[float]()
     others = nodes[~spans.hold(at_us[nodes])]
@@ -130,7 +130,7 @@ def _repeated_passes(evidence: Evidence) -> _Repeats:
             rows += [*mine[again].tolist(), *others[through].tolist()]
             times.append(start)
         before |= ran
-    return _Repeats(sorted(set(rows)), times)
+    return _RepeatedPasses(sorted(set(rows)), times)
 
 
 def _made_between(number: Integers, at_us: Floats, start: float, end: float) -> Integers:
