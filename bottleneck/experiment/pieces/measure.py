@@ -264,8 +264,9 @@ def measure_pieces(
     specs = tuple(spec for spec in specs if not changes or spec.change in changes)
     if not specs:
         return explained
+    as_they_are = "as it is" if len(specs) == 1 else "as they are"
     say(
-        f"measuring {counted(len(specs), 'piece')} of the step alone, as it is and changed, for at most "
+        f"timing {counted(len(specs), 'part')} of the step, {as_they_are} and changed, for at most "
         f"{budget.budget_s:.3g} s (--probe-budget)"
     )
     measured = budget.measure(specs, explained, began)

@@ -210,7 +210,7 @@ def told(explained: Explanation, folder: Path, machine: Machine, say: Callable[[
 def test_pieces_come_into_the_recording_and_into_the_findings(explained: Explanation, tmp_path: Path) -> None:
     lines: list[str] = []
     found = told(explained, tmp_path, Machine(), lines.append)
-    assert lines[0] == ("measuring 1 piece of the step alone, as it is and changed, for at most 10 s (--probe-budget)")
+    assert lines[0] == ("timing 1 part of the step, as it is and changed, for at most 10 s (--probe-budget)")
     recorded = read_recording(tmp_path).pieces
     assert recorded is not None
     assert recorded.pieces[0].what == "mul_, mul_, mul_ and 5 ops more on 25000000"
