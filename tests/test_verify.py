@@ -175,7 +175,7 @@ def test_a_recording_gives_findings_and_settings(tmp_path: Path) -> None:
     )
     done = verify("--try", "set-to-none,inference-mode", "--budget", "1", "recorded", folder=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "VERIFY: --set batch_size=8 zeroing.py" in done.stdout
+    assert "CHANGES TRIED · --set batch_size=8 zeroing.py" in done.stdout
     assert "not applicable" in done.stdout
     assert "recording" not in done.stderr
     refused = verify("--set", "batch_size=2", "recorded", folder=tmp_path)

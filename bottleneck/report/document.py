@@ -8,6 +8,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from bottleneck.report.line_chart import ChartScale
 from bottleneck.schema.checks import Check
 
 # A name is cut so that it stays different from its neighbours, a place keeps its end, words and code their beginning.
@@ -165,6 +166,39 @@ class Waterfall(Struct, frozen=True):
     note: str = ""
 
 
+class IntervalBar(Struct, frozen=True):
+    """A line of a picture of intervals: its label, words and ends.
+
+    ``value`` is the one that is marked. ``tone``, 'good' or 'bad', colours what is measured, or what is predicted where
+    nothing is. Ends are null where they are not known.
+    """
+
+    label: str
+    words: str
+    value: float | None = None
+    measured: tuple[float, float] | None = None
+    predicted: tuple[float, float] | None = None
+    tone: Literal["good", "bad", ""] = ""
+
+
+class Intervals(Struct, frozen=True):
+    """A titled picture of intervals on one axis, with a line at 1."""
+
+    title: str
+    bars: tuple[IntervalBar, ...]
+    scale: ChartScale
+    ticks: tuple[tuple[float, str], ...]
+
+    def share(self, value: float) -> float:
+        """Gives the place of a value on the axis, from 0 to 1."""
+        return min(max(self.scale.share(value), 0.0), 1.0)
+
+    @property
+    def has_both(self) -> bool:
+        """True if measured and predicted intervals have to be told apart."""
+        return any(bar.measured for bar in self.bars) and any(bar.predicted for bar in self.bars)
+
+
 class CheckSection(Struct, frozen=True):
     """A titled list of checks."""
 
@@ -191,7 +225,17 @@ class BarSection(Struct, frozen=True):
     table: TableSection | None = None
 
 
-Section = BarSection | TableSection | ListSection | ActionSection | Sparkline | Waterfall | CheckSection | FoldedSection
+Section = (
+    BarSection
+    | TableSection
+    | ListSection
+    | ActionSection
+    | Sparkline
+    | Waterfall
+    | Intervals
+    | CheckSection
+    | FoldedSection
+)
 
 
 class Document(Struct, frozen=True):

@@ -90,12 +90,7 @@ class LineChart:
         """The horizontal axis, with room at both ends."""
         if self.x_names:
             return ChartScale(-0.5, len(self.x_names) - 0.5, is_log=False)
-        low, high = min(self._across), max(self._across)
-        if low > 0 and high > LOG_FROM * low:
-            room = (high / low) ** 0.04
-            return ChartScale(low / room, high * room, is_log=True)
-        room = 0.04 * (high - low) or 0.5
-        return ChartScale(low - room, high + room, is_log=False)
+        return scale_with_room(min(self._across), max(self._across))
 
     @cached_property
     def y_scale(self) -> ChartScale:
@@ -130,8 +125,7 @@ class LineChart:
             return [(self.at(index, 0)[0], name) for index, name in enumerate(self.x_names)]
         scale = self.x_scale
         if self.show_x is not None:
-            values = _powers(scale.low, scale.high) if scale.is_log else _steps(scale.high)
-            return [(self.at(x, 0)[0], self.show_x(x)) for x in values]
+            return [(self.at(x, 0)[0], self.show_x(x)) for x in round_values(scale)]
         step = math.ceil(len(self._across) / _MOST_TICKS)
         return [(self.at(x, 0)[0], f"{x:g}") for x in self._across[::step]]
 
@@ -139,8 +133,7 @@ class LineChart:
     def y_ticks(self) -> list[tuple[float, str]]:
         """Places and words along the vertical axis."""
         scale = self.y_scale
-        values = _powers(scale.low, scale.high) if scale.is_log else _steps(scale.high)
-        return [(self.at(self.x_scale.low, value)[1], trimmed(self.show(value))) for value in values]
+        return [(self.at(self.x_scale.low, value)[1], trimmed(self.show(value))) for value in round_values(scale)]
 
     @property
     def drawn(self) -> list[tuple[ChartCurve, str, list[tuple[float, float, float, float, str]]]]:
@@ -226,6 +219,23 @@ class ChartSection:
     notes: tuple[str, ...] = ()
 
 
+def scale_with_room(low: float, high: float) -> ChartScale:
+    """Makes an axis with room at both ends.
+
+    It is in powers where the ends lie far apart.
+    """
+    if low > 0 and high > LOG_FROM * low:
+        room = (high / low) ** 0.04
+        return ChartScale(low / room, high * room, is_log=True)
+    room = 0.04 * (high - low) or 0.5
+    return ChartScale(low - room, high + room, is_log=False)
+
+
+def round_values(scale: ChartScale) -> Sequence[float]:
+    """Gives the round values on an axis, for its ticks."""
+    return _powers(scale.low, scale.high) if scale.is_log else _steps(scale.low, scale.high)
+
+
 def _powers(low: float, high: float) -> Sequence[float]:
     """Gives 1, 2 and 5 times the powers of ten between the ends.
 
@@ -238,8 +248,8 @@ def _powers(low: float, high: float) -> Sequence[float]:
     ]
 
 
-def _steps(high: float) -> Sequence[float]:
-    """From 0 in four to eight round steps."""
-    size = 10.0 ** math.floor(math.log10(high))
-    step = next(part * size for part in (1.0, 0.5, 0.25, 0.2, 0.1) if high >= 4 * part * size)
-    return [step * index for index in range(math.floor(high / step) + 1)]
+def _steps(low: float, high: float) -> Sequence[float]:
+    """The ends of four to eight round steps."""
+    size = 10.0 ** math.floor(math.log10(high - low))
+    step = next(part * size for part in (1.0, 0.5, 0.25, 0.2, 0.1) if high - low >= 4 * part * size)
+    return [step * index for index in range(math.ceil(low / step), math.floor(high / step) + 1)]

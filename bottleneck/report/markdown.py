@@ -5,7 +5,9 @@ No text of a trace acts as markup.
 
 import html
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+
+from rich.text import Text
 
 from bottleneck.report.document import (
     Action,
@@ -14,6 +16,7 @@ from bottleneck.report.document import (
     CheckSection,
     Document,
     FoldedSection,
+    Intervals,
     LabelledLine,
     ListSection,
     Section,
@@ -24,13 +27,13 @@ from bottleneck.report.document import (
     Waterfall,
 )
 from bottleneck.report.kernel_names import cut_place, short_names
-from bottleneck.report.terminal import UNICODE, TerminalStyle, group_bar, waterfall_lines
+from bottleneck.report.terminal import UNICODE, TerminalStyle, group_bar, interval_lines, waterfall_lines
 from bottleneck.report.text import UNKNOWN, clean, sparkline_cells
 
 _PROSE = 600
 _NAME_WIDTH = 60
 _BAR_CELLS = 50
-_PHONE = 40
+_NARROW = TerminalStyle(40)  # of pictures, as narrow as a phone
 _SPARKLINE_CELLS = 60
 
 _INTERVAL = re.compile(r"\[((?:98 %: )?[-+<\d.]+ %, [-+<\d.]+ %)\]")
@@ -91,9 +94,9 @@ def section_lines(section: Section) -> list[str]:
         case ActionSection():
             lines = _action_section_lines(section)
         case Waterfall():
-            # As narrow as a phone; no label of it can close the fence.
-            drawn = [line.plain.replace("`", "'") for line in waterfall_lines(section, TerminalStyle(_PHONE))]
-            lines = ["```text", *drawn, *([section.note] if section.note else []), "```", ""]
+            lines = _picture([*waterfall_lines(section, _NARROW), *([Text(section.note)] if section.note else [])])
+        case Intervals():
+            lines = _picture(interval_lines(section, _NARROW))
         case CheckSection():
             lines = [f"- {check.status}: {name(check.title)}: {prose(check.fact)}" for check in section.checks] + [""]
         case FoldedSection():
@@ -101,6 +104,11 @@ def section_lines(section: Section) -> list[str]:
         case ListSection():
             lines = [*_list_lines(section), ""]
     return lines
+
+
+def _picture(lines: Iterable[Text]) -> list[str]:
+    """Gives lines of a terminal; no label in them can close the fence."""
+    return ["```text", *(line.plain.replace("`", "'") for line in lines), "```", ""]
 
 
 def _bar_section_lines(section: BarSection) -> list[str]:

@@ -3,18 +3,30 @@
 It says what each change would bring on other devices, and in which order.
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 from bottleneck.report import render_document
-from bottleneck.report.document import Document, ListSection, TableRow, TableSection, columns
+from bottleneck.report.document import (
+    Document,
+    IntervalBar,
+    Intervals,
+    ListSection,
+    TableRow,
+    TableSection,
+    columns,
+)
 from bottleneck.report.json_text import encode
 from bottleneck.report.predict import host_words, without_maker
+from bottleneck.report.speedup_intervals import TITLE, speedup_intervals, speedup_scale
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN, clean
 from bottleneck.schema.predicted_changes import DeviceChanges, PredictedChange, PredictedChanges, PredictedVerdict
 from bottleneck.units import counted, format_si, format_us
 
 _LONGEST_JSON_TEXT = 2000
+_TONES: dict[PredictedVerdict, Literal["good", "bad"]] = {"helps": "good", "hurts": "bad"}
 _VERDICTS: dict[PredictedVerdict, str] = {
     "helps": "helps",
     "nothing": "nothing",
@@ -38,6 +50,7 @@ def build(answer: PredictedChanges) -> Document:
         facts=tuple(_facts(answer)),
         fact_width=10,
         sections=(
+            *_pictures(answer.devices),
             *(_alone(device) for device in answer.devices),
             *_orders(answer.devices),
             *_refused(answer),
@@ -92,6 +105,24 @@ def _facts(answer: PredictedChanges) -> Iterator[tuple[str, str]]:
     kind = "training" if answer.training else "inference"
     batch = "" if answer.batch_size is None else f", batch size {answer.batch_size:,}"
     yield "step", f"{kind}{batch}, {counted(answer.op_calls, 'op call')}, each change run under fake tensors"
+
+
+def _pictures(devices: Sequence[DeviceChanges]) -> list[Intervals]:
+    """The intervals of each change alone, all devices on one axis."""
+    bars = [[_interval_bar(change) for change in device.alone] for device in devices]
+    scale = speedup_scale(itertools.chain(*bars))
+    return [
+        picture
+        for device, of_device in zip(devices, bars, strict=True)
+        for picture in speedup_intervals(f"{TITLE} on {without_maker(device.device)}", of_device, scale)
+    ]
+
+
+def _interval_bar(change: PredictedChange) -> IntervalBar:
+    ends = (change.interval.low, change.interval.high)
+    return IntervalBar(
+        change.change, f"{change.speedup:.2f}x", change.speedup, None, ends, _TONES.get(change.verdict, "")
+    )
 
 
 def _alone(device: DeviceChanges) -> TableSection:

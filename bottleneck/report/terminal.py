@@ -21,6 +21,8 @@ from bottleneck.report.document import (
     CheckSection,
     Document,
     FoldedSection,
+    IntervalBar,
+    Intervals,
     LabelledLine,
     ListSection,
     Section,
@@ -89,6 +91,7 @@ class Glyphs(Struct, frozen=True):
     ellipsis: str
     levels: str  # of a sparkline: nothing, then from least to most
     step: str  # the bar of a step in a waterfall; the mark of no group
+    line: str  # upright, through the rows of a picture
 
 
 UNICODE = Glyphs(
@@ -99,6 +102,7 @@ UNICODE = Glyphs(
     "…",
     "·▁▂▃▄▅▆▇█",
     "▒",
+    "│",
 )
 ASCII = Glyphs(
     {"compute": "#", "memory": "=", "overhead": "-", "communication": "+", "transfer": ">", "unknown": "?"},
@@ -108,6 +112,7 @@ ASCII = Glyphs(
     "...",
     "._-=+*%#@",
     "o",
+    "|",
 )
 
 
@@ -280,6 +285,8 @@ def _section_lines(section: Section, style: TerminalStyle) -> list[Text]:
             lines = _action_section_lines(section, style)
         case Waterfall():
             lines = [*waterfall_lines(section, style), *(_dim(section.note, style) if section.note else [])]
+        case Intervals():
+            lines = interval_lines(section, style)
         case CheckSection():
             lines = [line for check in section.checks for line in _check_lines(check, style)]
         case FoldedSection():
@@ -606,6 +613,68 @@ def _drawn_bar(bar: WaterfallBar, drawn: Waterfall, room: int, style: TerminalSt
     glyph = glyphs.step if bar.is_step else glyphs.bars.get(bar.group, glyphs.bars["unknown"])
     color = "dim" if bar.is_step else "red" if bar.end_us > bar.start_us else "green"
     return Text.assemble(" " * (_GAP + left), (glyph * (right - left), color))
+
+
+def interval_lines(drawn: Intervals, style: TerminalStyle) -> list[Text]:
+    """Gives a picture of intervals without its title.
+
+    It is a row of cells for each, with the line at 1 through them, and the axis beneath. Label and words alone where
+    that is all that fits.
+    """
+    labels = [style.text(bar.label) for bar in drawn.bars]
+    words = [style.text(bar.words) for bar in drawn.bars]
+    wide = max(map(cell_len, words))
+    room = min(style.width - wide - 2 * _GAP - min(max(map(cell_len, labels)), _WIDEST_LABEL), _MOST_INTERVAL)
+    widest = max(style.width - wide - _GAP - (room + _GAP if room >= _LEAST_BAR else 0), 4)
+    labels = short_names(labels, min(widest, _WIDEST_LABEL), style.glyphs.ellipsis)
+    width = max(map(cell_len, labels))
+    lines = []
+    for bar, label, value in zip(drawn.bars, labels, words, strict=True):
+        line = Text(label + " " * (width - cell_len(label) + _GAP))
+        if room >= _LEAST_BAR:
+            line.append_text(_interval_cells(bar, drawn, room, style)).append(" " * _GAP)
+        line.append(value)
+        lines.append(line)
+    if room < _LEAST_BAR:
+        return lines
+    glyphs = style.glyphs
+    keys = f"{glyphs.bars['compute']} measured  {glyphs.bars['overhead']} predicted" if drawn.has_both else ""
+    axis = " " * (width + _GAP) + _tick_cells(drawn, room)
+    return [*lines, Text(axis.rstrip(), "dim"), *([Text(" " * (width + _GAP) + keys, "dim")] if keys else [])]
+
+
+_MOST_INTERVAL = 48
+
+
+def _interval_cells(bar: IntervalBar, drawn: Intervals, room: int, style: TerminalStyle) -> Text:
+    """Draws the measured interval over the line at 1, and this over the predicted one."""
+    glyphs, tone = style.glyphs, STYLES.get(bar.tone, "")
+    cells = [(" ", "")] * room
+
+    def place(value: float) -> int:
+        return round(drawn.share(value) * (room - 1))
+
+    def fill(ends: tuple[float, float], cell: tuple[str, str]) -> None:
+        low, high = map(place, ends)
+        cells[low : high + 1] = [cell] * (high + 1 - low)
+
+    if bar.predicted is not None:
+        fill(bar.predicted, (glyphs.bars["overhead"], "dim" if bar.measured else tone))
+    fill((1.0, 1.0), (glyphs.line, "dim"))
+    if bar.measured is not None:
+        fill(bar.measured, (glyphs.bars["compute"], tone))
+    return Text.assemble(*cells)
+
+
+def _tick_cells(drawn: Intervals, room: int) -> str:
+    """Writes the ticks beneath an axis, that at 1 first, each where it has room."""
+    cells = [" "] * room
+    for value, words in sorted(drawn.ticks, key=lambda tick: tick[0] != 1):
+        left = min(round(drawn.share(value) * (room - 1)), room - len(words))
+        near = cells[max(left - 1, 0) : left + len(words) + 1]
+        if left >= 0 and not "".join(near).strip():
+            cells[left : left + len(words)] = words
+    return "".join(cells)
 
 
 _STATUS_STYLES: dict[Status, str] = {"ok": "green", "limited": "yellow", "missing": "red", "unknown": "dim"}

@@ -4,36 +4,50 @@ It becomes text, markdown, JSON or a page.
 """
 
 import math
+from typing import Literal
 
 from bottleneck.report import render_document
-from bottleneck.report.document import Document, TableColumn, TableRow, TableSection, columns
+from bottleneck.report.document import (
+    Document,
+    IntervalBar,
+    LabelledLine,
+    TableColumn,
+    TableRow,
+    TableSection,
+    columns,
+)
 from bottleneck.report.json_text import encode
+from bottleneck.report.speedup_intervals import TITLE, speedup_intervals, speedup_scale
 from bottleneck.report.terminal import PLAIN, TerminalStyle
-from bottleneck.report.text import clean
-from bottleneck.schema.measurements import Difference, Ratio
+from bottleneck.report.text import as_sentence, clean
+from bottleneck.schema.measurements import Difference, Ratio, TrialVerdict
 from bottleneck.schema.trials import Trial, Verification
 from bottleneck.units import counted, format_si, format_us
 
 _LONGEST_JSON_TEXT = 2000
+_TONES: dict[TrialVerdict, Literal["good", "bad"]] = {"faster": "good", "slower": "bad"}
 
 
 def build(done: Verification) -> Document:
     """Builds the document of `verify`.
 
-    It is one table of all trials, with the result of each beneath it.
+    It is a picture of the intervals, and one table of all trials with the result of each beneath it.
     """
     rows = []
-    for trial in (*done.trials, *done.combinations):
+    trials = (*done.trials, *done.combinations)
+    bars = [_interval_bar(trial) for trial in trials]
+    for trial in trials:
         cells = (trial.change, _predicted(trial), _times(trial.speedup), trial.verdict)
         rows.append(TableRow(cells, details=details(trial)))
     heads = columns("name", "change") + columns("number", "predicted", "measured") + columns("words", "verdict")
-    table = TableSection("", heads, tuple(rows), details=TableColumn("what it showed", "words"))
+    table = TableSection("Each change", heads, tuple(rows), details=TableColumn("what it showed", "words"))
     step = "" if done.step_us is None else f", {format_us(done.step_us)} per step"
     return Document(
-        headline="VERIFY:",
+        headline="changes tried",
         subject=f"{' '.join(done.program)}{step}",
         sentence=sentence(done),
-        sections=(table,) if done.trials else (),
+        lines=(LabelledLine("", as_sentence(sentence(done))),),
+        sections=(*speedup_intervals(TITLE, bars, speedup_scale(bars)), table) if done.trials else (),
         warnings=done.warnings,
     )
 
@@ -56,6 +70,21 @@ def _predicted(trial: Trial) -> str:
         return f"{expected.low:.2f} to {expected.high:.2f}"
     return (
         "none" if trial.predicted_most is None else f"at most {math.ceil(trial.predicted_most * 1e3 - 1e-6) / 1e3:.3f}"
+    )
+
+
+def _interval_bar(trial: Trial) -> IntervalBar:
+    """The intervals of one change; green or red only where its verdict is."""
+    predicted, speedup = trial.predicted_speedup, trial.speedup
+    band = None if predicted is None else (predicted.low, predicted.high)
+    if band is None and trial.predicted_most is not None:
+        band = (0.0, trial.predicted_most)
+    if speedup is None:
+        return IntervalBar(trial.change, trial.verdict, predicted=band)
+    remark = ", a bound" if trial.is_bound else ", wrong" if trial.verdict == "wrong" else ""
+    words = f"{_times(speedup).partition(' ')[0]}{remark}"
+    return IntervalBar(
+        trial.change, words, speedup.median, (speedup.low, speedup.high), band, _TONES.get(trial.verdict, "")
     )
 
 

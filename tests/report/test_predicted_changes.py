@@ -6,6 +6,7 @@ import pytest
 
 from bottleneck.devices.match import device_by_name
 from bottleneck.predict.changes import ChangedSteps, predict_changes
+from bottleneck.report.document import Intervals
 from bottleneck.report.predicted_changes import build, render
 from bottleneck.schema.predicted_changes import PredictedChanges
 from bottleneck.schema.records import replace
@@ -26,6 +27,15 @@ def test_the_sentence_says_what_to_change_first_and_all_together(answer: Predict
     assert f"First: {first.change}, {first.speedup:.2f} (" in sentence
     assert total is None or f"{total.speedup:.2f} (" in sentence
     assert "On a T4 this step takes" in sentence
+
+
+def test_all_devices_have_a_picture_on_one_axis(answer: PredictedChanges) -> None:
+    pictures = [part for part in build(answer).sections if isinstance(part, Intervals)]
+    assert [picture.title.rpartition(" ")[2] for picture in pictures] == ["A100-SXM4-80GB", "T4"]
+    assert pictures[0].scale == pictures[1].scale and not pictures[0].has_both
+    best = pictures[0].bars[0]
+    assert best.predicted and best.tone == "good" and pictures[0].share(1.0) < pictures[0].share(best.predicted[0])
+    assert render(answer, "html").count('class="intervals"') == 2
 
 
 def test_a_device_on_which_nothing_helps_says_so(answer: PredictedChanges) -> None:

@@ -1,13 +1,15 @@
 """Reports of verify in each format: within the width, re-readable, and nothing of a program acts as markup."""
 
 import json
+import re
 from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 
+from bottleneck.report.document import Intervals
 from bottleneck.report.terminal import TerminalStyle
-from bottleneck.report.verification import details, render, sentence
+from bottleneck.report.verification import build, details, render, sentence
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.measurements import Difference, Ratio, Timing
 from bottleneck.schema.trials import Trial, Verification
@@ -44,14 +46,67 @@ MISSING = Trial("backend-tvm", "", "missing", reason="pip install apache-tvm")
 DONE = Verification(("examples/mlp.py",), 1000.0, (FASTER, NO_EFFECT, WRONG, MISSING))
 
 
+def rows(done: Verification) -> list[str]:
+    """The lines of the table on a terminal, without the picture above it."""
+    return render(done, "terminal").partition("\nEach change")[2].splitlines()
+
+
 def test_predicted_stands_beside_measured_and_verdict() -> None:
-    lines = render(DONE, "terminal").splitlines()
-    line = next(line for line in lines if line.startswith("compile"))
+    line = next(line for line in rows(DONE) if line.startswith("compile"))
     assert line.split() == ["compile", "1.20", "to", "1.50", "1.31x", "[1.29,", "1.35]", "faster"]
-    assert (
-        next(line for line in render(DONE, "terminal").splitlines() if line.startswith("gc-freeze")).split()[1]
-        == "none"
-    )
+    assert next(line for line in rows(DONE) if line.startswith("gc-freeze")).split()[1] == "none"
+
+
+def pictured(done: Verification, **style: object) -> dict[str, str]:
+    """The cells of the picture on a terminal by change, and those of its axis under ''."""
+    text = render(done, "terminal", TerminalStyle(**style)) if style else render(done, "terminal")
+    lines = text.partition("\nHow many times as fast")[2].partition("\n\n")[0].splitlines()[1:-1]
+    start = max(len(trial.change) for trial in done.trials if trial.speedup or trial.predicted_speedup) + 2
+    return {line[:start].strip(): line[start:].ljust(60) for line in lines}
+
+
+def test_the_picture_has_the_measured_interval_over_the_predicted_one_beside_1() -> None:
+    cells = pictured(DONE)
+    assert list(cells) == ["compile", "gc-freeze", "bf16-autocast", ""]
+    one, axis = cells["compile"].index("│"), cells[""]
+    assert axis[one] == "1" and one < cells["compile"].index("░") < cells["compile"].index("█")
+    assert cells["compile"].rindex("█") < cells["compile"].rindex("░")
+    assert cells["gc-freeze"][one] == "█"  # its interval holds 1
+    tick = axis.index("1.3") + 1
+    assert "█" in cells["compile"][tick - 1 : tick + 3]
+    assert cells["bf16-autocast"].rstrip().endswith("1.31x, wrong")
+
+
+def test_a_change_without_any_interval_is_not_in_the_picture_but_in_the_table() -> None:
+    assert "How many times as fast" not in render(replace(DONE, trials=(MISSING,)), "terminal")
+    assert any(line.startswith("backend-tvm") for line in rows(replace(DONE, trials=(MISSING,))))
+    skipped = replace(MISSING, verdict="skipped", predicted_speedup=Interval(1.1, 1.2))
+    cells = pictured(replace(DONE, trials=(skipped,)))["backend-tvm"]
+    assert "░" in cells and "█" not in cells and "skipped" in cells
+
+
+def test_the_picture_needs_no_unicode_and_leaves_its_bars_out_where_they_do_not_fit() -> None:
+    cells = pictured(DONE, encoding="ascii")["compile"]
+    assert "|" in cells and "-##" in cells
+    narrow = render(DONE, "terminal", TerminalStyle(30))
+    assert "█" not in narrow and max(map(len, narrow.splitlines())) <= 30
+
+
+def test_noise_of_a_thousandth_does_not_fill_the_axis() -> None:
+    (picture,) = (part for part in build(replace(DONE, trials=(NO_EFFECT,))).sections if isinstance(part, Intervals))
+    assert picture.share(1.004) - picture.share(0.996) < 0.05
+    assert [words for _, words in picture.ticks] == ["0.9", "0.95", "1", "1.05", "1.1"]
+
+
+def test_the_page_draws_each_interval_on_one_axis() -> None:
+    page = render(DONE, "html")
+    picture = page.partition('class="intervals"')[2].partition("</section>")[0]
+    assert "<h1" in page and "1 of 4 changes makes the step faster" in page.partition("</h1>")[0]
+    assert picture.count('<rect class="measured') == 3 and picture.count('<rect class="predicted') == 2
+    assert picture.count('<rect class="measured good"') == 1  # a wrong change is none that helps
+    places = [float(x) for x in re.findall(r'x1?="([\d.]+)%"', picture)]
+    assert len(places) > 20 and min(places) >= 0 and max(places) <= 100
+    assert "style=" not in picture
 
 
 @pytest.mark.parametrize("width", [40, 60, 80])
@@ -142,7 +197,7 @@ UNTRIED = Trial("read-later", "", "not applicable", reason="verify has no such c
 
 def test_what_would_bring_nothing_has_its_speedup_at_most_beside_the_measured_one() -> None:
     done = replace(DONE, trials=(AT_MOST, UNTRIED), tried="no-gain")
-    lines = render(done, "terminal").splitlines()
+    lines = rows(done)
     line = next(line for line in lines if line.startswith("compile"))
     assert line.split()[:4] == ["compile", "at", "most", "1.005"]
     assert sentence(done) == "1 of 1 change gains no more than predicted; 1 not measured"
