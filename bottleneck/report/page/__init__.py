@@ -507,13 +507,13 @@ _SECTIONS = (
     ("summary", "Summary"),
     ("findings", "Findings"),
     ("trust", "Trust"),
+    ("ranks", "Ranks"),
     ("ledger", "Ledger"),
     ("icicle", "Icicle"),
     ("timeline", "Timeline"),
     ("roofline", "Roofline"),
     ("tables", "Tables"),
     ("memory", "Memory"),
-    ("ranks", "Ranks"),
 )
 
 

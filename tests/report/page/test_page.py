@@ -219,3 +219,21 @@ def test_each_finding_stands_once_on_the_page() -> None:
     addresses = [attrs["id"] for tag, attrs in page.tags if tag == "article"]
     assert sorted(map(str, addresses)) == [f"finding=rule-{at}" for at in range(5)]
     assert page.words.count(found[0].title) == 5 and "--full" not in page.words
+
+
+def test_the_ranks_of_a_job_come_right_behind_the_first_screen() -> None:
+    def sections(analysis: Analysis) -> tuple[list[str], list[str]]:
+        page = to_html(analysis)
+        nav = page.partition("<nav")[2].partition("</nav>")[0]
+        return re.findall(r'<section id="(\w+)"', page), re.findall(r'href="#(\w+)"', nav)
+
+    (first, second, *_), anchors = sections(samples.multi_rank())
+    assert (first, second) == ("summary", "ranks") and anchors.index("ranks") < anchors.index("ledger")
+    assert "ranks" not in sections(samples.gpu_overhead())[0]
+
+
+def test_the_heat_map_of_ranks_stands_before_the_tables_of_ranks() -> None:
+    ranks = to_html(samples.multi_rank()).partition('<section id="ranks"')[2].partition("</section>")[0]
+    assert (
+        -1 < ranks.index('id="rank-view"') < ranks.index("Slow ranks, hosts and links") < ranks.index("Process groups")
+    )

@@ -225,7 +225,6 @@ if (!mainTabs) byId("table-view").replaceChildren(make("p", { class: "note", tex
 {
   const button = byId("download");
   button.hidden = false;
-  button.setAttribute("aria-label", "Download analysis.json");
   button.addEventListener("click", () => {
     const link = make("a", { download: "analysis.json" });
     link.href = URL.createObjectURL(new Blob([`${JSON.stringify(analysis, null, 1)}\n`], { type: "application/json" }));
