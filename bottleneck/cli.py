@@ -197,11 +197,21 @@ def _command_line(arguments: list[str]) -> list[str]:
     )
 
 
+def _command_to_complete() -> str | None:
+    """Gives the command of the line that a shell asks to complete.
+
+    Loading the others too would double the time of a TAB.
+    """
+    line = os.environ.get("COMP_WORDS") or os.environ.get("_TYPER_COMPLETE_ARGS") or ""
+    words = line.split(" ", 2)
+    return words[1] if "_BOTTLENECK_COMPLETE" in os.environ and len(words) > 2 else None
+
+
 def _run(arguments: list[str]) -> int:
     gc.set_threshold(_GC_THRESHOLD)
     try:
         arguments = _command_line(arguments)
-        first = arguments[0] if arguments else None
+        first = arguments[0] if arguments else _command_to_complete()
         if first in _NEEDS_FOLDER:
             _check_folder()
         group: Any = typer.main.get_command(build_app(only=first if first in dict(COMMANDS) else None))

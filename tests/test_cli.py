@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -16,7 +17,11 @@ import typer
 from bottleneck import __version__, cli, report
 from bottleneck.cli import COMMANDS, _run, build_app
 from bottleneck.commands.analysis_options import usual_jobs
+from bottleneck.commands.report_options import completion_of, typed_devices
+from bottleneck.commands.verify import CHANGE_NAMES
+from bottleneck.devices.match import device_by_name
 from bottleneck.errors import BottleneckError, TraceError, UndecidedError, UsageError, WorkloadError
+from bottleneck.experiment.interventions import CHANGES
 from bottleneck.schema.linked_trace import Trace
 from bottleneck.system.interrupts import answered
 from bottleneck.trace.read import read_trace
@@ -358,6 +363,53 @@ def test_a_shell_completes_commands_and_their_options(shell: str) -> None:
     assert "calibrate" in completed(shell, "bottleneck ca") and "report" not in completed(shell, "bottleneck ca")
     assert "--strict" in completed(shell, "bottleneck run --str")
     assert {"--install-completion", "--show-completion"} <= set(completed("bash", "bottleneck --").split())
+
+
+OFFERED = {
+    "bottleneck explain input-w": {"input-wait"},
+    "bottleneck explain unmodelled": {"unmodelled-work"},
+    "bottleneck explain overhead.py": {"overhead.python"},
+    "bottleneck verify --try compile-r": {"compile-reduce-overhead"},
+    "bottleneck verify --try tf32,torchs": {"tf32,torchscript"},
+    "bottleneck verify --try al": {"all"},
+    "bottleneck verify --device h20": {"h200", "h20", "h20-3e", "h200-NVL"},
+    "bottleneck predict --device A100,H100-S": {"A100,H100-SXM"},
+    "bottleneck report --device c": {"cpu"},
+    "bottleneck whatif --device RTX-3090-": {"RTX-3090-Ti"},
+}
+
+
+@pytest.mark.parametrize("words", OFFERED)
+def test_a_shell_completes_the_names_that_a_command_takes(words: str) -> None:
+    assert set(completed("bash", words).split("\n")) - {""} == OFFERED[words]
+
+
+def test_a_name_that_the_list_has_is_not_offered_again() -> None:
+    assert completion_of(lambda: ("A100", "H100"))("h100,") == ["h100,A100"]
+    assert completion_of(lambda: ("A100", "H100"))("") == ["A100", "H100"]
+
+
+def test_every_device_that_is_offered_is_one_and_needs_no_quotes() -> None:
+    assert {"T4", "A100", "H100-SXM", "RTX-4090", "MI300X"} <= {
+        name.removeprefix("Instinct-") for name in typed_devices()
+    }
+    for name in typed_devices():
+        assert device_by_name(name).name, name
+        assert re.fullmatch(r"[\w-]+", name), name
+
+
+def test_every_change_that_can_be_tried_is_offered_and_no_other() -> None:
+    assert tuple(CHANGES) == CHANGE_NAMES
+
+
+def test_completing_a_name_loads_neither_torch_nor_the_changes() -> None:
+    code = (
+        "import sys\n"
+        "from bottleneck.commands import explain, report_options, verify\n"
+        "explain._names(); report_options.typed_devices()\n"
+        "print([name for name in ('torch', 'numpy', 'pandas', 'rich', 'bottleneck.experiment') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
 
 
 # Arguments -> exit code, what happened, what to do next.

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 def test_a_finding_is_told_with_its_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert _run(["explain", "[input-wait]"]) == 0
     out = capsys.readouterr().out
-    assert out.startswith("input-wait\n\nSeen: ")
+    assert out.startswith("input-wait\n\nThe step waits for its data.\n\nSeen: ")
     assert "\n    loader = DataLoader(" in out and "Proof: `bottleneck verify" in out
     assert "```" not in out and "**" not in out
 
@@ -112,6 +112,19 @@ def test_without_a_name_all_are_listed(capsys: pytest.CaptureFixture[str]) -> No
     out = capsys.readouterr().out
     assert all(name in out for name in (*page_sections()[0], *page_sections()[1], *ACCOUNTS))
     assert max(map(len, out.splitlines())) <= 80
+
+
+def test_the_list_says_of_each_finding_in_a_line_of_its_group_what_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["explain"]) == 0
+    blocks = dict(block.split("\n", 1) for block in capsys.readouterr().out.strip().split("\n\n"))
+    assert list(blocks)[:2] == ["Host and overhead", "Input"]
+    assert "  input-wait                   The step waits for its data" in blocks["Input"].splitlines()
+    lines = [line for title in list(blocks)[:-2] for line in blocks[title].splitlines()]
+    assert [line.split()[0] for line in lines if line[2] != " " and line[31:].strip()] == [
+        line.split()[0] for line in lines
+    ]
+    assert {line.split()[0] for line in lines} == set(page_sections()[0])
+    assert max(len(line) for line in lines) <= 80
 
 
 def test_the_page_is_part_of_the_installed_package() -> None:

@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from bottleneck.commands.report_options import completion_of
 from bottleneck.errors import UsageError
 
 # The page lies in the package where it was installed, and beside it in the repository.
@@ -18,14 +19,26 @@ PACKAGED = Path(__file__).parents[1] / "data" / "findings.md"
 _PAGES = (PACKAGED, Path(__file__).parents[2] / "docs" / "reference" / "findings.md")
 _COLUMNS = 80
 _NEAR = 5
-# The section on what would bring nothing, which is no finding.
-_NO_GAIN = "no-gain"
+# The section on what would bring nothing, which is no finding, and where it is listed.
+_NO_GAIN, _BESIDE = "no-gain", "Beside the findings"
+
+
+def _names() -> list[str]:
+    """Gives all names, for the shell to complete."""
+    from bottleneck.schema.accounts import ACCOUNTS
+
+    findings, caveats = page_sections()
+    return [*findings, *caveats, *ACCOUNTS]
 
 
 def explain_command(
     name: Annotated[
         str | None,
-        typer.Argument(metavar="[NAME]", help="A finding or caveat by its name, or an account of the ledger."),
+        typer.Argument(
+            metavar="[NAME]",
+            help="A finding or caveat by its name, or an account of the ledger.",
+            autocompletion=completion_of(_names),
+        ),
     ] = None,
 ) -> None:
     """Explains a finding, a caveat or an account of the ledger.
@@ -35,7 +48,7 @@ def explain_command(
     bottleneck explain overhead.sync
     bottleneck explain
 
-    Without a name it lists all names.
+    Without a name it lists all names, findings by group.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     from bottleneck.commands.report_options import send
 
@@ -74,26 +87,47 @@ def page_sections() -> tuple[dict[str, str], dict[str, str]]:
 
     UsageError if the page is missing.
     """
+    groups, caveats = _page()
+    return {name: text for findings in groups.values() for name, text in findings.items()}, caveats
+
+
+def _page() -> tuple[dict[str, dict[str, str]], dict[str, str]]:
+    """Reads the sections of findings by group and name, and those of caveats."""
     page = next((path for path in _PAGES if path.is_file()), None)
     if page is None:
         raise UsageError("the page of findings is missing from this installation", fix="install bottleneck again")
     text = page.read_text(encoding="utf-8")
     caveats = re.findall(r"^- \*\*([a-z-]+)\*\*: (.*(?:\n  .*)*)$", text.partition("\n## Caveats\n")[2], re.MULTILINE)
     parts = re.split(r"^(##+) (.*)\n", text, flags=re.MULTILINE)
-    findings = {
-        parts[at + 1]: parts[at + 2].strip()
-        for at in range(1, len(parts), 3)
-        if parts[at] == "###" or parts[at + 1] == _NO_GAIN
-    }
-    return findings, dict(caveats)
+    groups: dict[str, dict[str, str]] = {}
+    group = ""
+    for level, name, section in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        group = name if level == "##" else group
+        if level == "###" or name == _NO_GAIN:
+            groups.setdefault(_BESIDE if name == _NO_GAIN else group, {})[name] = section.strip()
+    return groups, dict(caveats)
 
 
 def _all_names() -> str:
     from bottleneck.schema.accounts import ACCOUNTS
 
-    findings, caveats = page_sections()
-    groups = (("Findings", findings), ("Caveats", caveats), ("Accounts of the ledger", ACCOUNTS))
-    return "\n\n".join(f"{title}\n{_filled(', '.join(names), '  ')}" for title, names in groups) + "\n"
+    groups, caveats = _page()
+    # The first paragraph of a finding's section says in a line what it is.
+    rows = {
+        title: {name: text.partition("\n\n")[0].rstrip(".") for name, text in findings.items()}
+        for title, findings in sorted(groups.items(), key=lambda group: group[0] == _BESIDE)
+    }
+    rows["Accounts of the ledger: time in which"] = {key: account.meaning for key, account in ACCOUNTS.items()}
+    width = max(len(name) for names in rows.values() for name in names)
+    lines = []
+    for title, names in rows.items():
+        lines += [title, *(_row(name, words, width) for name, words in names.items()), ""]
+    return "\n".join([*lines, "Caveats", _filled(", ".join(caveats), "  ")]) + "\n"
+
+
+def _row(name: str, words: str, width: int) -> str:
+    lead = f"  {name.ljust(width)}  "
+    return textwrap.fill(words, _COLUMNS, initial_indent=lead, subsequent_indent=" " * len(lead))
 
 
 def _account_text(key: str) -> str:

@@ -13,11 +13,13 @@ from bottleneck.commands.report_options import (
     Settings,
     Train,
     check_picture,
+    completion_of,
     form_of,
     format_option,
     output_option,
     output_style,
     picture_option,
+    typed_devices,
     write_report,
 )
 from bottleneck.errors import UsageError
@@ -42,7 +44,12 @@ def predict_command(
     ] = None,
     devices: Annotated[
         list[str] | None,
-        typer.Option("--device", metavar="A,B", help="Devices by name: 'H100 SXM',A100,T4; repeatable."),
+        typer.Option(
+            "--device",
+            metavar="A,B",
+            help="Devices by name: 'H100 SXM',A100,T4; repeatable.",
+            autocompletion=completion_of(typed_devices),
+        ),
     ] = None,
     settings: Settings = None,
     assumed: Assumptions = None,

@@ -26,6 +26,7 @@ from bottleneck.commands.reading_progress import reading_progress
 from bottleneck.commands.report_options import (
     AllFindings,
     Full,
+    completion_of,
     extent_of,
     form_of,
     format_option,
@@ -35,6 +36,7 @@ from bottleneck.commands.report_options import (
     plots_of,
     present,
     send_blocks,
+    typed_devices,
 )
 from bottleneck.errors import UsageError
 from bottleneck.report import FORMATS
@@ -72,7 +74,9 @@ def report_command(
     device: Annotated[
         str | None,
         typer.Option(
-            metavar="NAME", help="Judge against this device ('NVIDIA H100 80GB HBM3'; 'cpu' for this machine)."
+            metavar="NAME",
+            help="Judge against this device ('NVIDIA H100 80GB HBM3'; 'cpu' for this machine).",
+            autocompletion=completion_of(lambda: ("cpu", *typed_devices())),
         ),
     ] = None,
     peaks: Annotated[

@@ -4,7 +4,7 @@ Also where reports go: file, pipe or terminal.
 """
 
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,6 +89,30 @@ class ExampleCommand(TyperCommand):
         """Writes the examples as a section."""
         with formatter.section("Examples"):
             formatter.write_text(self.epilog)
+
+
+def completion_of(names: Callable[[], Iterable[str]]) -> Callable[[str], list[str]]:
+    """Makes the completion of a name, or of the last in a list with commas.
+
+    A name that the list has is not offered again; what is typed keeps its case.
+    """
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, part = incomplete.rpartition(",")
+        listed = {name.lower() for name in before.split(",")}
+        fitting = [name for name in names() if name.lower().startswith(part.lower()) and name.lower() not in listed]
+        return [f"{before}{comma}{part}{name[len(part) :]}" for name in fitting]
+
+    return complete
+
+
+def typed_devices() -> list[str]:
+    """Gives names of the devices of the table that a shell takes without quotes."""
+    from bottleneck.devices.catalogue import entries, usual_names
+    from bottleneck.schema.device import without_maker
+
+    names = [*(name.upper() for name in usual_names()), *(without_maker(entry.label) for entry in entries())]
+    return list(dict.fromkeys(name.replace(" ", "-").replace("(TM)", "") for name in names))
 
 
 def format_option(what: str, formats: Collection[str] = RESULT_FORMATS) -> Any:

@@ -30,11 +30,13 @@ from bottleneck.commands.report_options import (
     Quiet,
     Settings,
     Train,
+    completion_of,
     form_of,
     format_option,
     output_option,
     output_style,
     send,
+    typed_devices,
     write_report,
 )
 from bottleneck.errors import UsageError, WorkloadError
@@ -51,6 +53,46 @@ if TYPE_CHECKING:
     from bottleneck.schema.trials import Verification
 
 _ALL = "all"
+# The names of the changes, for a shell to complete: their functions would take longer to load than a TAB may.
+CHANGE_NAMES = (
+    "bf16-autocast",
+    "tf32",
+    "channels-last",
+    "cudnn-benchmark",
+    "fused-optimizer",
+    "foreach-optimizer",
+    "set-to-none",
+    "inference-mode",
+    "no-anomaly",
+    "threads-1",
+    "threads-half",
+    "threads-cores",
+    "keep-pages",
+    "jemalloc",
+    "gc-freeze",
+    "flush-denormal",
+    "batch-x2",
+    "compile",
+    "compile-step",
+    "compile-reduce-overhead",
+    "compile-max-autotune",
+    "fused-attention",
+    "backend-openvino",
+    "backend-onnxrt",
+    "backend-tvm",
+    "backend-openxla",
+    "backend-tensorrt",
+    "backend-cudagraphs",
+    "torchscript",
+    "cuda-graph",
+    "fold-batchnorm",
+    "checkpoint",
+    "workers",
+    "pin-memory",
+    "replay-batch",
+    "pad",
+    "pad-vocabulary",
+)
 _LOG_TAIL_LINES, _INTERRUPTED = 30, 130
 # Of the default, and what ending the processes and writing the result take of it.
 _WITHIN_S, _CLOSING_S = 90.0, 4.0
@@ -83,7 +125,10 @@ def verify_command(
     tries: Annotated[
         list[str] | None,
         typer.Option(
-            "--try", metavar="NAME,…|all", help="Changes to try, each alone; those that the findings name unless given."
+            "--try",
+            metavar="NAME,…|all",
+            help="Changes to try, each alone; those that the findings name unless given.",
+            autocompletion=completion_of(lambda: (*CHANGE_NAMES, _ALL)),
         ),
     ] = None,
     best: Annotated[
@@ -92,7 +137,10 @@ def verify_command(
     devices: Annotated[
         list[str] | None,
         typer.Option(
-            "--device", metavar="A,B", help="Predict what each change brings on devices that are not here; repeatable."
+            "--device",
+            metavar="A,B",
+            help="Predict what each change brings on devices that are not here; repeatable.",
+            autocompletion=completion_of(typed_devices),
         ),
     ] = None,
     paces: HostPaces = None,

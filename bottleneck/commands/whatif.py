@@ -18,10 +18,12 @@ from bottleneck.commands.analysis_options import (
 )
 from bottleneck.commands.report_options import (
     TEXT_FORMATS,
+    completion_of,
     form_of,
     format_option,
     output_option,
     output_style,
+    typed_devices,
     write_report,
 )
 
@@ -59,7 +61,12 @@ def whatif_command(
     window: WindowOption = None,
     whole: WholeOption = False,
     device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Judge against this device, as `report` does.")
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="Judge against this device, as `report` does.",
+            autocompletion=completion_of(lambda: ("cpu", *typed_devices())),
+        ),
     ] = None,
 ) -> None:
     """Predicts what a step would take if the program were changed, from a replay of its trace.

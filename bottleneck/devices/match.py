@@ -339,7 +339,8 @@ def device_by_name(name: str) -> Device:
     The name is whole, by its own words ('mi300x', 'rtx 4070'), or as people call it. Raises UsageError with the nearest
     names when no row, or more than one, fits.
     """
-    usual, query = usual_names().get(" ".join(name.lower().split())), _words(name)
+    query = _words(name)
+    usual = usual_names().get(" ".join(query))
     if usual is not None:
         return from_entry(usual)
     if not query:

@@ -5,7 +5,6 @@ the roofs of each device, for the picture and the charts of the page.
 """
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ from bottleneck.report.roofline_points import RooflinePoint, RooflineRoof
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN
 from bottleneck.schema.analysis import GROUPS
+from bottleneck.schema.device import without_maker
 from bottleneck.schema.predicted_step import PredictedStep
 from bottleneck.schema.prediction import BackendGain, DevicePrediction, PredictedWork, Prediction
 from bottleneck.units import US_PER_S, apportion, counted, format_share, format_si, format_us, format_us_range
@@ -92,17 +92,11 @@ _GROUPS = ("compute", "memory", "latency", "overhead")
 _SOME_LATENCY = 0.02
 # The styles of a report know no latency.
 _STYLED = frozenset(_GROUPS) - {"latency"}
-_MAKERS = re.compile(r"^(NVIDIA |Tesla |AMD |GeForce |Intel |\(R\) )+")
 
 
 def short_name(prediction: DevicePrediction) -> str:
     """The name of the device without that of its maker."""
     return without_maker(prediction.device.name)
-
-
-def without_maker(name: str) -> str:
-    """The name of a device without that of its maker."""
-    return _MAKERS.sub("", name)
 
 
 def build(answer: Prediction) -> Document:

@@ -18,10 +18,11 @@ from bottleneck.report.document import (
     columns,
 )
 from bottleneck.report.json_text import encode
-from bottleneck.report.predict import host_words, without_maker
+from bottleneck.report.predict import host_words
 from bottleneck.report.speedup_intervals import TITLE, speedup_intervals, speedup_scale
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN, clean
+from bottleneck.schema.device import without_maker
 from bottleneck.schema.predicted_changes import DeviceChanges, PredictedChange, PredictedChanges, PredictedVerdict
 from bottleneck.units import counted, format_si, format_us
 

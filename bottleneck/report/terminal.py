@@ -647,7 +647,10 @@ _MOST_INTERVAL = 48
 
 
 def _interval_cells(bar: IntervalBar, drawn: Intervals, room: int, style: TerminalStyle) -> Text:
-    """Draws the measured interval over the line at 1, and this over the predicted one."""
+    """Draws the measured interval over the predicted one, with the line at 1.
+
+    The line is hidden only where the measured interval holds 1.
+    """
     glyphs, tone = style.glyphs, STYLES.get(bar.tone, "")
     cells = [(" ", "")] * room
 
@@ -667,7 +670,7 @@ def _interval_cells(bar: IntervalBar, drawn: Intervals, room: int, style: Termin
 
 
 def _tick_cells(drawn: Intervals, room: int) -> str:
-    """Writes the ticks beneath an axis, that at 1 first, each where it has room."""
+    """Writes the ticks beneath an axis, each where it has room, 1 first."""
     cells = [" "] * room
     for value, words in sorted(drawn.ticks, key=lambda tick: tick[0] != 1):
         left = min(round(drawn.share(value) * (room - 1)), room - len(words))

@@ -3,6 +3,7 @@
 They are measured by calibration, or come from the table of devices.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
@@ -67,3 +68,17 @@ class Device:
     def is_gpu(self) -> bool:
         """Tells whether people call the device a GPU."""
         return self.kind in {"cuda", "rocm", "xpu"} or (self.vendor == "Apple" and self.kind != "cpu")
+
+
+_MAKERS = re.compile(r"^(NVIDIA |Tesla |AMD |GeForce |Intel(?:\(R\))? )+")
+
+
+def without_maker(name: str) -> str:
+    """Gives the name of a device without that of its maker."""
+    return _MAKERS.sub("", name)
+
+
+def peak_name(peak: str, kind: str) -> str:
+    """Names a peak of a device of this kind; a CPU has no tensor cores."""
+    words = peak.replace("_", " ")
+    return words.replace(" tensor", " matrix products") if kind == "cpu" else words
