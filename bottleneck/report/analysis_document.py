@@ -31,7 +31,7 @@ from bottleneck.schema.analysis import (
     describe_share,
     share_tenths,
 )
-from bottleneck.schema.device import Device
+from bottleneck.schema.device import Device, peak_name
 from bottleneck.schema.measurements import BatchProof, OptionCosts, RunSteps, StepTime, StepTimes, Timing, tell_step
 from bottleneck.schema.reasons import BRIEF
 from bottleneck.schema.records import replace
@@ -247,7 +247,9 @@ def _step(times: StepTimes) -> str:
 
 def _peaks(analysis: Analysis) -> str:
     device = analysis.device
-    figures = [f"{roof.key.replace('_', ' ')} {format_si(roof.flops_per_s, 'FLOP/s')}" for roof in roofs(analysis)]
+    figures = [
+        f"{peak_name(roof.key, device.kind)} {format_si(roof.flops_per_s, 'FLOP/s')}" for roof in roofs(analysis)
+    ]
     if device.bandwidth_bytes_per_s is not None:
         figures.append(f"memory {format_si(device.bandwidth_bytes_per_s, 'B/s')}")
     if device.launch_floor_us is not None:
@@ -264,9 +266,10 @@ def reached(analysis: Analysis) -> list[tuple[str, str, str]]:
     bound, and left out where that bound says nothing.
     """
     totals = analysis.totals
-    peak = "arithmetic" if totals.peak is None else totals.peak.replace("_", " ")
+    name = "arithmetic" if totals.peak is None else peak_name(totals.peak, analysis.device.kind)
+    peak = f"peak of {name}" if name.endswith("products") else f"{name} peak"
     shares = (
-        (totals.model_flops_utilization, f"{peak} peak (MFU)"),
+        (totals.model_flops_utilization, f"{peak} (MFU)"),
         (totals.bandwidth_utilization, "memory bandwidth"),
     )
     modelled = analysis.coverage.modelled_share

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from msgspec import Struct
 
 from bottleneck.schema.analysis import Analysis, KernelSummary, Totals
-from bottleneck.schema.device import Device
+from bottleneck.schema.device import Device, peak_name
 from bottleneck.units import US_PER_S, format_share, format_si
 
 # Values outside are drawn at the edge: nothing real lies there, and a logarithmic axis must stay readable.
@@ -102,12 +102,14 @@ def plane_of(device: Device, used: Sequence[RooflineRoof]) -> RooflinePlane:
     slopes = [SlopedLine(memory, f"memory {format_si(memory, 'B/s')}")] if memory else []
     if cached and cached != memory:
         slopes.append(SlopedLine(cached, f"fastest cache {format_si(cached, 'B/s')}", is_cache=True))
-    return RooflinePlane(tuple(_flat(roof, memory) for roof in used), tuple(slopes), _GUIDES if used else ())
+    return RooflinePlane(
+        tuple(_flat(roof, memory, device.kind) for roof in used), tuple(slopes), _GUIDES if used else ()
+    )
 
 
-def _flat(roof: RooflineRoof, bandwidth: float | None) -> FlatLine:
+def _flat(roof: RooflineRoof, bandwidth: float | None, kind: str) -> FlatLine:
     ridge = roof.flops_per_s / bandwidth if bandwidth else None
-    short = f"{roof.key.replace('_', ' ')} {format_si(roof.flops_per_s, 'FLOP/s')}"
+    short = f"{peak_name(roof.key, kind)} {format_si(roof.flops_per_s, 'FLOP/s')}"
     at = "" if ridge is None else f", ridge {f'{ridge:.0f}' if ridge >= 100 else f'{ridge:.3g}'} FLOP/B"
     return FlatLine(roof.flops_per_s, ridge, f"{short}{at}", short)
 

@@ -125,6 +125,12 @@ def test_only_names_with_all_their_template_arguments_are_shortened(name: str, s
     assert lines[1] == f"2.00 ms {shown}: no cost"
 
 
+def test_a_cpu_has_a_peak_of_matrix_products_and_a_gpu_one_of_tensor_cores() -> None:
+    for sample, words in ((cpu(), "peak of fp32 matrix products (MFU)"), (gpu_overhead(), "fp32 tensor peak (MFU)")):
+        totals = replace(sample.totals, peak="fp32_tensor", model_flops_utilization=0.5)
+        assert facts.reached(replace(sample, totals=totals))[0][-1] == words
+
+
 @pytest.mark.parametrize(("modelled", "lead"), [(1.0, ""), (0.5, "at least ")])
 def test_what_was_reached_is_a_lower_bound_where_work_is_unmodelled(modelled: float, lead: str) -> None:
     analysis = replace(gpu_overhead(), coverage=Coverage(1.0, modelled, ()))
