@@ -102,9 +102,14 @@ def short_name(prediction: DevicePrediction) -> str:
 def build(answer: Prediction) -> Document:
     """The document of a prediction."""
     first, *others = sentences(answer)
-    in_words = [ListSection("On the other devices", tuple((item,) for item in others))] if others else []
+    # The table has the rest of what is known of the others.
+    untold = [
+        sentence
+        for prediction, sentence in zip(answer.devices[1:], others, strict=True)
+        if prediction.step.us is None or prediction.fits is False
+    ]
     worked = [_work(item) for item in answer.devices if item.work][:1]
-    tables = [_steps(answer), *_memory(answer), *_gains(answer), *_costs(answer), *worked]
+    tables = [_steps(answer, untold), *_memory(answer), *_gains(answer), *_costs(answer), *worked]
     return Document(
         headline="predicted",
         subject=answer.program,
@@ -112,11 +117,7 @@ def build(answer: Prediction) -> Document:
         lines=_lines(answer, first),
         facts=tuple(_facts(answer)),
         fact_width=10,
-        sections=(
-            *in_words,
-            *tables,
-            ListSection("What was assumed", tuple((item,) for item in _assumed(answer))),
-        ),
+        sections=(*tables, ListSection("What was assumed", tuple((item,) for item in _assumed(answer)))),
     )
 
 
@@ -236,7 +237,11 @@ def _engine_words(answer: Prediction) -> str:
     return ", ".join(words)
 
 
-def _steps(answer: Prediction) -> TableSection:
+def _steps(answer: Prediction, untold: Sequence[str]) -> TableSection:
+    """Builds the table of the step on each device.
+
+    The sentences tell what no cell of it does.
+    """
     waits = any(
         prediction.step.us and prediction.step.groups["latency"] >= _SOME_LATENCY * prediction.step.us
         for prediction in answer.devices
@@ -256,6 +261,7 @@ def _steps(answer: Prediction) -> TableSection:
         if prediction.copy_us is not None
         and prediction.copy_us >= _LEAST_COPY * (prediction.step.us or prediction.step.floor_us or 0.0)
     ]
+    notes += untold
     if copies:
         notes.append(f"copies from the host are not in the step; over the link they take {', '.join(copies)}")
     title = "The step on each device"

@@ -79,6 +79,9 @@ def without_maker(name: str) -> str:
 
 
 def peak_name(peak: str, kind: str) -> str:
-    """Names a peak of a device of this kind; a CPU has no tensor cores."""
+    """Names a peak of a device of this kind.
+
+    A CPU has no tensor cores: matrix products were measured there.
+    """
     words = peak.replace("_", " ")
     return words.replace(" tensor", " matrix products") if kind == "cpu" else words

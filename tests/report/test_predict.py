@@ -102,6 +102,16 @@ def test_the_sentence_says_time_bound_engine_and_what_would_help() -> None:
     ]
 
 
+def test_what_the_table_says_of_other_devices_is_not_said_twice() -> None:
+    a100 = replace(ON_H100, device=device_by_name("A100"))
+    text = terminal(replace(ANSWER, devices=(ON_H100, a100)))
+    assert text.count("this step takes") == 1 and text.count("A100-SXM4-80GB") >= 1
+    small = " ".join(terminal(replace(ANSWER, devices=(ON_H100, replace(a100, fits=False)))).split())
+    assert "On an A100-SXM4-80GB this step takes" in small and "but its memory does not fit" in small
+    unknown = " ".join(terminal(replace(ANSWER, devices=(a100, FLOOR_ONLY))).split())
+    assert "No time is predicted for H100 80GB HBM3: efficiencies were learned" in unknown
+
+
 def test_a_step_that_does_not_fit_is_said_to_be_so() -> None:
     assert "but its memory does not fit" in sentences(replace(ANSWER, devices=(replace(ON_H100, fits=False),)))[0]
 
