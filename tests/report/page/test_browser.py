@@ -1143,6 +1143,19 @@ def test_pages_of_other_reports_open_without_error_or_sideways_scrolling(
         assert page.view.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0, name
 
 
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_intervals_of_changes_are_on_the_screen_with_their_names_whole(
+    open_page: Callable[..., Opened], width: int
+) -> None:
+    page = open_page(_other_pages()["verify"], viewport={"width": width, "height": 844})
+    boxes = page.view.locator(".intervals rect").evaluate_all("all => all.map(e => e.getBoundingClientRect().toJSON())")
+    assert len(boxes) == 5
+    assert all(box["width"] > 0 and box["left"] >= 0 and box["right"] <= width and box["top"] < 844 for box in boxes)
+    names = page.view.locator(".intervals .name").evaluate_all(_LINES_OF_TEXT)
+    assert [text for _, text in names] == ["compile", "gc-freeze", "bf16-autocast"]
+    assert all(lines == 1 for lines, _ in names)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_accessibility_checker_finds_nothing_serious_in_pages_of_other_reports(
     open_page: Callable[..., Opened], scheme: str

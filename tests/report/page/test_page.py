@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from bottleneck.report import analysis_tables as tables
 from bottleneck.report.analysis_document import build, facts
+from bottleneck.report.document import Document, ListSection
 from bottleneck.report.json_text import from_json, to_json
 from bottleneck.report.page import document_to_html, to_html
 from bottleneck.report.text import clean
@@ -237,3 +238,10 @@ def test_the_heat_map_of_ranks_stands_before_the_tables_of_ranks() -> None:
     assert (
         -1 < ranks.index('id="rank-view"') < ranks.index("Slow ranks, hosts and links") < ranks.index("Process groups")
     )
+
+
+def test_a_command_of_ours_in_a_list_is_code_and_markup_in_it_is_none() -> None:
+    items = (("run `bottleneck calibrate` there",), ("<b>x</b> `bottleneck <i>`",))
+    page = document_to_html(Document("a", "b", sections=(ListSection("Notes", items),)))
+    assert "run <code>bottleneck calibrate</code> there" in page
+    assert "&lt;b&gt;x&lt;/b&gt; <code>bottleneck &lt;i&gt;</code>" in page
