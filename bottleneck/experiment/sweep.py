@@ -458,6 +458,7 @@ def _roof(series: str, analysis: Analysis, ceilings: Ceilings) -> Roof:
         flops_per_s=device.peaks_flops_per_s.get(peak or ""),
         bytes_per_s=_bandwidth(device),
         memory_bytes=memory,
+        kind=device.kind,
     )
 
 

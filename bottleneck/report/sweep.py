@@ -15,6 +15,7 @@ from bottleneck.report.json_text import encode
 from bottleneck.report.line_chart import ChartCurve, ChartPoint, LineChart
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN, clean
+from bottleneck.schema.device import peak_name
 from bottleneck.schema.records import replace
 from bottleneck.schema.trials import Fit, Point, Roof, Sweep
 from bottleneck.units import US_PER_S, counted, format_share, format_si, format_us
@@ -129,8 +130,8 @@ def _facts(sweep: Sweep) -> tuple[tuple[str, str], ...]:
 
 
 def _roof_words(roofs: Sequence[Roof]) -> list[str]:
-    peaks = {roof.peak: roof.flops_per_s for roof in roofs if roof.peak is not None and roof.flops_per_s}
-    phrases = [f"{name.replace('_', ' ')} {format_si(rate, 'FLOP/s')}" for name, rate in peaks.items()]
+    peaks = {peak_name(roof.peak, roof.kind): roof.flops_per_s for roof in roofs if roof.peak and roof.flops_per_s}
+    phrases = [f"{name} {format_si(rate, 'FLOP/s')}" for name, rate in peaks.items()]
     rates = {roof.bytes_per_s for roof in roofs if roof.bytes_per_s}
     return phrases + [f"memory {format_si(rate, 'B/s')}" for rate in sorted(rates)]
 

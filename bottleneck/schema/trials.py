@@ -107,6 +107,7 @@ class Roof:
     They are of arithmetic (by the name of the peak) and of memory traffic.
 
     ``memory_bytes`` is how much memory there is for it: of a GPU all, of the host what was free as the sweep began.
+    ``kind`` is that of the device, as in an analysis.
     """
 
     series: str
@@ -115,6 +116,7 @@ class Roof:
     flops_per_s: float | None
     bytes_per_s: float | None
     memory_bytes: int | None = None
+    kind: str = ""
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,12 @@ def test_a_row_holds_time_interval_throughput_memory_bound_and_share() -> None:
     assert row == ["64", "428", "0.0 %", "149533", "164 MB", "overhead", "95.0 %"]
 
 
+def test_the_peak_of_a_cpu_is_one_of_matrix_products() -> None:
+    for kind, words in (("cpu", "fp32 matrix products "), ("cuda", "fp32 tensor ")):
+        peak = replace(roof(), peak="fp32_tensor", kind=kind)
+        assert f"A processor; {words}" in render(of((chain_point(64),), "repeat", roofs=(peak,)), "terminal")
+
+
 def test_rates_stand_beside_the_roofs_that_they_are_shares_of() -> None:
     text = render(chain(), "terminal")
     work = text[text.index("Work against the roofs") :]

@@ -65,7 +65,8 @@ def _device(roofs: Sequence[Roof]) -> tuple[Device, tuple[RooflineRoof, ...]]:
         if roof.peak is not None and roof.flops_per_s:
             flats[roof.peak] = max(roof.flops_per_s, flats.get(roof.peak, 0.0))
     bandwidth = max((roof.bytes_per_s for roof in roofs if roof.bytes_per_s), default=None)
-    device = Device("", None, "other", 1, flats, bandwidth, None, None, {})
+    kinds = {roof.kind for roof in roofs}
+    device = Device("", None, kinds.pop() if len(kinds) == 1 else "other", 1, flats, bandwidth, None, None, {})
     return device, tuple(RooflineRoof(key, rate) for key, rate in sorted(flats.items(), key=lambda item: -item[1]))
 
 
