@@ -125,7 +125,7 @@ _MOST_IN_HEADLINE = 3
 
 
 def _lines(answer: Prediction, first: str) -> tuple[LabelledLine, ...]:
-    """The predicted steps in a few words, then the sentence on the first device."""
+    """Gives the times on all devices, then what holds the first back."""
     times = [
         f"{format_us_range(one.step.low_us, one.step.high_us)} on {short_name(one)}"
         for one in answer.devices
@@ -135,6 +135,8 @@ def _lines(answer: Prediction, first: str) -> tuple[LabelledLine, ...]:
         return ()
     more = f" and {len(times) - _MOST_IN_HEADLINE} more" if len(times) > _MOST_IN_HEADLINE else ""
     claim = f"A step takes {', '.join(times[:_MOST_IN_HEADLINE])}{more}"
+    if answer.devices[0].step.us is not None:
+        first = f"{_step_words(answer.devices[0])} {_held_and_helped(answer.devices[0])}.{_compiled_words(answer)}"
     return LabelledLine("", claim), LabelledLine("", first)
 
 
@@ -144,9 +146,12 @@ def sentences(answer: Prediction) -> list[str]:
     The first says of a compiled step that it is one.
     """
     first, *others = map(_device_sentence, answer.devices)
-    if answer.origin == "trace" and answer.settings.compiled is True:
-        first += " The step is compiled already: no gain of compiling it is predicted."
-    return [first, *others]
+    return [first + _compiled_words(answer), *others]
+
+
+def _compiled_words(answer: Prediction) -> str:
+    is_compiled = answer.origin == "trace" and answer.settings.compiled is True
+    return " The step is compiled already: no gain of compiling it is predicted." if is_compiled else ""
 
 
 def _device_sentence(prediction: DevicePrediction) -> str:
@@ -160,10 +165,21 @@ def _device_sentence(prediction: DevicePrediction) -> str:
         fit = "; its memory does not fit" if prediction.fits is False else ""
         floor = f"By peak and bandwidth the step takes no less than {format_us(step.floor_us)} there{by}{fit}."
         return f"No time is predicted for {name}: {why}. {floor}"
+    takes = format_us_range(step.low_us, step.high_us)
+    return f"{_step_words(prediction)} takes {takes} and {_held_and_helped(prediction)}."
+
+
+def _step_words(prediction: DevicePrediction) -> str:
+    """Names the step on a device: 'On an H100 this step, compiled,'."""
+    step, name = prediction.step, short_name(prediction)
     article = "an" if name[:1] in "AEIHLMRX" and not name.startswith("RTX 9") else "a"
     run = _WAYS[step.backend].run_as if step.graph or step.backend != "cudagraphs" else ""
-    takes = format_us_range(step.low_us, step.high_us)
-    words = f"On {article} {name} this step{run} takes {takes} and {_held_by(prediction)}"
+    return f"On {article} {name} this step{run}"
+
+
+def _held_and_helped(prediction: DevicePrediction) -> str:
+    """Says what holds the step there, and what would make it faster."""
+    words = _held_by(prediction)
     if prediction.fits is False:
         words += ", but its memory does not fit"
     for gain in prediction.gains:
@@ -172,7 +188,7 @@ def _device_sentence(prediction: DevicePrediction) -> str:
             is_tf32_already = gain.name == "tf32" and prediction.engine == "tf32_tensor"
             way = "TF32 for products too" if is_tf32_already else _WAYS[gain.name].gained_from
             words += f"; {way} would make it {gain.speedup:.1f} times as fast"
-    return f"{words}."
+    return words
 
 
 def _lacks_graph(gain: BackendGain) -> bool:
