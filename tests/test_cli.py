@@ -181,10 +181,11 @@ def test_an_explicit_format_goes_before_the_suffix(trace: Path, tmp_path: Path) 
 
 
 def test_a_command_without_markdown_writes_json_and_text_by_suffix(tmp_path: Path, trace: Path) -> None:
-    for name in ("d.json", "d.md"):
+    for name in ("d.json", "d.txt"):
         assert _run(["doctor", str(trace), "-o", str(tmp_path / name)]) == 0
     assert json.loads((tmp_path / "d.json").read_text())
-    assert not (tmp_path / "d.md").read_text().startswith(("{", "#"))
+    assert not (tmp_path / "d.txt").read_text().startswith(("{", "#"))
+    assert _run(["doctor", str(trace), "-o", str(tmp_path / "d.md")]) == 2
 
 
 def test_a_reader_that_goes_away_causes_no_traceback(trace: Path) -> None:

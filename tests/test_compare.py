@@ -81,7 +81,7 @@ def test_two_recordings_make_a_waterfall(capsys: pytest.CaptureFixture[str], tmp
     assert picture.read_text(encoding="utf-8").count("<path") > 10
 
 
-def test_counters_come_before_times_in_every_format(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_waterfall_comes_before_the_counters_where_people_read(capsys: pytest.CaptureFixture[str]) -> None:
     for form, counters, times in (
         ("terminal", "Counters that differ", "Where the change comes from"),
         ("markdown", "Counters that differ", "Where the change comes from"),
@@ -89,7 +89,7 @@ def test_counters_come_before_times_in_every_format(capsys: pytest.CaptureFixtur
     ):
         assert _run(["compare", MLP, LARGER, "-f", form]) == 0
         out = capsys.readouterr().out
-        assert 0 < out.index(counters) < out.index(times)
+        assert 0 < out.index(times) < out.index(counters) or form == "json"
 
 
 def test_json_goes_to_a_file_and_markdown_to_the_screen(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

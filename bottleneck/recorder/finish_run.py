@@ -108,10 +108,10 @@ def _report_on(
             return result  # the program's own words and how it ended say all there is
         settings.note(_summary(folder, recording, result))
         notes = [warning for warning in recording.warnings if warning not in ending.remarks]
+        settings.note(*notes)  # the last lines of the report are the answer, and nothing follows them
         if not recording.traces:
-            settings.note(*notes)
             return result
-        headline = _report(folder, settings, notes)
+        headline = _report(folder, settings)
         result = replace(result, headline=headline)
     except Interrupted:
         settings.note(f"interrupted; for the report: bottleneck report --repair {shown(folder)}")
@@ -202,11 +202,8 @@ def needing_ceilings(folder: Path, notes: "Mapping[int, Notes]") -> "Sequence[No
     ]
 
 
-def _report(folder: Path, settings: ReportSettings, notes: Sequence[str] = ()) -> str:
-    """Writes the report and what belongs to it, and returns the headline.
-
-    Notes stand before the report: its last lines are the answer, and nothing follows them.
-    """
+def _report(folder: Path, settings: ReportSettings) -> str:
+    """Writes the report and what belongs to it, and returns the headline."""
     from bottleneck.pipeline import explain, timeline_of
     from bottleneck.report import render_report
     from bottleneck.report.analysis_document import headline
@@ -229,7 +226,6 @@ def _report(folder: Path, settings: ReportSettings, notes: Sequence[str] = ()) -
         ):
             settings.note(f"the page for a browser: {shown(page)}")
         draw_picture("roofline", picture, analysis, warn=settings.say)
-    settings.note(*notes)
     settings.say((settings.render or report_text)(analysis, sys.stderr).rstrip("\n"))
     if problem is not None:
         raise problem

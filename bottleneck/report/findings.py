@@ -130,13 +130,16 @@ def _brief(analysis: Analysis, finding: Finding, characters: int, code: int, *, 
     )
 
 
-def findings_in_brief(analysis: Analysis, most: int, characters: int, closing: tuple[str, ...] = ()) -> ActionSection:
+def findings_in_brief(
+    analysis: Analysis, most: int, advised: int, characters: int, closing: tuple[str, ...] = ()
+) -> ActionSection:
     """Builds the first findings on two lines each.
 
     The lines are what is wrong, then the gain and what to do.
 
     They come as in the whole report, which sets apart what saves the same time. The verdict says what to do of the
-    first, so that one has its title alone. ``closing`` are the sentences beneath them.
+    first, so that one has its title alone. After the first ``advised`` ones the gain stands beside the title, without
+    what to do. ``closing`` are the sentences beneath them.
     """
     in_order = in_reading_order(analysis.findings, analysis.steps.wall_us, analysis.verdict.bound)
     ordered = sorted(in_order, key=lambda finding: not _stands_alone(finding, in_order))
@@ -153,7 +156,7 @@ def findings_in_brief(analysis: Analysis, most: int, characters: int, closing: t
     return ActionSection(
         "",
         tuple(
-            _two_lines(finding, characters, is_said=finding.slug in said, is_tried=at == 0)
+            _two_lines(finding, characters, is_said=finding.slug in said, is_tried=at == 0, is_short=at > advised)
             for at, finding in enumerate(ordered[:most])
         ),
         _doubts(analysis),
@@ -174,15 +177,16 @@ def titled(finding: Finding) -> str:
     return finding.title if place is None else f"{finding.title}: {PurePath(place[0]).name}:{place[1]}"
 
 
-def _two_lines(finding: Finding, characters: int, *, is_said: bool, is_tried: bool) -> Action:
+def _two_lines(finding: Finding, characters: int, *, is_said: bool, is_tried: bool, is_short: bool) -> Action:
     same = "" if adds(finding) else " (saves the same time)"
     gain = finding.describe_speedup() if finding.predicted_gain_us is not None else None
     change = (finding.brief or finding.advice).rstrip(". ")
     shown = change + "." if len(change) <= characters else cut_text(change, characters)
     text = f"{gain}{same}: {_continued(shown)}" if gain else shown
-    lines = () if is_said else (LabelledLine("", text),)
+    lines = () if is_said or is_short else (LabelledLine("", text),)
+    beside = f" ({gain})" if gain and is_short and not is_said else ""
     return Action(
-        cut_text(titled(finding), max(characters, _LEAST_TITLE)),
+        cut_text(titled(finding), max(characters, _LEAST_TITLE)) + beside,
         lines,
         command=finding.verify if is_tried else None,
         key=finding.slug,

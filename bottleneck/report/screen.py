@@ -31,13 +31,15 @@ class _Room(Struct, frozen=True):
     """Amounts that a screen has room for.
 
     ``asides`` are lines of the verdict that are no part of the answer, ``ranks`` the slow ranks that are named,
-    ``remarks`` the sentences beneath the findings, ``characters`` those of a text that may be cut, and ``trust`` those
-    of the main caveat. ``answer`` cuts the lines of the verdict itself, which happens to none but made-up ones.
+    ``advised`` the findings after the first with a line on what to do, ``remarks`` the sentences beneath the findings,
+    ``characters`` those of a text that may be cut, and ``trust`` those of the main caveat. ``answer`` cuts the lines of
+    the verdict itself, which happens to none but made-up ones.
     """
 
     asides: int = 3
     ranks: int = 3
     findings: int = 3
+    advised: int = 3
     remarks: int = 3
     characters: int = 200
     trust: int = 148
@@ -56,9 +58,12 @@ _SHRINKS: tuple[Mapping[str, int], ...] = (
     {"remarks": 1},
     {"asides": 1},
     {"characters": 74},
+    {"advised": 1},
+    {"advised": 0},
+    {"remarks": 0},
+    {"asides": 0},
     {"findings": 2},
     {"findings": 1},
-    {"remarks": 0},
     {"ranks": 0, "asides": 0},
     {"answer": 300},
     {"answer": 150},
@@ -79,7 +84,7 @@ def _screen(analysis: Analysis, whole: Document, room: _Room) -> Document:
     sections = (
         None if ranks is None else replace(ranks, title=""),
         ledger_bar(analysis),
-        findings_in_brief(analysis, room.findings, room.characters, closing),
+        findings_in_brief(analysis, room.findings, room.advised, room.characters, closing),
     )
     return replace(
         whole,

@@ -104,7 +104,7 @@ def test_the_verdict_names_the_sampled_line(tmp_path: Path) -> None:
         events += [op("aten::add", at + 81_000, 15_000, dims=[[64, 64], [64, 64], []])]
     case_of(tmp_path, events, unprofiled_us=100_000.0, run=run_of(TEST, DRAW, BACKWARD))
     analysis = analyse([tmp_path])
-    assert "most of all at train.py:35" in analysis.verdict.sentence
+    assert "Worst: train.py:35, 64.0 ms" in analysis.verdict.sentence
     assert "First: keep a set" in analysis.verdict.sentence
     assert analysis.findings[0].slug == "slow-call"
     assert analysis.source_texts["train.py:35"] == "while j in history[u]:"

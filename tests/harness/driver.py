@@ -17,7 +17,7 @@ import sys
 from bottleneck.recorder import finish_run
 from bottleneck.calibrate import cache
 cache.cpu_calibration = lambda threads, tell, is_quiet=False: None
-def report(folder, settings, notes):
+def report(folder, settings):
     {report}
     return "OVERHEAD-BOUND (82.1 %)"
 finish_run._report = report

@@ -194,7 +194,7 @@ def test_a_user_who_does_not_wait_for_the_report_is_told_where_it_is(folder: Pat
         from bottleneck.system.interrupts import answered
         block = answered()
         block.__enter__()
-        def report(folder, settings, notes):
+        def report(folder, settings):
             os.kill(os.getpid(), signal.SIGINT)
             signal.pause()
         finish_run._report = report

@@ -132,7 +132,7 @@ def test_the_report_of_a_block_gives_a_verdict(tmp_path: Path) -> None:
     assert 1 <= analysis.steps.count <= 5
     assert analysis.verdict.bound == "overhead"
     assert any(line.name.startswith("program.py:") for line in analysis.lines)
-    assert record(ran.folder / "out").report().startswith("OVERHEAD-BOUND\n")
+    assert record(ran.folder / "out").report().startswith("OVERHEAD-BOUND · ")
 
 
 def test_ranks_record_into_one_folder(tmp_path: Path) -> None:

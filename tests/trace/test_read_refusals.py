@@ -85,13 +85,18 @@ def test_a_file_without_content_is_called_empty_or_blank(tmp_path: Path, text: s
     assert refusal(tmp_path, text).what.endswith(("is empty", "blanks"))
 
 
+@pytest.mark.parametrize("text", ["hello", "not json", "nothing"])
+def test_what_is_no_json_is_told_so(tmp_path: Path, text: str) -> None:
+    told = refusal(tmp_path, text)
+    assert told.what.endswith("is not JSON") and told.why == f"unexpected {text[0]!r} at its beginning"
+
+
 @pytest.mark.parametrize(
     ("text", "found"),
     [
         ("null", "null"),
         ("3", "a number"),
         ('"x"', "a string"),
-        ("hello", "text"),
         ('{"traceEvents": null}', "null"),
         ('{"traceEvents": {"a": 1}}', "an object"),
         ('{"traceEvents": 7}', "a number"),
