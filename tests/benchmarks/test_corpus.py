@@ -94,7 +94,7 @@ def test_a_new_prediction_keeps_the_measurement() -> None:
 
 
 def test_a_case_is_predicted_again_only_where_its_recording_is_there(tmp_path: Path) -> None:
-    sample = next(path for path in recordings() if analyse([path]).findings)
+    sample = next(path for path in recordings() if any(finding.tries for finding in analyse([path]).findings))
     findings = analyse([sample]).findings
     change = next(name for finding in findings for name in finding.tries)
     (tmp_path / "here").symlink_to(sample)
