@@ -57,7 +57,7 @@ def late_rank(evidence: Evidence) -> Draft | None:
     has_line = any(row.source for row in idle_rows(evidence, cause)[:1])
     return Draft(
         slug="late-rank",
-        title=f"All ranks wait for rank {number}",
+        title=f"The other ranks wait for rank {number}",
         evidence=(
             f"the other ranks wait {format_us(waited_us)} per step in collectives for rank {number} "
             f"({format_share(evidence.share_of_step(waited_us))})",

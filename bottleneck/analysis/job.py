@@ -198,7 +198,7 @@ class LineDelay(NamedTuple):
 
 def _line_words(line: LineDelay, account: str | None) -> str:
     kind = "" if account is None else f"{phrase_of(account)} "
-    return f"{kind}{format_us(line.us)} per step {at_source(line.name)}, median rank {format_us(line.usual_us)}"
+    return f"{kind}{format_us(line.us)} per step {at_source(line.name)}, the median rank {format_us(line.usual_us)}"
 
 
 class _Job:
@@ -467,7 +467,7 @@ class _Job:
         if factor is not None and largest_us < _ONE_ACCOUNT * float(more.sum()):
             return f"its own work takes {factor:.2f} times as long as the median rank's"
         parts = [
-            f"{phrase_of(names[at])} {format_us(float(own[at]))} per step, median rank {format_us(float(usual[at]))}"
+            f"{phrase_of(names[at])} {format_us(float(own[at]))} per step, the median rank {format_us(float(usual[at]))}"
             for at in order
             if more[at] >= max(_ONE_PART * largest_us, _NAMED * self._excess_us(suspect)) > 0
         ]

@@ -12,6 +12,7 @@ from bottleneck.report.document import (
     Document,
     IntervalBar,
     Intervals,
+    LabelledLine,
     ListSection,
     TableRow,
     TableSection,
@@ -48,6 +49,7 @@ def build(answer: PredictedChanges) -> Document:
         headline="predicted changes",
         subject=answer.program,
         sentence=" ".join(_sentence(device) for device in answer.devices),
+        lines=_lines(answer),
         facts=tuple(_facts(answer)),
         fact_width=10,
         sections=(
@@ -78,6 +80,9 @@ def _sentence(device: DeviceChanges) -> str:
         lacks = f"{_memory(device.peak_bytes)} at its peak, of {_memory(device.memory_bytes)}"
         step += f", but its memory does not fit: {lacks}"
     if not device.order:
+        helping = _best_alone(device)
+        if helping is not None:
+            return f"{step}. {helping.change} helps alone, {_times(helping)}; no order of changes is certain to help."
         return f"{step}; {_NO_GAIN}."
     first = device.order[0]
     words = f"{step}. First: {first.change}, {_times(first)} times as fast"
@@ -85,6 +90,25 @@ def _sentence(device: DeviceChanges) -> str:
         return f"{words}; after it nothing is certain to help."
     names = ", then ".join(change.change for change in device.order[1:])
     return f"{words}; then {names}: {_times(device.total)} times as fast in all."
+
+
+def _best_alone(device: DeviceChanges) -> PredictedChange | None:
+    """The change that helps most by itself; null where none does."""
+    return next((change for change in device.alone if change.verdict == "helps"), None)
+
+
+def _lines(answer: PredictedChanges) -> tuple[LabelledLine, ...]:
+    """Gives the first change on each device, then the sentences."""
+    claims = []
+    for device in answer.devices:
+        first, name = device.order[0] if device.order else _best_alone(device), without_maker(device.device)
+        if first is None:
+            claims.append(f"nothing certain helps on {name}")
+        else:
+            claims.append(f"{first.change} first on {name}: {_times(first)} times as fast")
+    claim = "; ".join(claims)
+    words = " ".join(_sentence(device) for device in answer.devices)
+    return LabelledLine("", f"{claim[:1].upper()}{claim[1:]}"), LabelledLine("", words)
 
 
 def _article(name: str) -> str:

@@ -217,7 +217,7 @@ def _recorded(folder: Path, first_step: int | None, ranks: Sequence[int] = (0, 1
 
 def _blames_rank_1(analysis: Analysis) -> bool:
     late = [finding.title for finding in analysis.findings if finding.slug == "late-rank"]
-    return late == ["All ranks wait for rank 1"] and analysis.verdict.sentence.startswith(
+    return late == ["The other ranks wait for rank 1"] and analysis.verdict.sentence.startswith(
         "Rank 1 is late: rank 0 waits "
     )
 

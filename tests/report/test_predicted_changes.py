@@ -39,8 +39,18 @@ def test_all_devices_have_a_picture_on_one_axis(answer: PredictedChanges) -> Non
 
 
 def test_a_device_on_which_nothing_helps_says_so(answer: PredictedChanges) -> None:
-    nothing = replace(answer, devices=(replace(answer.devices[0], order=(), total=None),))
+    open_changes = tuple(replace(change, verdict="open") for change in answer.devices[0].alone)
+    nothing = replace(answer, devices=(replace(answer.devices[0], alone=open_changes, order=(), total=None),))
     assert build(nothing).sentence.endswith("no change brings more than the error of its prediction.")
+    assert build(nothing).lines[0].text.startswith("Nothing certain helps on ")
+
+
+def test_a_change_that_helps_alone_is_said_where_no_order_is_certain(answer: PredictedChanges) -> None:
+    device = replace(answer.devices[0], order=(), total=None)
+    (best, *_) = (change for change in device.alone if change.verdict == "helps")
+    document = build(replace(answer, devices=(device,)))
+    assert f"{best.change} helps alone, {best.speedup:.2f} (" in document.sentence
+    assert document.lines[0].text.casefold().startswith(f"{best.change} first on ")
 
 
 def test_the_text_fits_80_columns_and_names_what_does_not_apply(answer: PredictedChanges) -> None:
