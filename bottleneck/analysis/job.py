@@ -467,7 +467,8 @@ class _Job:
         if factor is not None and largest_us < _ONE_ACCOUNT * float(more.sum()):
             return f"its own work takes {factor:.2f} times as long as the median rank's"
         parts = [
-            f"{phrase_of(names[at])} {format_us(float(own[at]))} per step, the median rank {format_us(float(usual[at]))}"
+            f"{phrase_of(names[at])} {format_us(float(own[at]))} per step, "
+            f"the median rank {format_us(float(usual[at]))}"
             for at in order
             if more[at] >= max(_ONE_PART * largest_us, _NAMED * self._excess_us(suspect)) > 0
         ]
