@@ -443,6 +443,8 @@ def _recomputed_us(work: KernelWork) -> Floats:
     of the nested backward pass has that pass in the same place.
     """
     ops, is_recomputed = work.evidence.linked.ops, _recomputed(work)
+    if not is_recomputed.any():
+        return np.zeros(work.us.size)
     is_forward = ~is_recomputed & ~np.append(follows_forward(work.evidence), True)[work.op]
     names = np.append(ops["name"].cat.codes.to_numpy(), -1)[work.op].astype(np.int64)
     call, _ = numbered(names, work.signature)

@@ -146,6 +146,10 @@ def test_a_backward_pass_without_marks_of_its_own_is_no_repeated_forward_pass(tm
     assert draft.gain_us.high == pytest.approx(300, rel=0.02)
 
 
+def test_a_trace_without_its_device_repeats_nothing(tmp_path: Path) -> None:
+    assert recomputation(case_of(tmp_path, [op("aten::relu", 1, 9), launch(1, 2, 2)])) is None
+
+
 def test_a_device_whose_memory_was_not_recorded_is_promised_nothing_for_sure(tmp_path: Path) -> None:
     node = "autograd::engine::evaluate_function: "
     events = [
