@@ -26,7 +26,7 @@ from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger
 from tests.advice.programs import Call, on_cpu
 from tests.analysis.frames import CPU
-from tests.builders import complete, frame, kernel, launch, op, step
+from tests.builders import complete, frame, kernel, launch, memcpy, op, step
 
 PRODUCTS = {"name": "aten::mm", "dims": [[8, 8], [8, 8]]}
 
@@ -146,8 +146,9 @@ def test_a_backward_pass_without_marks_of_its_own_is_no_repeated_forward_pass(tm
     assert draft.gain_us.high == pytest.approx(300, rel=0.02)
 
 
-def test_a_trace_without_its_device_repeats_nothing(tmp_path: Path) -> None:
-    assert recomputation(case_of(tmp_path, [op("aten::relu", 1, 9), launch(1, 2, 2)])) is None
+def test_a_trace_of_copies_alone_repeats_nothing(tmp_path: Path) -> None:
+    copied = [launch(1, 2, 2, "cudaMemcpyAsync"), memcpy(1, 5, 3, 64, "HtoD (Pageable -> Device)")]
+    assert recomputation(case_of(tmp_path, copied)) is None
 
 
 def test_a_device_whose_memory_was_not_recorded_is_promised_nothing_for_sure(tmp_path: Path) -> None:
