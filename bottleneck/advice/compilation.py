@@ -21,6 +21,7 @@ from bottleneck.advice.dispatch import (
 from bottleneck.advice.fusion import chain_passes_us, part_between_ops
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
 from bottleneck.advice.measured import measured_layout_us
+from bottleneck.advice.memory_capacity import follows_forward
 from bottleneck.advice.no_gain import compile_without_gain
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
@@ -39,7 +40,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import main_source
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import Flags
+from bottleneck.schema.intervals import Flags, Floats, numbered
 from bottleneck.schema.op_names import BACKWARD_NODE, at_source, forward_of
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import text_matches
@@ -386,6 +387,8 @@ _RECOMPUTES = re.compile(r"^CheckpointFunctionBackward$|evaluate_function: Check
 # The other kind of checkpoint runs the forward pass again where the backward pass unpacks what was not kept.
 _UNPACKS = re.compile(r"torch[/\\]utils[/\\]checkpoint\.py\(\d+\): unpack_hook$")
 _MOST_USED = 0.7
+# Kernels of which no more is left out are those of the repeated pass alone.
+_WHOLE = 0.9
 # Of a CPU's step: from here on what is computed twice is the first thing to say, whatever the noise.
 _FIRST_FROM = 0.1
 
@@ -400,22 +403,23 @@ def recomputation(evidence: Evidence) -> Draft | None:
     """
     work = work_of(evidence)
     peak, capacity = evidence.analysis.totals.peak_memory_bytes, evidence.analysis.device.memory_bytes
-    rows = _recomputed(work)
+    less = _recomputed_us(work)
+    rows, repeated_us = less > 0, float(less.sum())
     has_room = bool(peak and capacity and peak <= _MOST_USED * capacity)
     is_unknown = not (has_room or evidence.is_host_only)
-    if work.share(rows) < _LEAST_SHARE or not (has_room or not peak):
+    share = evidence.share_of_step(repeated_us)
+    if share < _LEAST_SHARE or not (has_room or not peak):
         return None
-    less, line = np.where(rows, work.us, 0.0), _checkpoint_line(evidence, work, rows)
+    line = _checkpoint_line(evidence, work, rows)
     return Draft(
         slug="recomputation",
         title="Activations are worked out twice although memory has room"
         if has_room
         else "Activations are worked out twice (checkpointing)",
         evidence=(
-            f"{format_us(float(less.sum()))} per step ({format_share(work.share(rows))}) repeat the forward pass"
-            + _at(line),
+            f"{format_us(repeated_us)} per step ({format_share(share)}) repeat the forward pass" + _at(line),
             *((f"peak memory is {format_share(peak / capacity)} of the device's",) if peak and capacity else ()),
-            *work.describe(rows),
+            *work.describe(less > _WHOLE * work.us),
         ),
         advice=f"Checkpoint fewer layers{_at(line)}, or use the room for a larger batch."
         if has_room
@@ -425,11 +429,29 @@ def recomputation(evidence: Evidence) -> Draft | None:
         gain_us=work.gain(0 * less if is_unknown else less / 2, less),
         claims=work.claims(less),
         removes=True,
-        comes_first=evidence.is_host_only and work.share(rows) >= _FIRST_FROM,
+        comes_first=evidence.is_host_only and share >= _FIRST_FROM,
         confidence="low" if is_unknown else "medium",
         places=(line,),
         code="x = layer(x) if keep_activations else checkpoint(layer, x, use_reentrant=False)",
     )
+
+
+def _recomputed_us(work: KernelWork) -> Floats:
+    """Gives the time of each row that repeats the forward pass, 0 for others.
+
+    Calls of an op with the same sizes take no longer together than those of the forward pass: a trace without the marks
+    of the nested backward pass has that pass in the same place.
+    """
+    ops, is_recomputed = work.evidence.linked.ops, _recomputed(work)
+    if not is_recomputed.any():
+        return np.zeros(work.us.size)
+    is_forward = ~is_recomputed & ~np.append(follows_forward(work.evidence), True)[work.op]
+    names = np.append(ops["name"].cat.codes.to_numpy(), -1)[work.op].astype(np.int64)
+    call, _ = numbered(names, work.signature)
+    recomputed_us, forward_us = (np.where(rows, work.us, 0.0) for rows in (is_recomputed, is_forward))
+    again_us, once_us = (np.bincount(call, weights=us) for us in (recomputed_us, forward_us))
+    part = np.minimum(np.divide(once_us, again_us, out=np.zeros_like(once_us), where=again_us > 0), 1.0)
+    return np.asarray(recomputed_us * part[call])
 
 
 def _recomputed(work: KernelWork) -> Flags:

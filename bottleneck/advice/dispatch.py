@@ -2,6 +2,8 @@
 
 import math
 import re
+from collections import Counter
+from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -23,6 +25,7 @@ from bottleneck.advice.quantities import (
     outermost_frames,
     outermost_spans,
     rows_of_events,
+    rows_of_ops,
     timing_confidence,
     work_in_window,
 )
@@ -33,7 +36,7 @@ from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, grouped, union
 from bottleneck.schema.learned_rates import fastest_host_us, host_units
 from bottleneck.schema.op_names import BACKWARD_NODE
-from bottleneck.schema.tables import text_matches
+from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted, format_share, format_us
 
 # Rule 1 of advice_rules: below this share of the step, late launches are not what holds it back.
@@ -66,8 +69,9 @@ def late_launches(evidence: Evidence) -> Draft | None:
     The device waits for launches, which the graph would issue at once. The gain is the idle time in which the host
     dispatched, ran Python or launched, and the gaps between queued kernels, less one launch and the gap that a graph
     leaves between two kernels. At least half of that is counted. With several waiting calls inside, only the stretches
-    between them can be replayed, each with a launch of its own: a quarter is counted then, and no gaps. Silent where
-    ops compute on the CPU or sizes change from step to step, as no graph holds such a step.
+    between them can be replayed, each with a launch of its own: a quarter is counted then, and no gaps; but a loop over
+    tokens may wait once for each. Silent where ops compute on the CPU or sizes change from step to step, as no graph
+    holds such a step, unless a cache of keys and values is what grows.
     """
     late_us = issue_us(evidence)
     if (
@@ -82,8 +86,8 @@ def late_launches(evidence: Evidence) -> Draft | None:
     graph = graph_name(evidence)
     if graph is None or not is_program or _has_no_graph(evidence):
         return None
-    waits = evidence.analysis.totals.sync_count
-    has_few_waits = waits <= _FEW_WAITS
+    waits, lengths = evidence.analysis.totals.sync_count, _cache_lengths(evidence)
+    has_few_waits = waits <= _FEW_WAITS * max(len(lengths) / evidence.steps, 1)
     gaps_us = late_us + (evidence.account_us("overhead.kernel_gap") if has_few_waits else 0.0)
     high_us = gaps_us - _GRAPH_GAP_US * evidence.kernels_per_step - _GRAPH_LAUNCH_US * (1 + waits)
     # With one wait for a result at the end of the step, one graph still holds the rest.
@@ -91,7 +95,9 @@ def late_launches(evidence: Evidence) -> Draft | None:
     if evidence.share_of_step(high_us) < _LEAST_SHARE:
         return None
     empty = None if evidence.analysis.queue is None else evidence.analysis.queue.empty_idle_share
-    stops = f"; {format_count(waits)} waiting calls per step stand in the way of one graph" if waits else ""
+    between = 0.0 if lengths and has_few_waits else waits
+    stops = f"; {format_count(between)} waiting calls per step stand in the way of one graph" if between else ""
+    advice, brief, code = _to_replay(graph, between, lengths)
     return Draft(
         slug="late-launches",
         title="The device waits for the host to launch its next kernel",
@@ -99,24 +105,77 @@ def late_launches(evidence: Evidence) -> Draft | None:
             f"idle for {format_us(late_us)} of each step ({format_share(evidence.share_of_step(late_us))}) while the "
             f"host prepares "
             f"{counted(format_count(evidence.analysis.totals.launch_count), 'launch', 'launches')}{stops}",
+            *_growth_in_words(lengths),
             *(() if empty is None else (f"no kernel was queued in {format_share(empty)} of the idle time",)),
             *idle_lines(evidence, "dispatch", "python", "launch"),
         ),
-        advice=f"Replay the step as a {graph}, so that one call launches all of its kernels."
-        if not waits
-        else f"Take the calls that wait for the device ({format_count(waits)} per step) out of the step, then replay "
-        f"it as a {graph}, so that one call launches all of its kernels.",
-        brief=f"Replay the step as a {graph}"
-        if not waits
-        else f"Remove the {counted(format_count(waits), 'host sync')} (.item(), .cpu()) of the step, then replay "
-        f"it as a {graph}",
-        code='model = torch.compile(model, mode="reduce-overhead")  # or torch.cuda.make_graphed_callables',
+        advice=advice,
+        brief=brief,
+        code=code,
         gain_us=Interval(high_us * least, high_us),
         claims=claims_of(evidence, *ISSUE_ACCOUNTS, "overhead.kernel_gap", most_us=gaps_us - _GRAPH_LAUNCH_US),
         tries=("compile-reduce-overhead", "cuda-graph"),
         confidence="low" if waits else timing_confidence(evidence),
         transformation=Transformation(("graph",), least=least),
     )
+
+
+def _to_replay(graph: str, waits: float, lengths: Sequence[int]) -> tuple[str, str, str]:
+    """Gives advice, its short form and code that make a graph of the step.
+
+    ``waits`` are the calls per step that stand in its way, ``lengths`` those of a cache that grows by a token each.
+    """
+    count = format_count(waits)
+    removed = f"take the calls that wait for the device ({count} per step) out of the step, " if waits else ""
+    what = "the step of a token" if lengths else "it" if waits else "the step"
+    replay = f"{'then ' if waits or lengths else ''}replay {what} as a {graph}"
+    static = "keep keys and values in a static cache, " if lengths else ""
+    advice = f"{static}{removed}{replay}, so that one call launches all of its kernels."
+    if lengths:
+        brief = f"Keep keys and values in a static cache, {replay}"
+        code = (
+            'model.generation_config.cache_implementation = "static"  # Hugging Face\n'
+            'model.forward = torch.compile(model.forward, mode="reduce-overhead")'
+        )
+        return advice[0].upper() + advice[1:], brief, code
+    syncs = f"remove the {counted(count, 'host sync')} (.item(), .cpu()) of the step, " if waits else ""
+    brief = f"{syncs}{replay}"
+    code = 'model = torch.compile(model, mode="reduce-overhead")  # or torch.cuda.make_graphed_callables'
+    return advice[0].upper() + advice[1:], brief[0].upper() + brief[1:], code
+
+
+# So many tokens one after the other are no coincidence; each adds a key and a value.
+_LEAST_TOKENS, _KEY_AND_VALUE = 4, 2
+
+
+@remembered
+def _cache_lengths(evidence: Evidence) -> tuple[int, ...]:
+    """Gives the lengths of a cache of keys and values that aten::cat makes longer by a token each.
+
+    Empty where there is none, or where sizes are not recorded.
+    """
+    work, rows = work_of(evidence), rows_of_ops(evidence, ("aten::cat",))
+    calls = as_integers(evidence.linked.ops["signature"])[rows]
+    grown: dict[tuple[int, ...], Counter[int]] = {}
+    for call, count in Counter(calls.tolist()).items():
+        sizes = work.tensors_of(call)
+        if len(sizes) != 2 or len(sizes[0]) != len(sizes[1]) or len(sizes[0]) < 3:
+            continue
+        differing = [place for place, (old, new) in enumerate(zip(*sizes, strict=True)) if old != new]
+        if len(differing) == 1 and sizes[1][differing[0]] == 1:
+            place = differing[0]
+            grown.setdefault((place, *sizes[1]), Counter())[sizes[0][place]] += count
+    for counts in grown.values():
+        lengths = sorted(length for length, count in counts.items() if count >= _KEY_AND_VALUE)
+        if len(lengths) >= _LEAST_TOKENS and lengths[-1] - lengths[0] == len(lengths) - 1:
+            return tuple(lengths)
+    return ()
+
+
+def _growth_in_words(lengths: Sequence[int]) -> tuple[str, ...]:
+    if not lengths:
+        return ()
+    return (f"aten::cat makes the key/value cache longer with each token ({lengths[0]} to {lengths[-1]})",)
 
 
 def graph_name(evidence: Evidence) -> str | None:
@@ -130,10 +189,12 @@ def graph_name(evidence: Evidence) -> str | None:
 def _has_no_graph(evidence: Evidence) -> bool:
     """True where no graph can hold the step.
 
-    Ops compute on the CPU within it, or its sizes change from one step to the next.
+    Ops compute on the CPU within it, or its sizes change from one step to the next, and not by a cache that can be made
+    static.
     """
     on_cpu_us = evidence.account_us("overhead.host_compute")
-    return evidence.share_of_step(on_cpu_us) >= _ON_CPU or _sizes_change(evidence)
+    changes = not _cache_lengths(evidence) and _sizes_change(evidence)
+    return changes or evidence.share_of_step(on_cpu_us) >= _ON_CPU
 
 
 def _sizes_change(evidence: Evidence) -> bool:

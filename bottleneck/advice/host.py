@@ -184,6 +184,9 @@ _WITH_SCALER = (
 _EXCHANGE_MARK = re.compile(r"^(?!nccl:|c10d::).*(?:all_?(?:2|to)_?all|sparse_data_dist)", re.IGNORECASE)
 _EXCHANGE = re.compile(r"^(?:c10d|_c10d_functional)::all_?to_?all")
 _OPS_BEFORE_EXCHANGE = 40
+_EXCHANGED = r"(?i)all_?to_?all"
+# Sizes are integers of 8 bytes, one or two for each of up to 256 ranks. A loss has 2 or 4 bytes.
+_SPLITS_BYTES = (8, 4096)
 _SPLITS_EARLIER = (
     "What the host reads there are the sizes (splits) of an all-to-all: start that exchange a batch earlier, so that "
     "they are on the host when it needs them, or fix the sizes (a capacity per rank), so that nothing is read.",
@@ -193,14 +196,33 @@ _SPLITS_EARLIER = (
 
 
 def _reads_splits(evidence: Evidence, at_us: Floats) -> Flags:
-    """Marks waits inside the mark of an exchange, or shortly before its op."""
+    """Marks waits inside the mark of an exchange, or shortly before its op.
+
+    Without recorded ops launches take their place, and what is read has to be as small as a list of sizes.
+    """
     ops = evidence.linked.ops
-    start = np.sort(ops["ts_us"].to_numpy())
-    exchanges = np.sort(ops["ts_us"].to_numpy()[text_matches(ops["name"], _EXCHANGE.search)])
+    start, is_exchange = ops["ts_us"].to_numpy(), text_matches(ops["name"], _EXCHANGE.search)
+    is_read = np.ones(at_us.size, dtype=bool)
+    if ops.empty:
+        kernels, sent = evidence.linked.kernels, evidence.linked.trace.device_args
+        exchanging = sent["event"][sent["collective"].astype(object).str.contains(_EXCHANGED, na=False)]
+        start, is_exchange = kernels["launch_ts_us"].to_numpy(), kernels["event"].isin(exchanging).to_numpy()
+        is_read = _follow_small_reads(evidence, at_us)
+    exchanges, start = np.sort(start[is_exchange & np.isfinite(start)]), np.sort(start)
     following = np.append(exchanges, np.inf)[np.searchsorted(exchanges, at_us)]
     between = np.searchsorted(start, following) - np.searchsorted(start, at_us)
-    is_before = np.isfinite(following) & (between <= _OPS_BEFORE_EXCHANGE)
+    is_before = np.isfinite(following) & (between <= _OPS_BEFORE_EXCHANGE) & is_read
     return np.asarray(is_before | outermost_spans(evidence, _EXCHANGE_MARK).hold(at_us))
+
+
+def _follow_small_reads(evidence: Evidence, at_us: Floats) -> Flags:
+    """Marks waits whose last copy to the host was as small as the sizes of an exchange."""
+    kernels = evidence.linked.kernels
+    reads = kernels[((kernels["copy_way"] == "to_host") & kernels["launch_ts_us"].notna()).to_numpy()]
+    reads = reads.sort_values("launch_ts_us", kind="stable")
+    nbytes = np.append(reads["bytes"].to_numpy(dtype=np.float64, na_value=np.nan), np.nan)
+    last = nbytes[np.searchsorted(reads["launch_ts_us"].to_numpy(), at_us, side="right") - 1]
+    return np.asarray((last >= _SPLITS_BYTES[0]) & (last <= _SPLITS_BYTES[1]))
 
 
 def _scaler_reads(evidence: Evidence) -> Spans:

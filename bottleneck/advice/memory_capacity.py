@@ -160,7 +160,7 @@ def forward_work(evidence: Evidence) -> Forward:
     """The work that neither the backward pass nor an optimizer issued."""
     kernels = evidence.linked.kernels
     op = kernels["op"].to_numpy(dtype=np.int64, na_value=-1)
-    later = np.append(_is_later(evidence), False)
+    later = np.append(follows_forward(evidence), False)
     works = (kernels["kind"] == "compute").to_numpy() & evidence.kernels_in_window & (op >= 0) & ~later[op]
     works &= ~evidence.attribution["dispatches"].to_numpy()
     flops = evidence.roofline["flops"].to_numpy()[works]
@@ -169,7 +169,7 @@ def forward_work(evidence: Evidence) -> Forward:
     return Forward(min(us, evidence.step_us), float(known_flops.sum()) / evidence.steps if known_flops.size else None)
 
 
-def _is_later(evidence: Evidence) -> Flags:
+def follows_forward(evidence: Evidence) -> Flags:
     """Masks the ops that run inside the backward pass or an optimizer.
 
     An optimizer's step counts, on the thread of either.

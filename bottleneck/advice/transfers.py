@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import work_of
+from bottleneck.advice.kernel_work import Size, work_of
 from bottleneck.advice.quantities import claims_of, format_count, format_per_step, sources_of
 from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.schema.analysis import LISTED_ALONE, Interval
@@ -42,8 +42,8 @@ class DeviceCopies(Struct, frozen=True):
     The row in KERNELS, bytes (NaN unknown), duration, pageable or not. ``exposed_us`` is the time per step in which the
     device did nothing else, ``steps`` what other sums are divided by. ``waits_us`` is the idle time of the device, by
     account and per step, while the host was in the call of each copy. ``made`` marks copies of tensors that the device
-    could make itself. Each copy belongs to one rule: to that of ``made`` copies, of small ones, or of large ones from
-    pageable memory.
+    could make itself, ``weights`` those of weights that are kept on the host. Each copy belongs to one rule: to that of
+    ``made`` copies, of weights, of small ones, or of large ones from pageable memory.
     """
 
     rows: Integers
@@ -56,6 +56,7 @@ class DeviceCopies(Struct, frozen=True):
     waits_us: Mapping[str, Floats]
     made: Flags
     makers: Integers
+    weights: Flags
 
     @property
     def small(self) -> Flags:
@@ -69,7 +70,7 @@ class DeviceCopies(Struct, frozen=True):
     @property
     def large_pageable(self) -> Flags:
         """Mask of the large copies from pageable memory."""
-        return np.asarray(self.pageable & (self.bytes >= _SMALL_BYTES) & ~self.made)
+        return np.asarray(self.pageable & (self.bytes >= _SMALL_BYTES) & ~self.made & ~self.weights)
 
     def waited_us(self, chosen: Flags) -> dict[str, float]:
         """Returns time by account that the device waited in calls of copies.
@@ -107,7 +108,47 @@ def copies_to_device(evidence: Evidence) -> DeviceCopies:
         waits_us=_waits_us(evidence, rows, {"pageable": pageable, "pinned": pinned, "": ~(pageable | pinned)}),
         made=made,
         makers=makers,
+        weights=_are_weights(evidence, rows, moved) & ~made,
     )
+
+
+_READS_WEIGHT = re.compile(r"^aten::(?:linear|addmm|conv[123]d)$")
+# So many copies of weights in the window are no coincidence.
+_LEAST_WEIGHTS = 4
+
+
+def _are_weights(evidence: Evidence, rows: Integers, moved: Floats) -> Flags:
+    """Marks the large copies of weights that move to the device again for each use.
+
+    ``rows`` are the copies in KERNELS, ``moved`` their bytes. What products read as weights, and not as data, has such
+    sizes. A model that moves once does so before any product; here most copies come after a product of their size.
+    """
+    none = np.zeros(rows.size, dtype=bool)
+    if rows.size < _LEAST_WEIGHTS:
+        return none
+    used_us = _weights_used_us(evidence)
+    signature = np.append(as_integers(evidence.linked.ops["signature"]), -1)
+    calls = signature[evidence.linked.kernels["op"].to_numpy(dtype=np.int64, na_value=-1)[rows]]
+    work = work_of(evidence)
+    first_us = {call: used_us.get(next(iter(work.sizes_of(call)), ()), np.nan) for call in np.unique(calls).tolist()}
+    from_us = np.array([first_us[call] for call in calls.tolist()])
+    weights = np.isfinite(from_us) & (moved >= _SMALL_BYTES)
+    again = weights & (evidence.linked.kernels["launch_ts_us"].to_numpy()[rows] > from_us)
+    return weights if again.sum() >= max(_LEAST_WEIGHTS, weights.sum() / 2) else none
+
+
+def _weights_used_us(evidence: Evidence) -> dict[Size, float]:
+    """Gives when a product first read a weight of each size, without the sizes of data."""
+    ops, work = evidence.linked.ops, work_of(evidence)
+    reading = ops[text_matches(ops["name"], _READS_WEIGHT.match) & ops["signature"].notna().to_numpy()]
+    first_us, data = dict[Size, float](), set[Size]()
+    calls = reading.groupby(["name", "signature"], observed=True)["ts_us"].min().reset_index()
+    for name, call, at_us in calls.itertuples(index=False):
+        sizes = work.sizes_of(int(call))[name == "aten::addmm" :]
+        if len(sizes) > 1:
+            data.add(sizes[0])
+            first_us[sizes[1]] = min(at_us, first_us.get(sizes[1], math.inf))
+    return {size: at_us for size, at_us in first_us.items() if size not in data}
 
 
 def _waits_us(evidence: Evidence, rows: Integers, kinds: Mapping[str, Flags]) -> dict[str, Floats]:
@@ -138,7 +179,7 @@ def waits_in_copies(evidence: Evidence) -> tuple[dict[str, float], Integers]:
     Time per step by account, and rows in EVENTS of the calls.
     """
     copies = copies_to_device(evidence)
-    counted = copies.made | copies.small | copies.large_pageable
+    counted = copies.made | copies.weights | copies.small | copies.large_pageable
     call = as_integers(evidence.linked.kernels["launch"])[copies.rows[counted]]
     return copies.waited_us(counted), call[call >= 0]
 
@@ -355,7 +396,7 @@ def copies_not_overlapped(evidence: Evidence) -> Draft | None:
     its copies.
     """
     copies = copies_to_device(evidence)
-    chosen = ~(copies.bytes < _SMALL_BYTES)
+    chosen = ~(copies.bytes < _SMALL_BYTES) & ~copies.weights
     count, moved, exposed_us = copies.per_step(chosen)
     linked_us = float(copies.dur_us[chosen].sum()) / copies.steps
     hidden_us = min(exposed_us, max(0.0, evidence.step_us - linked_us))
@@ -386,6 +427,46 @@ def copies_not_overlapped(evidence: Evidence) -> Draft | None:
     )
 
 
+def offloaded_weights(evidence: Evidence) -> Draft | None:
+    """Finds weights that are kept on the host and copied for each use.
+
+    Gain: at most all that the device waits for these copies, and at least what pinned memory and copies beside the work
+    leave of the step: its other work, or the copies at the pace of the link.
+    """
+    copies = copies_to_device(evidence)
+    chosen = copies.weights
+    count, moved, exposed_us = copies.per_step(chosen)
+    saved = _saving(evidence, copies, chosen)
+    saved_us = sum(saved.values())
+    if not count or evidence.share_of_step(saved_us) < _LEAST_SHARE:
+        return None
+    lasted_us = float(copies.dur_us[chosen].sum()) / copies.steps
+    pace = moved / lasted_us * US_PER_S if lasted_us > 0 else None
+    pinned_per_s = _pinned_bytes_per_s(evidence, copies, pace) if copies.pageable[chosen].any() else pace
+    streamed_us = moved / pinned_per_s * US_PER_S if pinned_per_s else lasted_us
+    left_us = max(evidence.step_us - saved_us, streamed_us)
+    return Draft(
+        slug="offloaded-weights",
+        title="Weights are kept on the host and copied for each use",
+        evidence=(
+            f"copies of weights, {format_count(count)} per step, move {format_si(moved, 'B')}"
+            + (f" at {format_si(pace, 'B/s')}" if pace else ""),
+            f"the device does nothing else for {format_us(exposed_us)} of them ({_of_step(evidence, exposed_us)})",
+            f"from pinned memory they take about {format_us(streamed_us)}, beside the other work",
+            *sources_of(evidence, ops_of(evidence, copies.rows[chosen]), most=2),
+        ),
+        advice="Keep the weights on the device: in fewer bits, or with fewer layers offloaded. Where they do not fit, "
+        "pin them, and copy the next layer while this one computes.",
+        brief="Keep the weights on the device: in fewer bits, or with fewer layers offloaded",
+        code="model = AutoModelForCausalLM.from_pretrained(\n"
+        '    name, quantization_config=BitsAndBytesConfig(load_in_4bit=True), device_map={"": 0}\n'
+        ")\n"
+        "# else: weight.data = weight.data.pin_memory()  # once, and copied on a stream of its own",
+        gain_us=Interval(max(0.0, evidence.step_us - left_us), saved_us),
+        claims=saved,
+    )
+
+
 def copied_bytes(evidence: Evidence) -> Draft | None:
     """Finds copies over the link that hold most of the step.
 
@@ -395,7 +476,7 @@ def copied_bytes(evidence: Evidence) -> Draft | None:
     exposed_us = evidence.account_us(TRANSFER)
     if evidence.is_host_only or evidence.share_of_step(exposed_us) < _MOST_OF_STEP:
         return None
-    if pageable_copies(evidence) is not None or copies_not_overlapped(evidence) is not None:
+    if any(rule(evidence) is not None for rule in (offloaded_weights, pageable_copies, copies_not_overlapped)):
         return None
     kernels = evidence.linked.kernels
     linked = (kernels["kind"] == "copy").to_numpy() & kernels["copy_way"].isin(OVER_LINK).to_numpy()
@@ -560,4 +641,12 @@ def _of_step(evidence: Evidence, us: float) -> str:
     return f"{format_share(evidence.share_of_step(us))} of the step"
 
 
-RULES = (pageable_copies, copies_not_overlapped, copied_bytes, small_copies, made_on_host, made_beside_device)
+RULES = (
+    offloaded_weights,
+    pageable_copies,
+    copies_not_overlapped,
+    copied_bytes,
+    small_copies,
+    made_on_host,
+    made_beside_device,
+)

@@ -491,7 +491,11 @@ def _of_one_group(grounds: Grounds, group: str) -> Iterator[Clause]:
         yield Clause(
             "bound", f"{_limits(grounds, group)}: {format_part(group_us, wall_us)} per step ({share}){reached}"
         )
-        if _largest_kernel(grounds, _bounds_of(largest.account)) is not None:
+        worst, unknown = (_largest_kernel(grounds, bounds) for bounds in (_bounds_of(largest.account), ("unknown",)))
+        if worst is not None and unknown is not None and unknown.us > worst.us:
+            words = f"{_label(unknown)}, {format_us(unknown.us)} ({format_share(unknown.share)}), of unknown bound"
+            yield Clause("place", words, label="Largest")
+        elif worst is not None:
             yield Clause("place", _contributor(grounds, group), label="Worst")
         return
     stands = largest.us >= _STANDS_FOR_GROUP * group_us

@@ -152,7 +152,7 @@ class LaunchCounts(Struct, frozen=True):
 
     ``captured`` entered a graph and ran only in its replays. Of the others ``lead`` come before the first launch with a
     kernel, ``tail`` after the last one, ``between`` elsewhere; ``queued`` also come after the last one, but while the
-    device still worked: they were in its queue when the recording ended. In a window of steps they count as ``tail``.
+    device still worked: they were in its queue when the recording ended. Inside a step they count as ``tail``.
     ``tail_us`` is the time from the end of the device's last work to the host's last launch. ``bare_steps`` are those
     whose launches all lack their kernel.
     """

@@ -175,6 +175,7 @@ REASONS: Mapping[str, str] = {
     "outlier": "an outlier: {ratio:.3g} times the median",
     "cut_by_outlier": "cut off from the longest steady stretch by an outlier",
     "held_before": "the device was held by work from before the recording",
+    "queued_at_end": "in part still in the device's queue when the recording ended",
     "earlier_side": "on the earlier side of the window",
     "other_ops": "made of other ops than most steps",
     "cut_by_others": "cut off from the longest stretch of equal steps",

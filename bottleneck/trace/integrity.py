@@ -93,7 +93,11 @@ def _count_launches(trace: Trace, window: Window, rows: Integers, entered: Flags
     ended_ns = ends_ns(trace, trace.device_args["event"].to_numpy()).max()
     lead, after = lost & (at_ns < first_ns), lost & (at_ns > last_ns)
     # While the device still works on what came before them, they wait in its queue. A step lacks what it queued.
-    queued = after & (at_ns < ended_ns) & (window.source == "whole")
+    is_whole = window.source == "whole"
+    if after.any() and _ends_in_queue(trace, at_ns, after):
+        queued = after & (is_whole | (at_ns >= window.host_us[1] * 1e3))
+    else:
+        queued = after & (at_ns < ended_ns) & is_whole
     tail = after & ~queued
     behind_ns = at_ns.max() - ended_ns if len(at_ns) else 0
     return LaunchCounts(
@@ -106,6 +110,27 @@ def _count_launches(trace: Trace, window: Window, rows: Integers, entered: Flags
         tail_us=max(float(behind_ns), 0.0) / 1e3,
         bare_steps=_bare_steps(window, at_ns, lost),
     )
+
+
+def queued_at_end(trace: Trace) -> Integers:
+    """Gives rows in EVENTS of launches that were still queued when the recording ended."""
+    rows = np.flatnonzero(launches_of_kind(trace, "launch"))
+    event = trace.launch_args["event"].to_numpy()[rows]
+    at_ns, ran = starts_ns(trace, event), have_run(trace, rows)
+    after = ~ran & (at_ns > at_ns[ran].max(initial=np.iinfo(np.int64).min))
+    return event[after] if ran.any() and _ends_in_queue(trace, at_ns, after) else event[:0]
+
+
+def _ends_in_queue(trace: Trace, at_ns: Integers, after: Flags) -> bool:
+    """True if the recording ended while the device still worked on what was queued.
+
+    ``after`` marks launches without a kernel behind the last one that has one. What the device worked on when the
+    recording ended is not in it, and may have lasted as long as the longest piece that is.
+    """
+    work = trace.device_args["event"].to_numpy()
+    start_ns, end_ns = starts_ns(trace, work), ends_ns(trace, work)
+    until_ns = end_ns.max() + (end_ns - start_ns).max()
+    return bool((after & (at_ns < end_ns.max())).any() and at_ns.max() <= until_ns)
 
 
 def _bare_steps(window: Window, at_ns: Integers, lost: Flags) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from bottleneck.schema.op_names import LOADER_FETCH, OPTIMIZER_STEP, PROFILER_ST
 from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import are_calls
+from bottleneck.trace.integrity import queued_at_end
 from bottleneck.trace.joins import are_named, find_launches, is_any_of
 from bottleneck.trace.repeats import StepReasons, find_repeats, wall_spans
 from bottleneck.units import counted, format_us
@@ -207,6 +208,34 @@ def without_lead_in(trace: Trace, window: Window) -> Window:
     return replace(window, start_us=at_us, steps=(step,), lead_in_us=at_us - window.start_us)
 
 
+# A step counts though the device did not come to this part of its launches before the recording ended.
+_FEW_QUEUED = 0.02
+
+
+def _without_queued_steps(trace: Trace, window: Window) -> Window:
+    """Leaves out last steps whose launches were still queued when the recording ended.
+
+    Gives the window itself where there are none, or where no other step would be left.
+    """
+    if trace.device_args.empty:
+        return window
+    start_us = trace.events["ts_us"].to_numpy()
+    queued_us, launched_us = start_us[queued_at_end(trace)], start_us[are_calls(trace, "launch")]
+
+    def is_cut(step: Step) -> bool:
+        queued, launched = (
+            np.count_nonzero((at_us >= step.start_us) & (at_us < step.end_us)) for at_us in (queued_us, launched_us)
+        )
+        return bool(queued > _FEW_QUEUED * launched)
+
+    whole = tuple(step for step in window.steps if not is_cut(step))
+    if not whole or len(whole) == len(window.steps):
+        return window
+    cut = [(step, Reason("queued_at_end")) for step in window.steps if step not in whole]
+    aside = tuple(sorted([*window.set_aside, *cut], key=lambda pair: pair[0].start_us))
+    return replace(window, end_us=float(wall_spans(trace, whole)[1][-1]), steps=whole, set_aside=aside)
+
+
 # A step may begin on the host up to this part of it before the device works on it.
 _UNTIL_IT_WORKS = 0.1
 
@@ -344,7 +373,7 @@ def find_steps(
         if steps:
             window = _window(trace, steps, source, requested, set_aside)
             is_chosen = requested is not None or set_aside is not None
-            return window if is_chosen else without_lead_in(trace, window)
+            return window if is_chosen else without_lead_in(trace, _without_queued_steps(trace, window))
     if requested is not None:
         raise UsageError(
             f"--steps {_spelt(requested)} requests steps, but none were found in {trace.path}",

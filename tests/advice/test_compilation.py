@@ -26,7 +26,7 @@ from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger
 from tests.advice.programs import Call, on_cpu
 from tests.analysis.frames import CPU
-from tests.builders import complete, frame, kernel, launch, op, step
+from tests.builders import complete, frame, kernel, launch, memcpy, op, step
 
 PRODUCTS = {"name": "aten::mm", "dims": [[8, 8], [8, 8]]}
 
@@ -133,10 +133,31 @@ def test_a_forward_pass_that_is_repeated_although_memory_has_room(tmp_path: Path
     assert draft.gain_us.high == pytest.approx(300, rel=0.02)
 
 
+def test_a_backward_pass_without_marks_of_its_own_is_no_repeated_forward_pass(tmp_path: Path) -> None:
+    size = [[500, 500], [500, 500]]
+    events = [
+        step(0, 0, 1300),
+        op("aten::mm", 10, 300, dims=size),
+        op("CheckpointFunctionBackward", 321, 958),
+        *(op("aten::mm", at, 300, dims=size) for at in (330, 640, 950)),
+    ]
+    draft = recomputation(case_of(tmp_path, events))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(300, rel=0.02)
+
+
+def test_a_trace_of_copies_alone_repeats_nothing(tmp_path: Path) -> None:
+    copied = [launch(1, 2, 2, "cudaMemcpyAsync"), memcpy(1, 5, 3, 64, "HtoD (Pageable -> Device)")]
+    assert recomputation(case_of(tmp_path, copied)) is None
+
+
 def test_a_device_whose_memory_was_not_recorded_is_promised_nothing_for_sure(tmp_path: Path) -> None:
     node = "autograd::engine::evaluate_function: "
     events = [
-        step(0, 0, 930),
+        step(0, -700, 1630),
+        op("aten::mm", -690, 10, dims=[[500, 500], [500, 500]], external_id=4),
+        launch(4, -687, 5),
+        kernel(4, -670, 600),
         op(f"{node}CheckpointFunctionBackward", 2, 60),
         op("CheckpointFunctionBackward", 3, 58),
         op("aten::mm", 5, 10, dims=[[500, 500], [500, 500]], external_id=1),

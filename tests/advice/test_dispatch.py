@@ -65,6 +65,25 @@ def test_no_graph_holds_a_step_whose_sizes_change(tmp_path: Path, changing: int,
     assert (late_launches(case_of(tmp_path, events)) is not None) == is_told
 
 
+@pytest.mark.parametrize(("added", "grows"), [(1, True), (2, False)])
+def test_a_cache_that_grows_by_a_token_is_to_be_static_before_a_graph(tmp_path: Path, added: int, grows: bool) -> None:
+    events = gpu_events(**LATE, steps=4)
+    calls = [each for each in events if each["cat"] == "cpu_op"]
+    for number, each in enumerate(calls[:: LATE["kernels"] // 2]):
+        cache = [1, 12, 30 + number // 2, 64]
+        each["name"] = "aten::cat"
+        each["args"] = {
+            **each["args"],
+            "Input Dims": [[cache, [1, 12, added, 64]], []],
+            "Input type": ["TensorList", "Scalar"],
+            "Concrete Inputs": ["", ""],
+        }
+    draft = late_launches(case_of(tmp_path, events))
+    assert draft is not None
+    assert draft.advice.startswith("Keep keys and values in a static cache") == grows
+    assert ("with each token (30 to 33)" in " ".join(draft.evidence)) == grows
+
+
 def test_a_host_that_is_ahead_of_the_device_has_no_launches_to_hide(tmp_path: Path) -> None:
     case = case_of(tmp_path, gpu_events(kernels=20, kernel_us=200, every_us=10))
     assert late_launches(case) is None and eager_overhead(case) is None and host_overhead(case) is None

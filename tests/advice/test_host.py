@@ -140,6 +140,22 @@ def test_a_read_of_the_sizes_of_an_exchange_is_to_come_earlier(tmp_path: Path, m
     assert draft is not None and ("sizes (splits) of an all-to-all" in draft.advice) == is_told
 
 
+@pytest.mark.parametrize(
+    ("nbytes", "collective", "is_told"),
+    [(16, "all_to_allv", True), (4, "all_to_allv", False), (16, "allreduce", False)],
+)
+def test_sizes_of_an_exchange_are_known_without_ops(
+    tmp_path: Path, nbytes: int, collective: str, is_told: bool
+) -> None:
+    events = [event for event in waiting(2000) if event["cat"] != "cpu_op"]
+    events += [launch(8, 12, 1, "cudaMemcpyAsync"), memcpy(8, 2020, 3, nbytes, "DtoH (Device -> Pinned)")]
+    exchange = kernel(3, 2060, 2000, "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)")
+    exchange["args"]["Collective name"] = collective  # type: ignore[index]
+    events = [exchange if event["cat"] == "kernel" and event["ts"] == 2060 else event for event in events]
+    draft = host.host_sync(case_of(tmp_path, events))
+    assert draft is not None and ("sizes (splits) of an all-to-all" in draft.advice) == is_told
+
+
 def test_a_read_beside_no_scaler_is_a_value_that_is_kept(tmp_path: Path) -> None:
     called = frame("torch/amp/grad_scaler.py(370): _maybe_opt_step", 11, 2100)
     draft = host.host_sync(case_of(tmp_path, [*waiting(2000), called]))

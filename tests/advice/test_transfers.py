@@ -10,6 +10,7 @@ from bottleneck.advice.transfers import (
     copies_not_overlapped,
     copies_to_device,
     made_on_host,
+    offloaded_weights,
     pageable_copies,
     small_copies,
     waits_in_copies,
@@ -246,3 +247,40 @@ def test_copies_of_unknown_size_are_not_called_small_and_have_no_rate(tmp_path: 
 def test_a_step_on_the_host_copies_nothing(tmp_path: Path) -> None:
     case = case_of(tmp_path, cpu_events(4, 100.0, 120.0))
     assert [draft for rule in RULES if (draft := rule(case)) is not None] == []
+
+
+def offloading(weight: tuple[int, int], data: tuple[int, int], *, copied_first: bool = False) -> list[Event]:
+    """Two steps, each of four layers whose weight is copied to the device; or all copies before the products."""
+    events, shape = list[Event](), list(weight)
+    for number in range(8):
+        at = (number * 100.0 if copied_first else number * 2_000.0) + 10
+        used = 2_000.0 * number + 1_500
+        first, second = 2 * number + 1, 2 * number + 2
+        events += [
+            op("aten::copy_", at, 15, external_id=first, dims=[shape, shape]),
+            launch(first, at + 3, 8, "cudaMemcpyAsync"),
+            memcpy(first, at + 12, 80 if copied_first else 1_400, 28_000_000, PAGEABLE),
+            op("aten::linear", used, 20, external_id=second, dims=[list(data), shape]),
+            launch(second, used + 3, 5),
+            kernel(second, used + 30, 300),
+        ]
+    return [step(0, 0, 8_000), step(1, 8_000, 8_000), *events]
+
+
+def test_weights_that_are_copied_for_each_use_are_no_batches(tmp_path: Path) -> None:
+    case = case_of(tmp_path, offloading((4096, 1024), (1, 1024)))
+    draft = offloaded_weights(case)
+    assert draft is not None and draft.gain_us is not None
+    assert draft.evidence[0].startswith("copies of weights, 4 per step, move 112 MB at 20.0 GB/s")
+    # All of 4 times 1400 us; or what is left beside copies at the pace of pinned memory.
+    assert draft.gain_us.high == pytest.approx(4 * 1_400, rel=0.05)
+    assert draft.gain_us.low == pytest.approx(case.step_us - 4 * 28e6 / (0.8 * 52e9) * 1e6, rel=0.05)
+    assert all(rule(case) is None for rule in (pageable_copies, copies_not_overlapped, copied_bytes))
+
+
+@pytest.mark.parametrize(("data", "copied_first"), [((4096, 1024), False), ((1, 1024), True)], ids=["data", "once"])
+def test_batches_and_a_model_that_moves_once_are_no_offloaded_weights(
+    tmp_path: Path, data: tuple[int, int], copied_first: bool
+) -> None:
+    case = case_of(tmp_path, offloading((4096, 1024), data, copied_first=copied_first))
+    assert offloaded_weights(case) is None and pageable_copies(case) is not None

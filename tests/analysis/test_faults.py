@@ -258,6 +258,20 @@ def test_launches_that_wait_behind_a_busy_device_are_not_lost(tmp_path: Path) ->
     assert "queued-at-end" in stated and "kernels-missing" not in stated
 
 
+@pytest.mark.parametrize(("recorded_until", "slug"), [(990, "queued-at-end"), (3000, "kernels-missing")])
+def test_a_step_that_the_recording_cuts_in_the_queue_is_set_aside(
+    tmp_path: Path, recorded_until: float, slug: str
+) -> None:
+    """The device works until 900 us; a queue ends soon after that, and a host that goes on has lost its kernels."""
+    busy = [launch(90, 405, 2), kernel(90, 410, 245), launch(91, 415, 2), kernel(91, 655, 245)]
+    queued = launches(range(901, 911), 500) + launches([911], recorded_until)
+    events = [step(0, 100, 100), *pairs(8), step(1, 200, 100), *pairs(8, 11, 200), step(2, 400, 3000), *busy, *queued]
+    window = linked(tmp_path, events).window
+    stated = faults(tmp_path, events)
+    assert slug in stated and len({"queued-at-end", "kernels-missing"} & set(stated)) == 1
+    assert len(window.steps) == (2 if slug == "queued-at-end" else 3)
+
+
 def test_every_kind_of_damage_has_a_consequence() -> None:
     slugs = {caveat.slug for caveat in Damage(dict.fromkeys(KINDS, 1)).caveats(1)} | {SEVERAL_TRACES}
     assert all(SUBJECTS[slug].why and SUBJECTS[slug].decides for slug in slugs)

@@ -325,6 +325,17 @@ def test_sentence_adds_up_the_shapes_of_one_op_before_it_names_the_largest() -> 
     assert "Worst: aten::mul, 60.0 us (60.0 %)" in decide(_grounds({"memory": 100}, *shapes, single)).sentence
 
 
+@pytest.mark.parametrize(
+    ("us", "words"), [(45.0, "Largest: aten::sqrt, 45.0 us (45.0 %), of unknown bound"), (5.0, "Worst: aten::mul")]
+)
+def test_sentence_names_an_op_of_unknown_bound_that_takes_longer_than_the_largest_of_the_bound(
+    us: float, words: str
+) -> None:
+    root = replace(_KERNEL, op="aten::sqrt", us=us, share=us / 100, bound="unknown")
+    sentence = decide(_grounds({"memory": 55, "unknown.pointwise": 45}, _KERNEL, root)).sentence
+    assert "Memory access" in sentence and words in sentence
+
+
 _ACCOUNTS = {"overhead.sync": 600.0, "compute": 400.0}
 _SYNC = Finding(
     "item-sync",
