@@ -156,7 +156,14 @@ def findings_in_brief(
     return ActionSection(
         "",
         tuple(
-            _two_lines(finding, characters, is_said=finding.slug in said, is_tried=at == 0, is_short=at > advised)
+            _two_lines(
+                finding,
+                characters,
+                is_said=finding.slug in said,
+                is_tried=at == 0,
+                is_short=at > max(advised, 0),
+                is_named=at == 0 or advised >= 0,
+            )
             for at, finding in enumerate(ordered[:most])
         ),
         _doubts(analysis),
@@ -165,6 +172,7 @@ def findings_in_brief(
 
 
 _LEAST_TITLE = 110  # characters of a title that a screen shows
+_ONE_ROW = 76  # characters behind the number of a finding that has one row of 80 cells
 
 
 def titled(finding: Finding) -> str:
@@ -177,7 +185,9 @@ def titled(finding: Finding) -> str:
     return finding.title if place is None else f"{finding.title}: {PurePath(place[0]).name}:{place[1]}"
 
 
-def _two_lines(finding: Finding, characters: int, *, is_said: bool, is_tried: bool, is_short: bool) -> Action:
+def _two_lines(
+    finding: Finding, characters: int, *, is_said: bool, is_tried: bool, is_short: bool, is_named: bool
+) -> Action:
     same = "" if adds(finding) else " (saves the same time)"
     gain = finding.describe_speedup() if finding.predicted_gain_us is not None else None
     change = (finding.brief or finding.advice).rstrip(". ")
@@ -185,11 +195,13 @@ def _two_lines(finding: Finding, characters: int, *, is_said: bool, is_tried: bo
     text = f"{gain}{same}: {_continued(shown)}" if gain else shown
     lines = () if is_said or is_short else (LabelledLine("", text),)
     beside = f" ({gain})" if gain and is_short and not is_said else ""
+    room = _ONE_ROW - len(beside)
     return Action(
-        cut_text(titled(finding), max(characters, _LEAST_TITLE)) + beside,
+        (cut_text(titled(finding), max(characters, _LEAST_TITLE)) if is_named else cut_text(finding.title, room))
+        + beside,
         lines,
         command=finding.verify if is_tried else None,
-        key=finding.slug,
+        key=finding.slug if is_named else None,
     )
 
 

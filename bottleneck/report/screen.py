@@ -31,9 +31,9 @@ class _Room(Struct, frozen=True):
     """Amounts that a screen has room for.
 
     ``asides`` are lines of the verdict that are no part of the answer, ``ranks`` the slow ranks that are named,
-    ``advised`` the findings after the first with a line on what to do, ``remarks`` the sentences beneath the findings,
-    ``characters`` those of a text that may be cut, and ``trust`` those of the main caveat. ``answer`` cuts the lines of
-    the verdict itself, which happens to none but made-up ones.
+    ``advised`` the findings after the first with a line on what to do (below 0 the others have no names either),
+    ``remarks`` the sentences beneath the findings, ``characters`` those of a text that may be cut, and ``trust`` those
+    of the main caveat. ``answer`` cuts the lines of the verdict itself, which happens to none but made-up ones.
     """
 
     asides: int = 3
@@ -62,6 +62,7 @@ _SHRINKS: tuple[Mapping[str, int], ...] = (
     {"advised": 0},
     {"remarks": 0},
     {"asides": 0},
+    {"advised": -1},
     {"findings": 2},
     {"findings": 1},
     {"ranks": 0, "asides": 0},

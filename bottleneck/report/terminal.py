@@ -309,6 +309,9 @@ def _fold_lines(fold: FoldedSection, style: TerminalStyle) -> list[Text]:
     return out
 
 
+_LEAST_IN_LEGEND = 0.001  # a smaller share would only say that it is one
+
+
 def _bar_section_lines(section: BarSection, style: TerminalStyle) -> list[Text]:
     bar = group_bar(section, style)
     out = [] if bar is None else [bar]
@@ -316,7 +319,8 @@ def _bar_section_lines(section: BarSection, style: TerminalStyle) -> list[Text]:
         return [*out, *_section_lines(section.table, style)]
     legend = (
         Text.assemble((style.glyphs.bars.get(group, "?"), STYLES.get(group, "")), f"{GLUE}{group}{GLUE}{words}")
-        for group, _, words in section.parts
+        for group, share, words in section.parts
+        if share >= _LEAST_IN_LEGEND
     )
     return [*out, *wrapped(Text("  ").join(legend), style)]
 
