@@ -150,9 +150,9 @@ _LEAST_TOKENS, _KEY_AND_VALUE = 4, 2
 
 @remembered
 def _cache_lengths(evidence: Evidence) -> tuple[int, ...]:
-    """Gives the lengths of a cache of keys and values that aten::cat makes longer by a token each.
+    """Gives the lengths of a growing cache of keys and values.
 
-    Empty where there is none, or where sizes are not recorded.
+    aten::cat makes it longer by a token each. Empty where there is none, or where sizes are not recorded.
     """
     work, rows = work_of(evidence), rows_of_ops(evidence, ("aten::cat",))
     calls = as_integers(evidence.linked.ops["signature"])[rows]

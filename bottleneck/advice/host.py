@@ -216,7 +216,10 @@ def _reads_splits(evidence: Evidence, at_us: Floats) -> Flags:
 
 
 def _follow_small_reads(evidence: Evidence, at_us: Floats) -> Flags:
-    """Marks waits whose last copy to the host was as small as the sizes of an exchange."""
+    """Marks waits that end a small copy to the host.
+
+    It is as small as the sizes of an exchange.
+    """
     kernels = evidence.linked.kernels
     reads = kernels[((kernels["copy_way"] == "to_host") & kernels["launch_ts_us"].notna()).to_numpy()]
     reads = reads.sort_values("launch_ts_us", kind="stable")

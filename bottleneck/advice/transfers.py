@@ -118,7 +118,7 @@ _LEAST_WEIGHTS = 4
 
 
 def _are_weights(evidence: Evidence, rows: Integers, moved: Floats) -> Flags:
-    """Marks the large copies of weights that move to the device again for each use.
+    """Marks large copies of weights that move again for each use.
 
     ``rows`` are the copies in KERNELS, ``moved`` their bytes. What products read as weights, and not as data, has such
     sizes. A model that moves once does so before any product; here most copies come after a product of their size.
