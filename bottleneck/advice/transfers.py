@@ -138,7 +138,10 @@ def _are_weights(evidence: Evidence, rows: Integers, moved: Floats) -> Flags:
 
 
 def _weights_used_us(evidence: Evidence) -> dict[Size, float]:
-    """Gives when a product first read a weight of each size, without the sizes of data."""
+    """Gives when a product first read a weight of each size.
+
+    Sizes of data are left out.
+    """
     ops, work = evidence.linked.ops, work_of(evidence)
     reading = ops[text_matches(ops["name"], _READS_WEIGHT.match) & ops["signature"].notna().to_numpy()]
     first_us, data = dict[Size, float](), set[Size]()
