@@ -88,7 +88,7 @@ def test_a_slow_rank_is_told_by_the_line_at_which_it_alone_spends_its_delay() ->
     reduced = reduce_ranks(_with_lines(_slow_loader(51).digests(), 51, 5000.0))
     (slow,) = reduced.job.slow
     assert (slow.line, slow.line_us, slow.usual_line_us) == ("train.py:15", 5000.0, 0.0)
-    assert slow.cause == "waiting for data 5.00 ms per step at train.py:15, median rank 0 us"
+    assert slow.cause == "waiting for data 5.00 ms per step at train.py:15, the median rank 0 us"
     assert join_clauses(reduced.straggler).endswith(
         "per step for rank 51, which spends 5.00 ms at train.py:15, the others 0 us."
     )
