@@ -90,7 +90,7 @@ def test_a_slow_rank_is_told_by_the_line_at_which_it_alone_spends_its_delay() ->
     assert (slow.line, slow.line_us, slow.usual_line_us) == ("train.py:15", 5000.0, 0.0)
     assert slow.cause == "waiting for data 5.00 ms per step at train.py:15, the median rank 0 us"
     assert join_clauses(reduced.straggler).endswith(
-        "per step for rank 51, which spends 5.00 ms at train.py:15, the others 0 us."
+        "per step in collectives for it. Why: it spends 5.00 ms at train.py:15, the others 0 us."
     )
 
 
@@ -311,8 +311,8 @@ def test_the_rank_that_sets_the_pace_is_of_the_slow_host() -> None:
     reduced = reduce_ranks(SLOW_HOST.digests())
     assert reduced.pace.host == "node-5"
     told = join_clauses(reduced.straggler)
-    assert told.startswith("120 of 128 ranks wait in collectives ")
-    assert told.endswith("for host node-5 (8 ranks); its own work takes 1.15 times as long as the median rank's.")
+    assert told.startswith("Host node-5 (8 ranks) is late: 120 of 128 ranks wait ")
+    assert told.endswith("in collectives for it. Why: its own work takes 1.15 times as long as the median rank's.")
 
 
 def test_the_program_of_the_tests_has_calls_in_both_groups() -> None:

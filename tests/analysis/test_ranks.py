@@ -66,7 +66,7 @@ def test_rank_that_starts_collectives_last_is_the_straggler() -> None:
     assert [rank.skew_us for rank in analysis.ranks] == [0.0, pytest.approx(355.0)]
     assert analysis.verdict.sentence.startswith(
         "Rank 1 is late: rank 0 waits 710 us per step in collectives for it. "
-        "Why: Python between ops 935 us per step, median rank 225 us"
+        "Why: Python between ops 935 us per step, the median rank 225 us"
     )
 
 
