@@ -93,6 +93,7 @@ def larger_batch(evidence: Evidence) -> Draft | None:
         advice=_few_rows(evidence)
         + "Raise the batch size until the step grows with it"
         + (" (and the learning rate with it)." if has_backward_pass(evidence) else "."),
+        brief="Raise the batch size until the step grows with it",
         places=(model_call(evidence),),
         code=code_for_twice_the_batch(evidence),
         gain_us=gain,
