@@ -75,9 +75,9 @@ def test_a_setting_is_a_literal_or_else_text(text: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("target", "steps", "reason", "words"),
     [
-        ("train.py", None, None, ["train.py; records 5 to 20 steps", "adds about 6 s"]),
-        ("my program.py", 1, None, ["records 1 step after", "adds about 12 s"]),
-        ("train.py", None, "once per machine", ["adds about 36 s, 30 s of them", "(once per machine)"]),
+        ("train.py", None, None, ["train.py; records 5 to 20 steps", "adds about 4 s"]),
+        ("my program.py", 1, None, ["records 1 step after", "takes about 5 s, longer where a step does"]),
+        ("train.py", None, "once per machine", ["adds about 9 s, 5 s of them", "(once per machine)"]),
         ("package.train", None, None, ["running package.train;"]),
     ],
 )
@@ -106,7 +106,7 @@ def test_a_run_announces_the_seconds_for_pieces(
     monkeypatch.setattr(cache, "reason_to_measure", lambda threads: None)
     Path("train.py").write_text("pass")
     _announce(Plan("/out", make_program("train.py"), RecordOptions()), 12.0)
-    words = "adds about 18 s, up to 12 s of them to time pieces of the step alone\n"
+    words = "adds about 16 s, up to 12 s of them to time pieces of the step alone\n"
     assert capsys.readouterr().err.endswith(words)
 
 

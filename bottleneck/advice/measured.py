@@ -126,7 +126,7 @@ def _library_words(pieces: Sequence[MeasuredPiece]) -> tuple[str, ...]:
     names = "; ".join(dict.fromkeys(piece.what for piece in pieces))
     return (
         f"the library has one op for it: {names}: {format_us(before_us)} -> {format_us(after_us)} per step, forward, "
-        "measured here (bottleneck run --probe-budget)",
+        "measured here (bottleneck run --probe)",
     )
 
 
@@ -134,7 +134,7 @@ def _why_not_measured(evidence: Evidence, draft: Draft) -> str:
     """Gives the reason for a formula's gain in place of measured pieces."""
     recorded = None if evidence.recording is None else evidence.recording.pieces
     if recorded is None:
-        return "pieces of this step were not timed (bottleneck run --probe-budget does)"
+        return "pieces of this step were not timed (bottleneck run --probe does)"
     tried = [piece for piece in recorded.pieces if piece.finding == draft.slug and piece.change != LIBRARY_OP]
     if tried:
         return f"{tried[0].what} could not be timed: {tried[0].reason}"
@@ -252,10 +252,7 @@ def _words(pieces: Sequence[MeasuredPiece], part: float) -> str:
     """The measurement in one line."""
     before_us, after_us = _per_step_us(pieces)
     what = f"{counted(len(pieces), 'piece')}, {format_share(part)} of this work" if part < 1 else "these shapes"
-    return (
-        f"measured here on {what}: {format_us(before_us)} -> {format_us(after_us)} per step "
-        "(bottleneck run --probe-budget)"
-    )
+    return f"measured here on {what}: {format_us(before_us)} -> {format_us(after_us)} per step (bottleneck run --probe)"
 
 
 def _per_step_us(pieces: Sequence[MeasuredPiece]) -> tuple[float, float]:

@@ -15,13 +15,19 @@ _NAME = re.compile(r"(cpu)|cuda(?::(\d{1,3}))?", re.ASCII)
 
 
 def calibrate_device(
-    name: str | None, threads: int | None, on_progress: OnProgress, *, seconds: float | None = None, fresh: bool = False
+    name: str | None,
+    threads: int | None,
+    on_progress: OnProgress,
+    *,
+    seconds: float | None = None,
+    fresh: bool = False,
+    is_short: bool = False,
 ) -> Calibration:
     """Calibrates a device by torch's name.
 
     Without a name it is the first GPU if there is any, else the CPU.
 
-    ``seconds`` is how long it takes at least; null: until two rounds agree.
+    ``seconds`` is how long it takes at least; null: until two rounds agree. ``is_short`` is for a CPU only.
     Raises UsageError for a name that is none, WorkloadError where torch or the device is missing.
     """
     match = _NAME.fullmatch(name or "cpu")
@@ -32,9 +38,12 @@ def calibrate_device(
     torch = _torch()
     has_gpu = bool(torch.cuda.is_available())
     if match[1] and (name or threads or not has_gpu):
-        from bottleneck.calibrate.cpu import calibrate_cpu
+        from bottleneck.calibrate.cpu import SHORT_EFFORT, calibrate_cpu
 
-        return calibrate_cpu(threads, on_progress, ProbeEffort().lasting(seconds), fresh=fresh)
+        effort = SHORT_EFFORT if is_short else ProbeEffort().lasting(seconds)
+        return calibrate_cpu(threads, on_progress, effort, fresh=fresh)
+    if is_short:
+        raise UsageError("--short is for a CPU", fix="leave --short out, or pass --device cpu")
     if not has_gpu:
         raise WorkloadError(
             f"there is no GPU here for --device {name}",

@@ -133,11 +133,19 @@ def _smaller(one: float | None, other: float | None) -> float | None:
     return min((value for value in (one, other) if value is not None), default=None)
 
 
-def noise_caveats(ceilings: Sequence[Ceiling], device: str, load: str, options: str) -> tuple[Caveat, ...]:
-    """Gives caveats on load by other programs and on unsettled ceilings.
+def noise_caveats(
+    ceilings: Sequence[Ceiling], device: str, load: str, options: str, *, is_short: bool = False
+) -> tuple[Caveat, ...]:
+    """Gives caveats on load by other programs, unsettled ceilings and a short measurement.
 
-    ``load`` is empty for none. ``options`` are those with which the command measures this device again.
+    ``load`` is empty for none. ``options`` are those with which the command measures this device again. What did not
+    settle in a short measurement is not named: nothing settles in two rounds of it but by luck.
     """
+    if is_short:
+        beside = f", and {load}" if load else ""
+        message = f"the ceilings of {device} come from a short measurement{beside}; the long one: bottleneck calibrate"
+        slug = "noisy-calibration" if load else "short-calibration"
+        return (Caveat(slug, f"{message} {options}"),)
     signs = [load] if load else []
     restless = [ceiling.name for ceiling in ceilings if not ceiling.stable]
     named = ", ".join(restless[:_MOST_NAMED]) + (" …" if len(restless) > _MOST_NAMED else "")

@@ -190,7 +190,7 @@ class CpuSizes:
 
     One thread alone multiplies ``scout`` first: what would take several threads longer than ``product_seconds`` is left
     out, since a dtype that a CPU only emulates can be a hundred times slower than fp32. ``compiles`` is false where no
-    compiler is to be waited for.
+    compiler is to be waited for. ``dtypes`` are those of the products.
     """
 
     products: tuple[int, ...] = (256, 384, 512, 1024, 2048)
@@ -200,6 +200,7 @@ class CpuSizes:
     profiled_calls: int = 500
     native_rounds: int = 500_000
     compiles: bool = True
+    dtypes: tuple[str, ...] = tuple(DTYPES)
 
 
 @dataclass(frozen=True)
@@ -237,7 +238,7 @@ def cpu_probes(bench: CpuBench, sizes: Mapping[str, int], effort: ProbeEffort) -
 
     ``sizes`` holds bytes to stream over, by the level of memory that should hold them.
     """
-    probes = [probe for dtype in DTYPES for probe in _products(bench, dtype, effort)]
+    probes = [probe for dtype in bench.sizes.dtypes for probe in _products(bench, dtype, effort)]
     if bench.native is not None:
         probes += _vectors(bench, bench.native)
         probes += _native_streams(bench, bench.native, sizes)
@@ -493,6 +494,10 @@ def untouched(torch: Any, size: int) -> Iterator[Any]:
         yield from torch.empty(size, dtype=torch.uint8).chunk(_FRESH_PARTS)
 
 
+# What a first run can wait for: two rounds of short slices, without compilers, and without the dtype that most CPUs
+# emulate. It takes 4 s on two cores, of which torch takes 1.5 to start.
+SHORT_EFFORT = ProbeEffort(slice_seconds=0.03, fewest_runs=4, most_rounds=2, most_seconds=2.0, is_short=True)
+_SHORT_SIZES = CpuSizes(dtypes=("fp32", "bf16", "fp64"), products=(256, 512, 1024), compiles=False)
 _QUIET_LOAD = 0.5  # processors kept busy by others while we measure
 _LARGEST_STREAM_BYTES = 384 * 2**20
 _MEMORY_SHARE = 16  # of physical memory at most one part in so many
@@ -509,16 +514,19 @@ def calibrate_cpu(
 
     They are those at a number of threads, where null is torch's choice.
 
-    Takes half a minute on two cores. Random data, since zeros need less power. Results that do not settle within
-    3 %, or that other programs disturbed, are kept with a caveat, and the next calibration can only improve on them,
-    unless it is ``fresh``.
+    Takes half a minute on two cores, and five seconds with SHORT_EFFORT. Random data, since zeros need less power.
+    Results that do not settle within 3 %, or that other programs disturbed, are kept with a caveat, and the next
+    calibration can only improve on them, unless it is ``fresh``.
     """
     now = measure_cpu(threads, effort or ProbeEffort(), on_progress)
     return keep(None if fresh else read_calibration(now.threads), now)
 
 
 def measure_cpu(
-    threads: int | None, effort: ProbeEffort, on_progress: OnProgress, sizes: CpuSizes | None = None
+    threads: int | None,
+    effort: ProbeEffort,
+    on_progress: OnProgress,
+    sizes: CpuSizes | None = None,
 ) -> Calibration:
     """A calibration made now; torch's own number of threads is put back afterwards."""
     import torch
@@ -528,7 +536,8 @@ def measure_cpu(
     torch.set_num_threads(chosen)
     load, before = OtherLoad(), cpu_clock_mhz()
     watch, native = ClockWatch(cpu_clock_mhz), build_native(chosen)
-    bench, sizes_of_levels = CpuBench(torch, native, sizes or CpuSizes()), working_sets(facts, chosen)
+    usual_sizes = _SHORT_SIZES if effort.is_short else CpuSizes()
+    bench, sizes_of_levels = CpuBench(torch, native, sizes or usual_sizes), working_sets(facts, chosen)
     try:
         with torch.inference_mode():
             outcome = settle(cpu_probes(bench, sizes_of_levels, effort), effort, watch, on_progress)
@@ -549,7 +558,7 @@ def measure_cpu(
         is_default=chosen == usual,
         allowance=allowance(),
         dispatch_us=next((ceiling.value for ceiling in ceilings if ceiling.name == DISPATCH), None),
-        caveats=noise_caveats(ceilings, "this CPU", load_note(busy), options),
+        caveats=noise_caveats(ceilings, "this CPU", load_note(busy), options, is_short=effort.is_short),
         ceilings=ceilings,
         clock=clock,
         missing=dict(outcome.missing),

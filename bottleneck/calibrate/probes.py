@@ -185,7 +185,7 @@ class ProbeEffort:
     A ceiling has settled when the best of two rounds agree within ``tolerance``. What has not is measured again, in at
     most ``most_rounds``, none of which begins after ``most_seconds``. From the third round on only those probes of a
     ceiling are run that came within ``contending`` of its best. A round that begins before ``least_seconds`` measures
-    what has settled, too.
+    what has settled, too. ``is_short`` where rounds are too few and too short to settle.
     """
 
     slice_seconds: float = 0.1
@@ -196,6 +196,7 @@ class ProbeEffort:
     tolerance: float = 0.03
     contending: float = 0.8
     least_seconds: float = 0.0
+    is_short: bool = False
 
     def lasting(self, seconds: float | None) -> "ProbeEffort":
         """Gives these limits with a time of at least ``seconds``.

@@ -50,6 +50,9 @@ def calibrate_command(
     fresh: Annotated[
         bool, typer.Option("--fresh", help="Forget the last result; else the better is kept where one was disturbed.")
     ] = False,
+    short: Annotated[
+        bool, typer.Option("--short", help="A CPU: five seconds, as the first run of a program measures it.")
+    ] = False,
     form: Annotated[str | None, format_option("the ceilings", TERMINAL_OR_JSON)] = None,
     output: Annotated[Path | None, output_option("the ceilings", TERMINAL_OR_JSON)] = None,
     quiet: Quiet = False,
@@ -74,7 +77,7 @@ def calibrate_command(
 
     is_table = form_of(form, output, TERMINAL_OR_JSON) == "terminal"
     with says_what_is_kept(_KEPT), _progress(seconds, quiet=quiet) as on_progress:
-        calibration = calibrate_device(device, threads, on_progress, seconds=seconds, fresh=fresh)
+        calibration = calibrate_device(device, threads, on_progress, seconds=seconds, fresh=fresh, is_short=short)
     text = calibration_table(calibration) if is_table else json.dumps(to_plain(calibration), indent=1) + "\n"
     write_report(text, output)
     if not quiet and calibration_file(calibration).exists():

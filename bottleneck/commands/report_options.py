@@ -76,6 +76,23 @@ HostPaces = Annotated[
         help="Microseconds that the host of a device takes for an op, as `bottleneck calibrate` prints; repeatable.",
     ),
 ]
+Probe = Annotated[
+    bool,
+    typer.Option(
+        "--probe",
+        help=f"Try more: pieces of the step alone, for {PROBE_BUDGET_S:g} s, and what the profiler costs.",
+    ),
+]
+RunProbeBudget = Annotated[
+    float | None,
+    typer.Option(
+        "--probe-budget",
+        min=0.0,
+        max=3600.0,
+        metavar="SECONDS",
+        help="Seconds for --probe; without both, a twentieth of a long program's own time.",
+    ),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 
 

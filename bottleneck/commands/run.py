@@ -17,9 +17,10 @@ from bottleneck.commands.report_options import (
     AllFindings,
     ExampleCommand,
     Full,
-    ProbeBudget,
+    Probe,
     ProgramArguments,
     Quiet,
+    RunProbeBudget,
     Settings,
     Train,
     choice_of_format,
@@ -31,6 +32,7 @@ from bottleneck.recorder.finish_run import (
     Reporter,
     ReportSettings,
     finish_and_report,
+    load_reporting,
     measured_ceilings,
     say,
 )
@@ -44,11 +46,8 @@ if TYPE_CHECKING:
     from bottleneck.harness.rank_coordination import LaunchedRank, RankGroup
     from bottleneck.recorder.finish_run import Render
 
-# The processor time that `run` adds to a program, in seconds, on two cores of a busy server: measured with
-# examples/train_script.py, estimated from the whole run of examples/mlp.py. Where the ceilings of the CPU are not
-# known, measuring them takes half a minute.
-_ADDED_S = {"script": 6, "workload": 12, "model": 12}
-_CALIBRATION_S = 30
+# The seconds that `run` adds to a script, and that a step takes that can be repeated (benchmarks/run_cost.py).
+_ADDED_S = {"script": 4, "workload": 5, "model": 5}
 _GPU_DRIVERS = ("/proc/driver/nvidia/version", "/dev/kfd")
 
 # What `--strict` makes of a failure of ours (design section 8).
@@ -66,7 +65,7 @@ class RunOptions:
     telemetry_ms: int = 20
     quiet: bool = False
     render: "Render | None" = None
-    probe_budget_s: float = PROBE_BUDGET_S
+    probe_budget_s: float | None = None
 
 
 class ProgramCommand(ExampleCommand):
@@ -151,7 +150,8 @@ def run_command(
             "--inspect-padding", help="Look in one step how much of the ids on a device is padding, as on a CPU always."
         ),
     ] = False,
-    probe_budget: ProbeBudget = PROBE_BUDGET_S,
+    probe: Probe = False,
+    probe_budget: RunProbeBudget = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Folder for the recording; else one in bottleneck-runs/."),
@@ -197,12 +197,14 @@ def run_command(
         stacks=stacks,
         memory=memory,
         batch_test=batch_test,
+        option_costs=probe,
         inspect_padding=inspect_padding,
     )
     from bottleneck.report.screen import report_text
 
     render = partial(report_text, form=form, extent=extent_of(full=full, all_findings=all_findings))
-    options = RunOptions(output, force, strict, telemetry_ms, quiet, render, probe_budget)
+    budget_s = PROBE_BUDGET_S if probe and probe_budget is None else probe_budget
+    options = RunOptions(output, force, strict, telemetry_ms, quiet, render, budget_s)
     raise typer.Exit(run(program, record, options))
 
 
@@ -261,21 +263,22 @@ def _check_following(program: "Program", record: "RecordOptions") -> None:
         )
 
 
-def _announce(plan: "Plan", probe_budget_s: float = 0.0) -> None:
+def _announce(plan: "Plan", probe_budget_s: float | None = None) -> None:
     """Says what will be done and how much longer it takes."""
-    from bottleneck.calibrate.cache import reason_to_measure
+    from bottleneck.calibrate.cache import SHORT_S, reason_to_measure
     from bottleneck.harness.machine import threads_from_environment
 
     program, wanted = plan.program, plan.options.steps
     has_gpu = any(Path(driver).exists() for driver in _GPU_DRIVERS)
     reason = None if has_gpu else reason_to_measure(threads_from_environment())
     steps = "5 to 20 steps" if wanted is None else f"{wanted} step{'s' * (wanted != 1)}"
-    added_s = _ADDED_S[program.form] + round(probe_budget_s)
-    parts = [f"up to {probe_budget_s:g} s of them to time pieces of the step alone"] if probe_budget_s > 0 else []
+    added_s = _ADDED_S[program.form] + round(probe_budget_s or 0.0)
+    parts = [f"up to {probe_budget_s:g} s of them to time pieces of the step alone"] if probe_budget_s else []
     if reason is not None:
-        added_s += _CALIBRATION_S
-        parts = [f"{_CALIBRATION_S} s of them to measure this CPU ({reason})", *parts]
-    time = ", ".join([f"adds about {added_s} s", *parts])
+        added_s += SHORT_S
+        parts = [f"{SHORT_S} s of them to measure this CPU ({reason})", *parts]
+    verb, longer = ("adds", "") if program.form == "script" else ("takes", ", longer where a step does")
+    time = ", ".join([f"{verb} about {added_s} s{longer}", *parts])
     write_note(f"running {program.target}; records {steps} after warm-up; {time}")
 
 
@@ -330,6 +333,7 @@ def _run(options: RunOptions, plan: "Plan", folder: "RecordingFolder") -> int:
         folder.note(replace(state, process=child.process))
         sampling.start(child.process)
         follower.start(child)
+        load_reporting()
 
     end = supervise(program_command(plan), accompany)
     status = 0 if follower.is_forced else end.status

@@ -286,7 +286,7 @@ def _host_sensors(machine: Machine) -> Check:
 def _calibration(machine: Machine, threads: int | None) -> Check:
     ceilings = machine.calibration
     if ceilings is None:
-        why = "the first run of a CPU program measures the ceilings, in about half a minute"
+        why = "the first run of a CPU program measures the ceilings, in about 5 s"
         of = f" with {counted(threads, 'thread')}" if threads is not None else ""
         fact = f"none yet of this CPU{of} and this torch"
         return _CALIBRATION("missing", fact, why, command=_CALIBRATE_CPU)

@@ -17,7 +17,7 @@ from bottleneck.schema.recording import Form, LightWindow, Measured, StepSource
 LAUNCHERS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
 
 USUAL_STEPS, USUAL_WARMUP = 5, 3
-TIMED_SECONDS = 1.0
+TIMED_SECONDS = 0.5
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,8 @@
 It does so after the program's end, while the program goes on, or after a run was killed.
 """
 
+import contextlib
+import importlib
 import os
 import shutil
 import sys
@@ -55,7 +57,7 @@ class ReportSettings:
 
     ``ceilings`` gives those of this CPU for a number of threads. ``render`` is null for the terminal report on one
     screen. ``failure`` says how the program ended, if not as it should. Pieces of the step are timed alone for
-    ``probe_budget_s`` at most.
+    ``probe_budget_s`` at most. With ``is_early`` the verdict alone is wanted: the program goes on.
     """
 
     say: Callable[[str], None]
@@ -63,6 +65,7 @@ class ReportSettings:
     render: "Render | None" = None
     failure: str | None = None
     probe_budget_s: float = 0.0
+    is_early: bool = False
 
     def note(self, *lines: str) -> None:
         """Says lines of ours, if there are any, marked as such."""
@@ -204,13 +207,29 @@ def needing_ceilings(folder: Path, notes: "Mapping[int, Notes]") -> "Sequence[No
 
 def _report(folder: Path, settings: ReportSettings) -> str:
     """Writes the report and what belongs to it, and returns the headline."""
-    from bottleneck.pipeline import explain, timeline_of
-    from bottleneck.report import render_report
+    from bottleneck.pipeline import explain
+
+    explained = _with_pieces(explain([_from_here(folder)]), folder, settings)
+    if not settings.is_early:
+        _write_files(explained, folder, settings)
+    return _short_verdict(explained.analysis)
+
+
+def _short_verdict(analysis: "Analysis") -> str:
     from bottleneck.report.analysis_document import headline
+
+    verdict = analysis.verdict
+    is_of_none = verdict.bound in {"mixed", "inconclusive"}  # a share of no bound says nothing
+    return headline(verdict).upper() + ("" if is_of_none else f" ({verdict.share_words})")
+
+
+def _write_files(explained: "Explanation", folder: Path, settings: ReportSettings) -> None:
+    """Writes analysis, page and picture into the folder, then says the report."""
+    from bottleneck.pipeline import timeline_of
+    from bottleneck.report import render_report
     from bottleneck.report.page import to_html
     from bottleneck.report.screen import report_text
 
-    explained = _with_pieces(explain([_from_here(folder)]), folder, settings)
     analysis = explained.analysis
     page, picture, problem = folder / "report.html", folder / "roofline.png", None
     try:
@@ -229,9 +248,6 @@ def _report(folder: Path, settings: ReportSettings) -> str:
     settings.say((settings.render or report_text)(analysis, sys.stderr).rstrip("\n"))
     if problem is not None:
         raise problem
-    verdict = analysis.verdict
-    is_of_none = verdict.bound in {"mixed", "inconclusive"}  # a share of no bound says nothing
-    return headline(verdict).upper() + ("" if is_of_none else f" ({verdict.share_words})")
 
 
 def _with_pieces(explained: "Explanation", folder: Path, settings: ReportSettings) -> "Explanation":
@@ -296,6 +312,39 @@ def say(text: str) -> None:
     write_status(text)
 
 
+# What a long program may wait for pieces of its step: a share of its own time, unless that is too short to start the
+# process that times them.
+_PROBE_SHARE, _LEAST_PROBE_S, _MOST_PROBE_S = 0.05, 3.0, 10.0
+
+
+def usual_probe_budget_s(program_s: float) -> float:
+    """Gives the seconds for pieces of a step where none are asked for.
+
+    ``program_s`` are those that the program took.
+    """
+    budget_s = min(_PROBE_SHARE * program_s, _MOST_PROBE_S)
+    return budget_s if budget_s >= _LEAST_PROBE_S else 0.0
+
+
+def load_reporting() -> None:
+    """Imports what the report takes while the program starts.
+
+    It does so in a thread, without haste. That takes a second of processor time, for which the user would wait after the program's end.
+    """
+
+    def load() -> None:
+        with contextlib.suppress(OSError, AttributeError):  # Linux alone has a priority for each thread
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LEAST_PRIORITY)
+        with contextlib.suppress(Exception):  # the report will say what is missing
+            for name in _REPORTING:
+                importlib.import_module(name)
+
+    threading.Thread(target=load, daemon=True).start()
+
+
+_LEAST_PRIORITY = 19
+_REPORTING = ("bottleneck.pipeline", "bottleneck.report.page", "bottleneck.report.screen", "bottleneck.report.plots")
+
 _FORCED = "the program had to be killed: it did not end within ten seconds of being told to stop"
 
 
@@ -304,7 +353,8 @@ class Reporter:
     """Reports once, early if it can.
 
     ``result`` is null as long as there is no report. ``ending`` is what is known of the run before its end. ``early``
-    is what was found out before it, and is told then.
+    is what was found out before it, and is told then. Without ``probe_budget_s`` pieces of the step are timed after a
+    long program only. ``began_s`` is when the run began, by a clock that only runs forward.
     """
 
     plan: "Plan"
@@ -313,8 +363,9 @@ class Reporter:
     result: FinishResult | None = None
     render: "Render | None" = None
     is_quiet: bool = False
-    probe_budget_s: float = 0.0
+    probe_budget_s: float | None = None
     early: list[str] = field(default_factory=list)
+    began_s: float = field(default_factory=time.monotonic)
 
     def report_early(self, ended: threading.Event) -> None:
         """Finishes the recording early, from the thread that follows the program.
@@ -330,7 +381,7 @@ class Reporter:
             return
         telemetry = self.sampling.stop()
         if not self._has_to_wait():
-            settings = ReportSettings(self.early.append, known_ceilings, self.render)
+            settings = ReportSettings(self.early.append, known_ceilings, self.render, is_early=True)
             self.result = finish_and_report(self.plan, replace(self.ending, telemetry=telemetry), settings)
         if not self.is_quiet and not _is_taken_over():
             headline = self.result.headline if self.result is not None else None
@@ -361,20 +412,24 @@ class Reporter:
             return FinishResult(succeeded=False, is_finished=False)
         failure = words if ending.status != 0 or remarks else None
         ceilings = partial(measured_ceilings, is_quiet=self.is_quiet)
-        settings = ReportSettings(say, ceilings, self.render, failure, self.probe_budget_s)
+        budget_s = self.probe_budget_s
+        if budget_s is None:
+            budget_s = usual_probe_budget_s(time.monotonic() - self.began_s)
+        settings = ReportSettings(say, ceilings, self.render, failure, budget_s)
         if self.result is None:
             return finish_and_report(self.plan, ending, settings)
         add_ending(folder, ending)
-        if self.result.succeeded and failure is None:
+        result = self.result
+        if result.succeeded:
             from bottleneck.schema.recording import read_recording
 
-            # The program is over: what could not be timed beside it may change what the findings promise, and what the
-            # run does besides its steps is known only now.
-            return _report_on(folder, ending, settings, lambda: read_recording(folder))
-        say("\n".join(self.early))
+            # What the run does besides its steps is known only now.
+            result = _report_on(folder, ending, settings, lambda: read_recording(folder))
+        else:
+            say("\n".join(self.early))
         if failure is not None:
-            _say_failure(settings, self.result, folder)
-        return self.result
+            _say_failure(settings, result, folder)
+        return result
 
     def _has_to_wait(self) -> bool:
         """True if this CPU's ceilings have to be measured first.

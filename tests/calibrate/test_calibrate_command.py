@@ -188,7 +188,7 @@ def test_a_run_measures_this_cpu_where_no_ceilings_are_kept_and_the_next_one_tak
         environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
         said.append(done.stderr)
-    assert "30 s of them to measure this CPU (once per machine)" in said[0]
+    assert "5 s of them to measure this CPU (once per machine)" in said[0]
     assert "bottleneck: measuring the ceilings of this CPU, once per machine" in said[0]
     assert "to measure this CPU" not in said[1] and "measuring the ceilings" not in said[1]
     devices = [read_recording(tmp_path / name).device for name in ("first", "second")]

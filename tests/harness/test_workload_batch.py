@@ -15,6 +15,7 @@ torch: Any = pytest.importorskip("torch")
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batch, "SECONDS", 0.0)
+    monkeypatch.setattr(batch, "USUAL_SECONDS", 0.0)
     monkeypatch.setattr(batch, "WARM_SECONDS", 0.0)
     monkeypatch.setattr(batch, "BLOCK_STEPS_AT_MOST", 2)
 
