@@ -7,7 +7,7 @@ and the first one, with shapes, stacks and memory, only tells what they consist 
 """
 
 import statistics
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -20,7 +20,7 @@ from bottleneck.analysis.ledger import IdleTimes, LedgerResult, build_ledger, le
 from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, label_of
 from bottleneck.schema.analysis import DISTURBED, Caveat, Ledger
 from bottleneck.schema.intervals import Flags, Floats, joined, tally, union
-from bottleneck.schema.linked_trace import Linked, Window
+from bottleneck.schema.linked_trace import Linked, Step, Window
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.records import replace
 from bottleneck.system.working_memory import returns_memory
@@ -107,19 +107,31 @@ def measure_light(linked: Linked, unprofiled: Timing | None, floor_us: float | N
 def _typical_amounts(linked: Linked, roofline: pd.DataFrame) -> dict[str, float]:
     """Gives time per step by kind.
 
-    On a CPU it is that of the steps that nothing held up, each of which is a window of its own.
+    On a CPU it is that of the steps that nothing held up. Those that follow one another are a window of their own.
     """
     calm, window = calm_steps(linked.window), linked.window
     windows = [window]
     if linked.is_host_only and len(calm) < len(window.steps):
-        windows = [Window(step.start_us, step.end_us, (step,), window.source) for step in calm]
+        windows = [Window(run[0].start_us, run[-1].end_us, run, window.source) for run in _runs(calm)]
+    count = sum(max(len(chosen.steps), 1) for chosen in windows)
     host, parts, total = read_host(linked), own_parts(linked), dict[str, float]()
     for chosen in windows:
         result = build_ledger(replace(linked, window=chosen), roofline, None, host)
         accounts = {entry.account for entry in result.ledger.entries}
         for kind, us in _by_kind(result, parts, accounts).items():
-            total[kind] = total.get(kind, 0.0) + us / len(windows)
+            total[kind] = total.get(kind, 0.0) + us * max(len(chosen.steps), 1) / count
     return total
+
+
+def _runs(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
+    """The steps in runs, in each of which one begins where the one before ends."""
+    runs: list[tuple[Step, ...]] = []
+    for step in steps:
+        if runs and runs[-1][-1].end_us == step.start_us:
+            runs[-1] = (*runs[-1], step)
+        else:
+            runs.append((step,))
+    return runs
 
 
 def _in_calm_steps(linked: Linked) -> Flags:

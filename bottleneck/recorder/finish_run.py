@@ -342,6 +342,8 @@ def load_reporting() -> None:
     threading.Thread(target=load, daemon=True).start()
 
 
+# How long a program goes on after its measurement until the verdict is told before its end.
+_EARLY_AFTER_S = 4.0
 _LEAST_PRIORITY = 19
 _REPORTING = ("bottleneck.pipeline", "bottleneck.report.page", "bottleneck.report.screen", "bottleneck.report.plots")
 
@@ -376,8 +378,9 @@ class Reporter:
         """
         from bottleneck.analysis.telemetry import MARGIN_NS
 
-        # Sensors are read for as long as the report wants to see them. A program that is to stop will do so soon.
-        if self.plan.options.stop or ended.wait(MARGIN_NS / 1e9):
+        # Sensors are read for as long as the report wants to see them. A program that is to stop will do so soon, and
+        # one that ends within seconds would wait for a report that is made again then.
+        if self.plan.options.stop or ended.wait(max(MARGIN_NS / 1e9, _EARLY_AFTER_S)):
             return
         telemetry = self.sampling.stop()
         if not self._has_to_wait():

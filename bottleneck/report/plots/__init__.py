@@ -4,6 +4,7 @@ Here are their common look and how each is saved.
 """
 
 import io
+import logging
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePath
@@ -16,6 +17,9 @@ from bottleneck.report.kernel_names import cut_middle
 from bottleneck.report.output import write_bytes
 from bottleneck.report.text import clean
 from bottleneck.schema.analysis import Analysis
+
+# The first picture on a machine has it look for fonts, of which it tells after five seconds, between our lines.
+logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
 
 STYLE = Path(__file__).with_name("plots.mplstyle")
 # What keeps the time of drawing out of a file.
