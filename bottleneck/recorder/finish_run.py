@@ -329,7 +329,8 @@ def usual_probe_budget_s(program_s: float) -> float:
 def load_reporting() -> None:
     """Imports what the report takes while the program starts.
 
-    It does so in a thread, without haste. That takes a second of processor time, for which the user would wait after the program's end.
+    It does so in a thread, without haste. That takes a second of processor time, for which the user would wait after
+    the program's end.
     """
 
     def load() -> None:
