@@ -16,7 +16,7 @@ from bottleneck import __version__
 from bottleneck.advice import advise
 from bottleneck.advice.no_gain import find_no_gain
 from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults, find_work_elsewhere
-from bottleneck.analysis.between_ops import Stretches
+from bottleneck.analysis.between_ops import Stretches, quick_part
 from bottleneck.analysis.counter_tracks import hold_against_model, read_counters
 from bottleneck.analysis.host import Host, read_host
 from bottleneck.analysis.kernel_rows import time_kernels
@@ -24,6 +24,7 @@ from bottleneck.analysis.ledger import LedgerResult, build_ledger
 from bottleneck.analysis.roofline import classify
 from bottleneck.analysis.scaling import (
     LightAmounts,
+    find_held_up_timing,
     find_profiler_cost,
     measure_light,
     own_parts,
@@ -391,6 +392,10 @@ def examine(
         raise
     trace = fold_rare_names(trace)
     evidence = _examine(trace, window, source, options)
+    if evidence.is_disturbed and options.steps is None and not options.has_own_window:
+        quick = quick_part(window)
+        if quick is not None:
+            window, evidence = quick, _examine(trace, quick, source, options)
     sides = evidence.sides
     if sides is None or not options.split or options.steps is not None or options.has_own_window or source.unprofiled:
         return evidence
@@ -423,11 +428,13 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     unprofiled = None if options.has_own_window else source.unprofiled
     device, device_caveats = choose_device(trace, source.recording, options.device)
     linked = link(trace, window)
+    timing = unprofiled
+    unprofiled, timing_caveats = find_held_up_timing(linked, timing)
     light = None if unprofiled is None else _read_light(source, linked, device)
     linked = subtract_profiler_overhead(linked, unprofiled, device.launch_floor_us, light)
     captures = [_cost(link(capture, whole_window(capture)))[0] for capture in map(read_trace, options.captures)]
     costed, replay_caveats = _cost(linked, source.compiled, captures)
-    telemetry, sensor_caveats = read_telemetry(source, costed.linked, unprofiled)
+    telemetry, sensor_caveats = read_telemetry(source, costed.linked, timing)
     if telemetry is None:
         telemetry = read_counters(costed.linked)
     conditions, clock_caveats = find_conditions(device, telemetry)
@@ -438,6 +445,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     threads = None if source.recording is None else source.recording.threads
     caveats = (
         *device_caveats,
+        *timing_caveats,
         *replay_caveats,
         *find_profiler_cost(costed.linked, ledger.ledger, unprofiled),
         *sensor_caveats,

@@ -6,6 +6,7 @@ Stacks stretch each Python call, and by how much depends on the call: a warm loo
 window with the fewest options tells how long the stretch between two ops takes without them.
 """
 
+import math
 import statistics
 from collections import Counter
 
@@ -16,6 +17,8 @@ from msgspec import Struct
 
 from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, numbered, some_rows, tally, union
 from bottleneck.schema.linked_trace import Linked, Step, Window
+from bottleneck.schema.reasons import Reason
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import main_thread
 
 Texts = npt.NDArray[np.object_]
@@ -34,6 +37,34 @@ def calm_steps(window: Window) -> tuple[Step, ...]:
         return ()
     usual_us = statistics.median_low(step.us for step in window.steps)  # of two, the one that was not held up
     return tuple(step for step in window.steps if step.us <= _HELD_UP * usual_us)
+
+
+# Steps that others held up least take at most so many times as long as the quickest.
+_QUICK = 1.5
+
+
+def quick_part(window: Window) -> Window | None:
+    """Gives the window of the longest run of steps like the quickest.
+
+    It is for a recording beside other programs: they only make steps longer. The other steps are set aside. Null where
+    all steps take about as long as the quickest.
+    """
+    if len(window.steps) < 2:
+        return None
+    limit_us = _QUICK * min(step.us for step in window.steps)
+    runs: list[list[Step]] = [[]]
+    for step in window.steps:
+        if step.us > limit_us:
+            runs.append([])
+        else:
+            runs[-1].append(step)
+    quick = max(map(tuple, runs), key=lambda run: (len(run), -math.fsum(step.us for step in run)))
+    if len(quick) == len(window.steps):
+        return None
+    usual_us = statistics.fmean(step.us for step in quick)
+    slow = [(step, Reason("held_up", (step.us / usual_us,))) for step in window.steps if step not in quick]
+    aside = tuple(sorted([*window.set_aside, *slow], key=lambda pair: pair[0].start_us))
+    return replace(window, start_us=quick[0].start_us, end_us=quick[-1].end_us, steps=quick, set_aside=aside)
 
 
 class Stretches(Struct, frozen=True):

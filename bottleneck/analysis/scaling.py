@@ -32,12 +32,34 @@ _MOST_STRETCH = 1.25
 # The profiler stretches what the host does, but hardly the work itself. Where the work alone exceeds the undisturbed
 # step by more than half, the profiled steps are not the steps that were timed.
 _LEAST_AGREEMENT = 2 / 3
+# The profiler makes no step quicker. Where the steps without it took so many times as long, they were held up.
+_HELD_UP_WITHOUT = 2.0
 # The most that one event costs with the fewest options: 0.7 to 1.1 us were measured. What a step took longer beyond
 # that is not the profiler's.
 _MOST_US_PER_EVENT = 2.0
 # Causes that Python frames tell: in a window without them, all of this time is Python or unknown.
 _TOLD_BY_FRAMES = ("gc", "compile", "input", "wait", "python", "unknown")
 _WORK, _PYTHON, _UNKNOWN, _PROFILER = "work", "overhead.python", "overhead.unknown", "overhead.profiler"
+
+
+def find_held_up_timing(linked: Linked, unprofiled: Timing | None) -> tuple[Timing | None, tuple[Caveat, ...]]:
+    """Gives the unprofiled step time that the ledger can add up to.
+
+    With a caveat where it is left out. On a CPU only: there other programs take the processors from the steps without
+    the profiler as from those with it, by chance from some more than from others. What the profile shows is then the
+    better answer.
+    """
+    steps = linked.window.steps
+    if unprofiled is None or not steps or not linked.is_host_only:
+        return unprofiled, ()
+    profiled_us = linked.window.wall_us / len(steps)
+    if not unprofiled.median > _HELD_UP_WITHOUT * profiled_us:
+        return unprofiled, ()
+    message = (
+        f"a step took {format_us(unprofiled.median)} without the profiler and {format_us(profiled_us)} with it: other "
+        "programs held up the steps that were timed without it, so that those with it are explained"
+    )
+    return None, (Caveat("held-up-timing", message, 1.0 - profiled_us / unprofiled.median),)
 
 
 class LightAmounts(Struct, frozen=True):
@@ -124,7 +146,7 @@ def _typical_amounts(linked: Linked, roofline: pd.DataFrame) -> dict[str, float]
 
 
 def _runs(steps: Sequence[Step]) -> list[tuple[Step, ...]]:
-    """The steps in runs, in each of which one begins where the one before ends."""
+    """Splits steps into runs that follow one another without a gap."""
     runs: list[tuple[Step, ...]] = []
     for step in steps:
         if runs and runs[-1][-1].end_us == step.start_us:

@@ -76,7 +76,8 @@ class Grounds(Struct, frozen=True):
     the others wait for; ``serving`` is the pace of a program that waits for requests. ``disturbed``
     is the reason why times are longer than the program's own, null where they are not. ``run`` holds samples of lines,
     ``line_us`` is the time of ops by line. ``kept_up`` says by what a device whose work is not recorded is known to
-    have waited for its host. ``device_noun`` is what people call the device.
+    have waited for its host. ``device_noun`` is what people call the device. ``quick_parts`` is, of each account of
+    work, the part that is left if every call took as long as the quickest of its kind.
     """
 
     ledger: Ledger
@@ -93,6 +94,7 @@ class Grounds(Struct, frozen=True):
     line_us: Mapping[str, float] = {}
     kept_up: str | None = None
     device_noun: str = "device"
+    quick_parts: Mapping[str, float] = {}
 
 
 class BoundDecision(Struct, frozen=True):
@@ -133,7 +135,29 @@ def grounds_of(evidence: Evidence) -> Grounds:
         line_us={fold.name: fold.us for fold in analysis.lines},
         kept_up=_kept_up(evidence) if broken is not None and evidence.linked.is_host_only else None,
         device_noun="GPU" if analysis.device.is_gpu else "device",
+        quick_parts=_quick_parts(evidence) if evidence.is_disturbed else {},
     )
+
+
+def _quick_parts(evidence: Evidence) -> dict[str, float]:
+    """Gives the part of each work account's time that undisturbed calls need.
+
+    Calls of the same op with the same sizes do the same work, so that the quickest of them tells. A call without others
+    like it needs its floor at least.
+    """
+    times, explained = evidence.kernel_time, evidence.roofline["explained"].fillna(0.0)
+    if times is None:
+        return {}
+    works = times[(times["us"] > 0) & times["account"].isin(_WORK_ACCOUNTS)]
+    alike = works["us"].groupby(works["signature"])
+    is_alone = (alike.transform("size") == 1) | (works["signature"] < 0)
+    quick_us = alike.transform("min").where(~is_alone, works["us"] * explained.reindex(works.index))
+    account = works["account"].astype(str)
+    parts = quick_us.groupby(account).sum() / works["us"].groupby(account).sum()
+    return {str(name): float(part) for name, part in parts.items()}
+
+
+_WORK_ACCOUNTS = ("compute", "memory")
 
 
 # Of the window: what the last wait for the device takes at most, and all of them, where it had nothing left to do.
@@ -196,28 +220,15 @@ _LEAST_OWN = 0.5
 def _bound_in_spite_of_load(grounds: Grounds) -> BoundDecision:
     """Gives the bound if load could not have changed it.
 
-    It must stay when ops take no longer than they need, or the host half its time. Else it is inconclusive.
+    It must stay when each op takes as long as its quickest call, and the host half its time: load makes both longer.
+    Else it is inconclusive.
     """
     calm = replace(grounds, disturbed=None)
     decision = find_bound(calm)
-    others = (_with_less(calm, _needed_parts(grounds)), _with_less(calm, dict.fromkeys(_HOST_ACCOUNTS, _LEAST_OWN)))
-    if all(find_bound(less).bound == decision.bound for less in others):
+    less = _with_less(calm, {**dict.fromkeys(_HOST_ACCOUNTS, _LEAST_OWN), **grounds.quick_parts})
+    if find_bound(less).bound == decision.bound:
         return decision
     return BoundDecision("inconclusive", None, decision.share, decision.shares, decision.ranked)
-
-
-def _needed_parts(grounds: Grounds) -> dict[str, float]:
-    """Gives the part of work accounts' time that floors explain.
-
-    It is 0 where they are not known.
-    """
-    parts = {}
-    for account in ("compute", "memory"):
-        rows = [row for row in grounds.kernels if row.bound == account]
-        total_us = math.fsum(row.us for row in rows)
-        needed_us = math.fsum((row.explained or 0.0) * row.us for row in rows)
-        parts[account] = min(needed_us / total_us, 1.0) if total_us > 0 else 0.0
-    return parts
 
 
 def _with_less(grounds: Grounds, parts: Mapping[str, float]) -> Grounds:

@@ -163,6 +163,11 @@ class Evidence:
         return any(caveat.slug in BROKEN_TRACE_SLUGS - DISTURBED_SLUGS for caveat in self.analysis.caveats)
 
     @property
+    def is_disturbed(self) -> bool:
+        """True if other programs took the processors from the steps."""
+        return any(caveat.slug in DISTURBED_SLUGS for caveat in self.analysis.caveats)
+
+    @property
     def is_elsewhere(self) -> bool:
         """True if most of the work was done by processes that were not recorded."""
         return any(caveat.slug == ELSEWHERE for caveat in self.analysis.caveats)

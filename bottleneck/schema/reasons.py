@@ -172,6 +172,7 @@ REASONS: Mapping[str, str] = {
     "warming_up": "still warming up: {ratio:.3g} times the median of the later steps",
     "fed_before": "fed from work that was queued before it: {ratio:.3g} times the median of the later steps",
     "other_window": "in another window of the profiler",
+    "held_up": "held up by other programs, or beside such a step: {ratio:.3g} times the steps explained",
     "outlier": "an outlier: {ratio:.3g} times the median",
     "cut_by_outlier": "cut off from the longest steady stretch by an outlier",
     "held_before": "the device was held by work from before the recording",
@@ -187,6 +188,7 @@ REASONS: Mapping[str, str] = {
 BRIEF: Mapping[str, str] = {
     "warming_up": "still warming up",
     "fed_before": "fed from work that was queued before",
+    "held_up": "held up by other programs",
     "outlier": "an outlier",
 }
 

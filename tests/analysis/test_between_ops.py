@@ -5,12 +5,18 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from bottleneck.analysis.between_ops import StretchPieces, calm_steps, in_lighter_window, measure_stretches
+from bottleneck.analysis.between_ops import (
+    StretchPieces,
+    calm_steps,
+    in_lighter_window,
+    measure_stretches,
+    quick_part,
+)
 from bottleneck.analysis.host import own_stretches
 from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.scaling import measure_light, own_parts, scale_to_unprofiled
 from bottleneck.schema.intervals import union
-from bottleneck.schema.linked_trace import Linked, Step
+from bottleneck.schema.linked_trace import Linked, Step, Window
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.op_names import OWN_STRETCH
 from bottleneck.schema.records import replace
@@ -158,3 +164,27 @@ def test_stretches_are_those_of_calm_steps() -> None:
     alone, beside = (measure_stretches(_steps(*lengths), NO_HOOKS, 0.0) for lengths in ((100,), (100, 1000)))
     assert alone is not None and beside is not None
     assert beside.us.tolist() == alone.us.tolist() == [pytest.approx(10), pytest.approx(70), 0.0]
+
+
+def window_of(*us: float) -> Window:
+    ends = np.cumsum(us)
+    steps = tuple(
+        Step(f"step {place}", end - time, end) for place, (end, time) in enumerate(zip(ends, us, strict=True))
+    )
+    return Window(0.0, float(ends[-1]), steps, "marks")
+
+
+def test_the_quick_part_is_the_longest_run_of_steps_like_the_quickest() -> None:
+    part = quick_part(window_of(10, 50, 10, 12, 11, 90))
+    assert part is not None and [step.name for step in part.steps] == ["step 2", "step 3", "step 4"]
+    assert (part.start_us, part.end_us) == (60.0, 93.0)
+    assert [(step.name, reason.kind) for step, reason in part.set_aside] == [
+        ("step 0", "held up by other programs"),
+        ("step 1", "held up by other programs"),
+        ("step 5", "held up by other programs"),
+    ]
+
+
+def test_steps_that_are_all_alike_have_no_quick_part() -> None:
+    assert quick_part(window_of(10, 12, 11)) is None
+    assert quick_part(window_of(10)) is None

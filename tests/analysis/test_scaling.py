@@ -4,6 +4,7 @@ import pytest
 
 from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.scaling import (
+    find_held_up_timing,
     find_profiler_cost,
     own_parts,
     profiler_us_per_event,
@@ -120,3 +121,13 @@ def test_work_far_longer_than_whole_undisturbed_steps_is_no_evidence() -> None:
     assert not any("record it again" in caveat.message for caveat in slow.caveats)  # the verdict ends so
     assert near.verdict.bound == "compute"
     assert "disturbed-profile" not in [caveat.slug for caveat in near.caveats]
+
+
+def test_steps_that_were_held_up_without_the_profiler_do_not_stretch_the_ledger() -> None:
+    linked = Scene(100.0, ops=[Op(0, 90, bound="compute")], steps=1).linked()
+    left, caveats = find_held_up_timing(linked, timing(300.0))
+    assert left is None and [caveat.slug for caveat in caveats] == ["held-up-timing"]
+    assert caveats[0].message.startswith("a step took 300 us without the profiler and 100 us with it")
+    assert find_held_up_timing(linked, timing(150.0)) == (timing(150.0), ())
+    with_device = Scene(100.0, [Kernel(0, 90)], steps=1).linked()
+    assert find_held_up_timing(with_device, timing(300.0)) == (timing(300.0), ())

@@ -145,7 +145,7 @@ _LOAD = "other programs used the processors while the steps ran"
 @pytest.mark.parametrize(
     ("accounts", "explained", "bound"),
     [
-        # Overhead stays the largest, whether ops need less than they took or the host half of what it took.
+        # Overhead stays the largest where ops need less than they took and the host half of what it took.
         ({"overhead.python": 80, "memory": 20}, 0.1, "overhead"),
         # Ops that need all of their time stay the largest.
         ({"memory": 80, "overhead.python": 20}, 0.9, "memory"),
@@ -160,7 +160,7 @@ def test_a_bound_is_named_beside_other_programs_where_it_does_not_depend_on_what
 ) -> None:
     kernel = replace(_KERNEL, us=accounts["memory"], explained=explained)
     quiet = replace(_grounds(accounts, kernel), host_only=True)
-    verdict = decide(replace(quiet, disturbed=_LOAD))
+    verdict = decide(replace(quiet, disturbed=_LOAD, quick_parts={"memory": explained}))
     assert verdict.bound == bound
     assert (_LOAD in verdict.sentence) == (bound == "inconclusive")
     assert ("other programs took a part of this time" in verdict.sentence) == (bound != "inconclusive")
@@ -168,7 +168,8 @@ def test_a_bound_is_named_beside_other_programs_where_it_does_not_depend_on_what
 
 
 def test_what_the_program_does_is_said_before_times_that_cannot_be_trusted() -> None:
-    grounds = replace(_grounds({"memory": 80, "overhead.python": 20}), disturbed=_LOAD)
+    parts = {"memory": 0.1}
+    grounds = replace(_grounds({"memory": 80, "overhead.python": 20}), disturbed=_LOAD, quick_parts=parts)
     loader = replace(
         _SYNC, slug="loader-without-workers", title="The loader has no workers", advice="Set num_workers=4."
     )
