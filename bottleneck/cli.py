@@ -31,6 +31,7 @@ _PROGRAM: Mapping[str, Any] = {"context_settings": {"allow_interspersed_args": F
 # of commands has room for 64 characters of each `short_help`.
 COMMANDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("run", {"short_help": "Record a program while it runs, then report.", **_PROGRAM}),
+    ("watch", {"short_help": "Time every step of a whole run, and say why some are slow.", **_PROGRAM}),
     ("report", {"short_help": "Explain where the time of a recorded program went."}),
     ("runs", {"short_help": "List the recordings of the working folder."}),
     ("explain", {"short_help": "Explain a finding, a caveat or an account of the ledger."}),

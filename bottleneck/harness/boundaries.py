@@ -67,21 +67,31 @@ def watch_class(torch: Any, kind: Any, before_call: Callable[[Any], None]) -> Re
     is_plain = kind.__call__ is module.__call__ and READ_BY_COMPILED in vars(module)
     if not is_plain or any(READ_BY_COMPILED in vars(base) for base in kind.__mro__ if base is not module):
         return None
-    return _watch_attribute(kind, READ_BY_COMPILED, before_call)
+    return watch_attribute(kind, READ_BY_COMPILED, before_call)
 
 
-def _watch_attribute(kind: Any, name: str, call_back: Callable[[Any], None]) -> Removal:
-    """Calls back with the object whenever its attribute is read.
+def watch_attribute(
+    kind: Any, name: str, on_read: Callable[[Any], None] | None, on_write: Callable[[Any], None] | None = None
+) -> Removal:
+    """Calls back with the object whenever its attribute is read, or written.
 
     The value stays where it was.
     """
 
     def read(instance: Any) -> Any:
-        call_back(instance)
-        return instance.__dict__.get(name)
+        if on_read is not None:
+            on_read(instance)
+        try:
+            return instance.__dict__[name]
+        except KeyError:
+            if on_write is None:
+                return None
+            raise AttributeError(name) from None
 
     def write(instance: Any, value: Any) -> None:
         instance.__dict__[name] = value
+        if on_write is not None:
+            on_write(instance)
 
     assert name not in vars(kind), "neither class has the attribute itself"
     setattr(kind, name, property(read, write))
@@ -270,7 +280,7 @@ class Boundaries:
             return
         before, added = (
             self._removals["module"],
-            _watch_attribute(kind, READ_BY_COMPILED, self._safely(self._before_module)),
+            watch_attribute(kind, READ_BY_COMPILED, self._safely(self._before_module)),
         )
 
         def remove() -> None:
@@ -350,7 +360,7 @@ class Boundaries:
         Null where the program has not imported it yet.
         """
         if kind is not None:
-            self._removals[source] = _watch_attribute(kind, attribute, self._safely(call_back))
+            self._removals[source] = watch_attribute(kind, attribute, self._safely(call_back))
 
     def _is_here(self) -> bool:
         return self._thread is None or self._thread == threading.get_ident()

@@ -45,6 +45,8 @@ PRIVATE: Mapping[str, str | None] = {
     "torch._dynamo.config": None,
     "torch._dynamo.eval_frame.OptimizedModule": "which calls of compiled modules are steps",
     "torch.export._unlift._StatefulGraphModule": "which calls of exported modules are steps",
+    # Backward passes.
+    "torch.autograd.graph.log": "when backward passes begin",
     # Data loaders.
     "torch.utils.data.dataloader._BaseDataLoaderIter": "which batches of data loaders are steps",
     "._dataset": None,
@@ -69,6 +71,8 @@ COMPILING_FILES = (("torch", "_dynamo", "convert_frame.py"), ("torch", "_inducto
 # The loader reads this at the start of each `next`, before it opens its own scope; a module, a compiled one too, reads
 # the other at each call.
 READ_BY_LOADER = "_profile_name"
+# Read next, and written once the batch is there.
+READ_NEXT_BY_LOADER, WRITTEN_BY_LOADER = "_sampler_iter", "_num_yielded"
 READ_BY_COMPILED = "_compiled_call_impl"
 
 # The oldest version that the tests ran with (docs/reference/versions.md).
@@ -505,6 +509,40 @@ def is_constant_input(value: Any) -> bool:
     Such an input stays at its place, as a parameter does.
     """
     return hasattr(value, "_dynamo_static_input_type")
+
+
+# Backward passes.
+
+
+class _TellingLogger:
+    """A logger that tells when its level is asked for, and is another in all else."""
+
+    def __init__(self, logger: Any, tell: Callable[[], None]) -> None:
+        self._logger, self._tell = logger, tell
+
+    def getEffectiveLevel(self) -> Any:  # noqa: N802 - as logging calls it
+        """Tells, and gives the level of the other."""
+        self._tell()
+        return self._logger.getEffectiveLevel()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._logger, name)
+
+
+def tell_of_backward(tell: Callable[[], None]) -> Callable[[], None] | None:
+    """Tells from now on when a backward pass begins, and gives what ends that.
+
+    The engine asks its logger for its level first. Null where this torch has no such logger.
+    """
+    module, logger = sys.modules.get("torch.autograd.graph"), private("torch.autograd.graph.log")
+    if module is None or not hasattr(logger, "getEffectiveLevel"):
+        return None
+    vars(module)["log"] = _TellingLogger(logger, tell)
+
+    def end() -> None:
+        vars(module)["log"] = logger
+
+    return end
 
 
 # Data loaders.

@@ -14,7 +14,7 @@ SYSTEM = {"errors", "units", "system"}
 BASE = SYSTEM | {"schema", "_version"}
 STAGES = {"trace", "devices", "cost", "analysis", "advice", "report"}
 MACHINE = STAGES | {"mapping", "simulate", "predict", "pipeline", "harness"}
-TASKS = {"calibrate", "doctor", "experiment", "compare", "gate"}
+TASKS = {"calibrate", "doctor", "experiment", "compare", "gate", "watch"}
 MAY_IMPORT = {
     "_version": set(),
     "errors": set(),

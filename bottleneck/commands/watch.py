@@ -1,0 +1,150 @@
+"""``bottleneck watch``: times every step of a whole run, and says why some were slow."""
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bottleneck.commands.report_options import (
+    RESULT_FORMATS,
+    ProgramArguments,
+    Quiet,
+    choice_of_format,
+    form_of,
+    output_style,
+    write_report,
+)
+from bottleneck.errors import BottleneckError, UsageError
+from bottleneck.report.output import marked, write_note, write_status, write_text
+from bottleneck.system.interrupts import answered
+
+if TYPE_CHECKING:
+    from bottleneck.harness.messages import Program, RecordOptions
+    from bottleneck.harness.rank_coordination import LaunchedRank
+    from bottleneck.system.child_process import Child
+
+_ENTRY = "bottleneck.harness.watch_child:watch_child"
+
+
+def watch_command(
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="A script; or the folder of a watched run, to report on it again."),
+    ] = None,
+    arguments: ProgramArguments = None,
+    module: Annotated[
+        str | None, typer.Option("-m", "--module", metavar="MODULE", help="Run a module, as `python -m` does.")
+    ] = None,
+    step: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What ends a step: optimizer, module, loader, or the name of one's class."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Folder for the log; else one in bottleneck-runs/."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what an earlier run left in the folder.")] = False,
+    form: Annotated[str, choice_of_format("How to print the report.", RESULT_FORMATS)] = "terminal",
+    quiet: Quiet = False,
+) -> None:
+    """Times every step of a program from its start to its end, and says why some were slow.
+
+    \b
+    bottleneck watch train.py --epochs 10
+    bottleneck watch -m package.train
+    bottleneck watch bottleneck-runs/train-1
+
+    No profiler runs: a step costs some microseconds more. Options stand before FILE; everything after it belongs to
+    the program. The report goes to stderr at the program's end, and the exit status is the program's own. A program
+    that is killed leaves its log: give the folder in place of FILE.
+    """  # noqa: D301 - the escape keeps the lines of the examples apart
+    from bottleneck.harness.target import make_program
+    from bottleneck.watch.read_log import is_watched
+
+    words = [word for word in (module, file, *(arguments or [])) if word is not None]
+    if not words:
+        raise UsageError("name a script to watch, or the folder of a watched run", fix="bottleneck watch train.py")
+    target, *rest = words
+    if module is None and is_watched(Path(target)):
+        _report(Path(target), form_of(form, output, RESULT_FORMATS), output)
+        return
+    program = make_program(target, rest, (), train=False, seed=None, module=module is not None)
+    if program.form != "script":
+        raise UsageError(
+            f"{target} is a {program.form}, which has no run of its own to watch",
+            fix=f"measure its step: bottleneck run {target}",
+        )
+    raise typer.Exit(_watch(program, step, output, form, force=force, quiet=quiet))
+
+
+def _report(folder: Path, form: str, output: Path | None) -> None:
+    from bottleneck.report.watched import render
+    from bottleneck.watch.summary import summarise
+
+    write_report(render(summarise(folder), form, output_style(output)), output)
+
+
+def _watch(program: "Program", step: str | None, output: Path | None, form: str, *, force: bool, quiet: bool) -> int:
+    """Runs the program, reports, and gives its exit status."""
+    from bottleneck.harness.folder import RecordingFolder, program_name
+    from bottleneck.harness.messages import Plan, RecordOptions
+    from bottleneck.harness.rank_coordination import launched_rank
+    from bottleneck.harness.supervise import child_command, supervise
+
+    options, job = RecordOptions(step=step), launched_rank(os.environ)
+    if job is not None:
+        return _watch_rank(program, options, output, job)
+    folder = RecordingFolder(output, program_name(program), force=force)
+    plan = Plan(str(folder.make()), program, options)
+    if not quiet:
+        write_note(f"watching {program.target}; the log is in {_shown(folder.folder)}")
+    try:
+        with answered():
+            status = supervise(child_command(plan, _ENTRY), _leave_alone).status
+        folder.leave(is_worth_keeping=_say(folder.folder, form), is_finished=True)
+    finally:
+        folder.give_up()
+    return status
+
+
+def _leave_alone(_: "Child") -> None:
+    """Nothing reads beside the program."""
+
+
+def _watch_rank(program: "Program", options: "RecordOptions", output: Path | None, job: "LaunchedRank") -> int:
+    """Watches one rank of a job that a launcher started; the last to end reports on all."""
+    from bottleneck.commands.run import RunOptions, make_rank_plan
+    from bottleneck.harness.supervise import child_command, supervise
+
+    plan, group = make_rank_plan(program, options, RunOptions(output), job)
+    with answered():
+        status = supervise(child_command(plan, _ENTRY), _leave_alone).status
+    if group.leave(in_order=status == 0):
+        _say(Path(plan.folder), "terminal")
+        group.close()
+    return status
+
+
+def _say(folder: Path, form: str) -> bool:
+    """Says the report of a run that has ended, and whether there is any."""
+    from bottleneck.report.watched import render
+    from bottleneck.watch.summary import summarise
+
+    try:
+        run = summarise(folder)
+    except BottleneckError as error:
+        write_status("\n".join(error.lines()))
+        return False
+    page = folder / "report.html"
+    write_text(render(run, "html"), page)
+    write_status(marked(f"the page for a browser: {_shown(page)}"))
+    write_status(render(run, form, output_style(None)).rstrip("\n"))
+    return True
+
+
+def _shown(path: Path) -> str:
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (ValueError, OSError):
+        return str(path)

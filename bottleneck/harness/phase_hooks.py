@@ -1,0 +1,65 @@
+"""Tells when the phases of a step begin: a loader's `next`, a backward pass, an optimizer's step."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from bottleneck.harness.boundaries import Removal, watch_attribute
+from bottleneck.harness.torch_private import (
+    READ_NEXT_BY_LOADER,
+    WRITTEN_BY_LOADER,
+    loader_iterator,
+    tell_of_backward,
+)
+
+
+class InOptimizer(Protocol):
+    """Is told that an optimizer's step begins or ends."""
+
+    def __call__(self, *, is_end: bool) -> None:
+        """Notes which of the two it is."""
+
+
+class PhaseHooks:
+    """The hooks of all phases. None leaves a frame of ours in a traceback of the program."""
+
+    def __init__(
+        self,
+        begin_data: Callable[[Any], None],
+        end_data: Callable[[Any], None],
+        begin_backward: Callable[[], None],
+        in_optimizer: InOptimizer,
+    ) -> None:
+        self._begin_data, self._end_data = begin_data, end_data
+        self._begin_backward, self._in_optimizer = begin_backward, in_optimizer
+        self._removals: list[Removal] = []
+        self._has_loaders = False
+
+    def watch(self) -> None:
+        """Begins to listen, once torch is imported."""
+        optimizers = importlib.import_module("torch.optim.optimizer")
+        before = optimizers.register_optimizer_step_pre_hook(lambda *_: self._in_optimizer(is_end=False))
+        after = optimizers.register_optimizer_step_post_hook(lambda *_: self._in_optimizer(is_end=True))
+        self._removals += [before.remove, after.remove]
+        importlib.import_module("torch.autograd.graph")
+        end = tell_of_backward(self._begin_backward)
+        if end is not None:
+            self._removals.append(end)
+        self.watch_loaders()
+
+    def watch_loaders(self) -> None:
+        """Listens to loaders as well, once the program has imported them."""
+        kind = loader_iterator()
+        if kind is None or self._has_loaders or not self._removals:
+            return
+        self._has_loaders = True
+        self._removals += [
+            watch_attribute(kind, READ_NEXT_BY_LOADER, self._begin_data),
+            watch_attribute(kind, WRITTEN_BY_LOADER, None, self._end_data),
+        ]
+
+    def forget(self) -> None:
+        """Ends all of it."""
+        for removal in self._removals:
+            removal()
+        self._removals.clear()

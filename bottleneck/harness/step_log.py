@@ -1,0 +1,96 @@
+"""Writes the log of a watched run: a record for each step, bounded, and a line for each slow one.
+
+What was written outlives a process that is killed. A file that has become too long is written anew with every two
+records folded into one, so that it never outgrows some megabytes.
+"""
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from bottleneck.schema.watched import STEP_FIELDS, STEP_RECORD, SlowStep, WatchHeader
+from bottleneck.system.files import write_whole
+
+MOST_RECORDS, MOST_SLOW = 200_000, 2_000
+_NAMES = tuple(name for name, _ in STEP_FIELDS)
+_KEPT_FIRST, _KEPT_LAST, _LARGEST = {"first"}, {"end_s", "memory_bytes"}, {"longest_us"}
+
+
+class StepLog:
+    """The files of one rank. Methods raise OSError where they cannot be written."""
+
+    def __init__(self, folder: Path, rank: int, most_records: int = MOST_RECORDS) -> None:
+        self._steps = folder / f"steps.rank{rank}.bin"
+        self._slow = folder / f"slow.rank{rank}.jsonl"
+        self._header = folder / f"watch.rank{rank}.json"
+        self._most = most_records
+        self._buffer = bytearray()
+        self._written = self._slow_steps = 0
+        # How many steps a record has, and those that wait until there are so many.
+        self._per_record = 1
+        self._waiting: list[tuple[Any, ...]] = []
+
+    def add(self, record: tuple[Any, ...]) -> None:
+        """Adds a step, by STEP_FIELDS."""
+        if self._per_record == 1:
+            self._buffer += STEP_RECORD.pack(*record)
+            return
+        self._waiting.append(record)
+        if len(self._waiting) == self._per_record:
+            self._buffer += STEP_RECORD.pack(*fold(self._waiting))
+            self._waiting.clear()
+
+    def add_slow(self, slow: SlowStep) -> None:
+        """Adds what is known of a slow step, unless there were too many."""
+        if self._slow_steps < MOST_SLOW:
+            self._slow_steps += 1
+            _append(self._slow, json.dumps(msgspec.to_builtins(slow)).encode() + b"\n")
+
+    def flush(self) -> None:
+        """Writes what was added; the file is folded where it has become too long."""
+        if self._buffer:
+            _append(self._steps, bytes(self._buffer))
+            self._written += len(self._buffer) // STEP_RECORD.size
+            self._buffer.clear()
+        if self._written > self._most:
+            records = list(STEP_RECORD.iter_unpack(self._steps.read_bytes()))
+            pairs = [fold(records[place : place + 2]) for place in range(0, len(records), 2)]
+            write_whole(self._steps, b"".join(STEP_RECORD.pack(*pair) for pair in pairs))
+            self._written, self._per_record = len(pairs), 2 * self._per_record
+
+    def write_header(self, header: WatchHeader) -> None:
+        """Writes what is known of the run, in place of what was."""
+        write_whole(self._header, json.dumps(msgspec.to_builtins(header)) + "\n")
+
+    def close(self) -> None:
+        """Writes the steps that still wait for others."""
+        if self._waiting:
+            self._buffer += STEP_RECORD.pack(*fold(self._waiting))
+            self._waiting.clear()
+        self.flush()
+
+
+def fold(records: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+    """Folds records of consecutive steps into one."""
+    folded = []
+    for place, name in enumerate(_NAMES):
+        values = [record[place] for record in records]
+        if name in _KEPT_FIRST:
+            folded.append(values[0])
+        elif name in _KEPT_LAST:
+            folded.append(values[-1])
+        else:
+            folded.append(max(values) if name in _LARGEST else sum(values))
+    return tuple(folded)
+
+
+def _append(path: Path, data: bytes) -> None:
+    number = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0), 0o644)
+    try:
+        os.write(number, data)
+    finally:
+        os.close(number)

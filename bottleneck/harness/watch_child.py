@@ -1,0 +1,39 @@
+"""Runs the user's program in the child process and times every step of it."""
+
+import os
+from pathlib import Path
+
+from bottleneck.harness import marks, program
+from bottleneck.harness.messages import Plan
+from bottleneck.harness.process_setup import prefer_roots
+from bottleneck.harness.step_log import StepLog
+from bottleneck.harness.step_watch import StepWatch
+from bottleneck.harness.torch_state import TorchHook
+
+
+def watch_child(plan_text: str, *arguments: str) -> None:
+    """Runs the program, and returns, raises and exits as the program does."""
+    plan = Plan.from_words(plan_text, *arguments)
+    prefer_roots()
+    rank, ranks = _number("RANK", 0), _number("WORLD_SIZE", 1)
+    watch = StepWatch(StepLog(Path(plan.folder), rank), plan.options.step, rank, ranks)
+    TorchHook(*watch.watchers()).install()
+    marks.supervise(lambda: None)
+    run = program.run_module if plan.program.module else program.run_file
+    status = 0
+    try:
+        run(plan.program.target, plan.program.arguments)
+    except SystemExit as leave:
+        status = program.exit_status(leave.code)
+        raise
+    except BaseException as error:
+        status = 130 if isinstance(error, KeyboardInterrupt) else 1
+        program.show_only_their_frames()
+        raise
+    finally:
+        watch.finish(status)
+
+
+def _number(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else default

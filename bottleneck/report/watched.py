@@ -1,0 +1,186 @@
+"""Builds the document of a watched run: what held it up, phase by phase, and the slow steps with their causes."""
+
+from collections.abc import Sequence
+
+from bottleneck.report import render_document
+from bottleneck.report.document import (
+    Action,
+    ActionSection,
+    BarSection,
+    Document,
+    LabelledLine,
+    Section,
+    TableRow,
+    TableSection,
+    columns,
+)
+from bottleneck.report.json_text import encode
+from bottleneck.report.line_chart import ChartCurve, ChartPoint, LineChart
+from bottleneck.report.terminal import PLAIN, TerminalStyle
+from bottleneck.schema.watched import PHASES, WatchedCause, WatchedRun, WatchedRunRank
+from bottleneck.units import counted, format_share, format_us
+
+_WORDS = {
+    "data": "waiting for data",
+    "forward": "forward, with copies to the device",
+    "backward": "backward",
+    "optimizer": "optimizer",
+    "rest": "the rest",
+}
+_GROUPS = {
+    "data": "transfer",
+    "forward": "compute",
+    "backward": "memory",
+    "optimizer": "communication",
+    "rest": "overhead",
+}
+_MOST_CAUSES, _MOST_STEPS = 8, 6
+# A share of the run from which waiting for data is its headline.
+_LOADER_BOUND, _MUCH = 0.25, 0.05
+_LATE = 1.05
+
+
+def build(run: WatchedRun) -> Document:
+    """The document of a watched run."""
+    rank = _slowest(run)
+    causes = tuple(_action(cause, run) for cause in _causes(run)[:_MOST_CAUSES])
+    sections: list[Section] = [_phases(rank)]
+    if causes:
+        sections.append(ActionSection("Slow steps and what grows, the largest first", causes))
+    if len(run.ranks) > 1:
+        sections.append(_ranks(run))
+    return Document(
+        headline="watched",
+        subject=f"{run.name} · {counted(rank.steps, 'step')} · {format_us(rank.total_us)} · {run.date}",
+        sentence=" ".join(line.text for line in _lines(run, rank)),
+        lines=_lines(run, rank),
+        sections=tuple(sections),
+        warnings=run.warnings,
+    )
+
+
+def _slowest(run: WatchedRun) -> WatchedRunRank:
+    return max(run.ranks, key=lambda rank: rank.usual_us)
+
+
+def _causes(run: WatchedRun) -> list[WatchedCause]:
+    """The causes of all ranks, the largest first; what grows stands behind those that take much of the run."""
+    total_us = max(rank.total_us for rank in run.ranks)
+
+    def order(cause: WatchedCause) -> tuple[int, float]:
+        beyond_us = cause.beyond_us
+        return (1, 0.0) if beyond_us is None else (0 if beyond_us >= _MUCH * total_us else 2, -beyond_us)
+
+    return sorted((cause for rank in run.ranks for cause in rank.causes), key=order)
+
+
+def _lines(run: WatchedRun, rank: WatchedRunRank) -> tuple[LabelledLine, ...]:
+    usual = f"A step takes {format_us(rank.usual_us)} as a rule"
+    data_us, total_us = rank.phases_us[0], sum(rank.phases_us)
+    share = data_us / total_us if total_us else 0.0
+    largest = max(range(len(PHASES)), key=lambda place: rank.phases_us[place])
+    if share >= _LOADER_BOUND:
+        times = f"{format_us(data_us)} of {format_us(total_us)} per step ({format_share(share)})"
+        first = f"Your program waits for data: {times}"
+    else:
+        part = rank.phases_us[largest] / total_us if total_us else 0.0
+        first = f"{usual}; most of it is {_WORDS[PHASES[largest]]} ({format_share(part)})"
+    lines = [LabelledLine("", first)]
+    causes = _causes(run)
+    late = _late(run)
+    if late is not None:
+        lines.append(LabelledLine("Late", late))
+    if causes:
+        lines.append(LabelledLine("Worst", _told(causes[0], run)))
+        lines.append(LabelledLine("First", causes[0].advice))
+    elif share >= _LOADER_BOUND:
+        lines.append(LabelledLine("First", "find the loader's settings: bottleneck run says what it waits for"))
+    else:
+        held = f"No step stands out, and nothing drifts: waiting for data takes {format_share(share)}"
+        lines.append(LabelledLine("Note", held))
+    return tuple(lines)
+
+
+def _late(run: WatchedRun) -> str | None:
+    """Names the rank whose own work takes longer than that of the others."""
+    if len(run.ranks) < 2:
+        return None
+    own = {rank.rank: rank.usual_us for rank in run.ranks}
+    work = {rank.rank: sum(rank.phases_us) - rank.phases_us[PHASES.index("backward")] for rank in run.ranks}
+    late, other = max(work, key=lambda number: work[number]), min(work, key=lambda number: work[number])
+    if work[late] < _LATE * work[other] or work[late] - work[other] < _MUCH * own[late]:
+        return None
+    rank = next(entry for entry in run.ranks if entry.rank == late)
+    reference = next(entry for entry in run.ranks if entry.rank == other)
+    place = max(
+        (index for index, phase in enumerate(PHASES) if phase != "backward"),
+        key=lambda index: rank.phases_us[index] - reference.phases_us[index],
+    )
+    return (
+        f"rank {late}: outside the backward pass it takes {format_us(work[late])} a step, rank {other} "
+        f"{format_us(work[other])}; most of it is {_WORDS[PHASES[place]]}"
+    )
+
+
+def _told(cause: WatchedCause, run: WatchedRun) -> str:
+    who = f"rank {cause.rank}: " if len(run.ranks) > 1 else ""
+    return f"{who}{cause.headline}"
+
+
+def _action(cause: WatchedCause, run: WatchedRun) -> Action:
+    lines = [LabelledLine("do", cause.advice)]
+    if cause.steps:
+        shown = ", ".join(f"{step:,}" for step in cause.steps[:_MOST_STEPS])
+        more = f" and {len(cause.steps) - _MOST_STEPS} more" if len(cause.steps) > _MOST_STEPS else ""
+        lines.insert(0, LabelledLine("steps", f"{shown}{more}"))
+    return Action(_told(cause, run), tuple(lines), key=cause.kind.partition(":")[0])
+
+
+def _phases(rank: WatchedRunRank) -> BarSection:
+    total_us = sum(rank.phases_us)
+    shares = [us / total_us if total_us else 0.0 for us in rank.phases_us]
+    rows = [
+        TableRow((_WORDS[phase], format_us(us), format_share(share)), group=_GROUPS[phase])
+        for phase, us, share in zip(PHASES, rank.phases_us, shares, strict=True)
+    ]
+    table = TableSection(
+        "A usual step by its phases",
+        (*columns("words", "phase"), *columns("number", "per step", "share")),
+        tuple(rows),
+    )
+    parts = tuple(
+        (_GROUPS[phase], share, f"{_WORDS[phase]} {format_share(share)}")
+        for phase, share in zip(PHASES, shares, strict=True)
+    )
+    return BarSection("A usual step by its phases", parts, table)
+
+
+def _ranks(run: WatchedRun) -> TableSection:
+    rows = [
+        TableRow((str(rank.rank), f"{rank.steps:,}", format_us(rank.usual_us), *map(format_us, rank.phases_us)))
+        for rank in run.ranks
+    ]
+    return TableSection("Ranks", columns("number", "rank", "steps", "usual step", *PHASES), tuple(rows))
+
+
+def charts(run: WatchedRun) -> tuple[LineChart, ...]:
+    """The chart of step times over the run, a curve for each rank."""
+    curves = tuple(
+        ChartCurve(f"rank {rank.rank}" if len(run.ranks) > 1 else "step time", tuple(map(_point, rank.blocks)))
+        for rank in run.ranks
+    )
+    if not any(curve.points for curve in curves):
+        return ()
+    return (LineChart("Step time, with the shortest and longest of each stretch", "step", curves, format_us),)
+
+
+def _point(block: Sequence[float]) -> ChartPoint:
+    step, median, low, high = block
+    return ChartPoint(step, median, low, high)
+
+
+def render(run: WatchedRun, form: str, style: TerminalStyle = PLAIN) -> str:
+    """Renders the run for a terminal, as markdown, JSON or a page with a chart of step times."""
+    if form == "json":
+        return encode(run)
+    return render_document(build(run), form, style, charts(run) if form == "html" else ())

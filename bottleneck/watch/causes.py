@@ -1,0 +1,230 @@
+"""Says why steps were slow, and what changed over the run.
+
+A cause must explain most of what a step took beyond the usual. What the host is known to have done comes first, then
+the line at which the step was seen.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+
+import numpy as np
+from msgspec import Struct
+
+from bottleneck.schema.watched import PHASES, SlowStep
+from bottleneck.units import counted, format_share, format_si, format_us
+from bottleneck.watch.read_log import WatchedRank
+
+_MOST = 0.5
+_DATA = PHASES.index("data")
+# More batches than usual in one step, without an optimizer's step, are a pass over other data.
+_MORE_BATCHES = 2
+_DISK_FAULT_US = 100.0
+# A cause is told that takes so much of the run, or makes one step so many times as long and so much longer.
+_LEAST_SHARE, _TIMES, _LEAST_US = 0.005, 3.0, 20_000.0
+_LEAST_RECORDS, _QUARTER = 40, 4
+_LEAST_DRIFT, _LEAST_GROWTH_BYTES, _LEAST_GROWTH_SHARE = 1.15, 50e6, 0.05
+
+
+class Cause(Struct, frozen=True):
+    """Slow steps with one reason. ``beyond_us`` is their time beyond the usual; ``advice`` is what to do about it."""
+
+    kind: str
+    what: str
+    advice: str
+    steps: tuple[int, ...]
+    beyond_us: float
+    longest: SlowStep
+
+
+class Drift(Struct, frozen=True):
+    """Something that changed over the run. ``kind`` is time or memory."""
+
+    kind: str
+    what: str
+    advice: str
+
+
+def find_causes(rank: WatchedRank) -> tuple[Cause, ...]:
+    """Gives the causes of slow steps, the largest part of the run first."""
+    groups: dict[tuple[str, str, str], list[SlowStep]] = {}
+    for slow in rank.slow:
+        groups.setdefault(_reason_of(slow), []).append(slow)
+    causes = [
+        Cause(
+            kind,
+            what,
+            advice,
+            tuple(slow.step for slow in steps),
+            sum(slow.us - slow.usual_us for slow in steps),
+            max(steps, key=lambda slow: slow.us),
+        )
+        for (kind, what, advice), steps in groups.items()
+    ]
+    told = [cause for cause in causes if _matters(cause, rank.total_us)]
+    return tuple(sorted(told, key=lambda cause: -cause.beyond_us))
+
+
+def _matters(cause: Cause, total_us: float) -> bool:
+    longest = cause.longest
+    is_long = longest.us >= _TIMES * longest.usual_us and longest.us - longest.usual_us >= _LEAST_US
+    return cause.beyond_us >= _LEAST_SHARE * total_us or is_long
+
+
+def _reason_of(slow: SlowStep) -> tuple[str, str, str]:
+    """The kind of the reason, the reason in words, and what to do."""
+    beyond_us = max(slow.us - slow.usual_us, 1e-3)
+    for reason in (_collection, _compiling, _saving, _other_data, _disk, _no_processor, _loader, _line):
+        words = reason(slow, beyond_us)
+        if words is not None:
+            return words
+    return "unknown", "nothing that was looked at explains it", "record a window of it: bottleneck run"
+
+
+def _collection(slow: SlowStep, beyond_us: float) -> tuple[str, str, str] | None:
+    if slow.gc_us < _MOST * beyond_us:
+        return None
+    return (
+        "gc",
+        "Python collected garbage",
+        "call gc.freeze() after the start, or collect by yourself between epochs: gc.disable(), then gc.collect()",
+    )
+
+
+def _of_kind(slow: SlowStep, kind: str) -> float:
+    seen = sum(line.samples for line in slow.lines)
+    return sum(line.samples for line in slow.lines if line.kind == kind) / seen if seen else 0.0
+
+
+def _compiling(slow: SlowStep, _: float) -> tuple[str, str, str] | None:
+    if _of_kind(slow, "compile") < _MOST:
+        return None
+    where = next(line.source for line in slow.lines if line.kind == "compile")
+    return (
+        "compile",
+        f"torch.compile compiled again, called from {where}",
+        "keep shapes the same, or torch._dynamo.mark_dynamic the one that changes; TORCH_LOGS=recompiles says why",
+    )
+
+
+def _saving(slow: SlowStep, _: float) -> tuple[str, str, str] | None:
+    if _of_kind(slow, "checkpoint") < _MOST:
+        return None
+    where = next(line.source for line in slow.lines if line.kind == "checkpoint")
+    return "checkpoint", f"a checkpoint was saved at {where}", "save less often, or in a thread of its own"
+
+
+def _other_data(slow: SlowStep, beyond_us: float) -> tuple[str, str, str] | None:
+    more = slow.batches - slow.usual_batches
+    if more < _MORE_BATCHES or slow.phases_us[_DATA] - slow.usual_phases_us[_DATA] > 2 * _MOST * beyond_us:
+        return None
+    where = f", at {slow.lines[0].source} {slow.lines[0].function}()" if slow.lines else ""
+    return (
+        "other-data",
+        f"a pass over other data came between two steps of the optimizer (validation, as a rule){where}",
+        "evaluate less often, on fewer batches, or under torch.inference_mode()",
+    )
+
+
+def _loader(slow: SlowStep, beyond_us: float) -> tuple[str, str, str] | None:
+    if slow.phases_us[_DATA] - slow.usual_phases_us[_DATA] < _MOST * beyond_us:
+        return None
+    if slow.dead_workers:
+        dead = f"{slow.dead_workers} of {counted(slow.workers, 'worker')} of the loader had died"
+        return (
+            "dead-worker",
+            f"it waited for data: {dead}",
+            "see what ended the worker: memory (dmesg), or its data set",
+        )
+    where = f", at {slow.lines[0].source} {slow.lines[0].function}()" if slow.lines and not slow.workers else ""
+    workers = f"; its {counted(slow.workers, 'worker')} had no batch ready" if slow.workers else ""
+    if _of_kind(slow, "workers") >= _MOST:
+        return "workers", "the loader started its workers", "persistent_workers=True keeps them over epochs"
+    return (
+        "loader",
+        f"it waited for data{where}{workers}",
+        "more workers or a larger prefetch_factor: bottleneck verify --try more-workers"
+        if slow.workers
+        else "load in worker processes: num_workers=2 or more",
+    )
+
+
+def _disk(slow: SlowStep, beyond_us: float) -> tuple[str, str, str] | None:
+    if slow.faults * _DISK_FAULT_US < _MOST * beyond_us:
+        return None
+    return "disk", f"memory was read back from disk ({counted(slow.faults, 'page fault')})", "free memory: it swaps"
+
+
+def _no_processor(slow: SlowStep, beyond_us: float) -> tuple[str, str, str] | None:
+    more_us = max(slow.cpu_us - slow.usual_cpu_us, 0.0)
+    if more_us > _MOST * beyond_us or slow.switches <= slow.usual_switches:
+        return None
+    return (
+        "no-processor",
+        "other programs or threads had the processor",
+        "leave it processors of its own (taskset, fewer threads), or fewer programs beside it",
+    )
+
+
+def _line(slow: SlowStep, _: float) -> tuple[str, str, str] | None:
+    phase = max(range(len(PHASES)), key=lambda place: slow.phases_us[place] - slow.usual_phases_us[place])
+    words = {"data": "waiting for data", "rest": "between the optimizer and the next batch"}
+    name = words.get(PHASES[phase], f"in the {PHASES[phase]} phase")
+    if not slow.lines:
+        return f"line:{PHASES[phase]}", f"it was {name}", "record a window of it: bottleneck run"
+    line = slow.lines[0]
+    return (
+        f"line:{line.source}",
+        f"it was at {line.source} {line.function}(), {name}",
+        "take that out of the loop, or do it less often",
+    )
+
+
+def find_drifts(rank: WatchedRank) -> tuple[Drift, ...]:
+    """Gives what grew over the run: the time of usual steps, and memory."""
+    if rank.records.size < _LEAST_RECORDS:
+        return ()
+    drifts: list[Drift] = []
+    finders: tuple[Callable[[WatchedRank], Drift | None], ...] = (_slower, _memory)
+    for finder in finders:
+        drift = finder(rank)
+        if drift is not None:
+            drifts.append(drift)
+    return tuple(drifts)
+
+
+def _quarters(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> list[float]:
+    return [float(np.median(part)) for part in np.array_split(values, _QUARTER)]
+
+
+def _is_rising(parts: Sequence[float]) -> bool:
+    return all(later > earlier for earlier, later in pairwise(parts))
+
+
+def _slower(rank: WatchedRank) -> Drift | None:
+    parts = _quarters(rank.step_us)
+    if not _is_rising(parts) or parts[-1] < _LEAST_DRIFT * parts[0]:
+        return None
+    phases = {phase: _quarters(rank.records[f"{phase}_us"] / rank.records["count"]) for phase in PHASES}
+    phase = max(phases, key=lambda name: phases[name][-1] - phases[name][0])
+    what = (
+        f"steps grew from {format_us(parts[0])} to {format_us(parts[-1])} ({format_share(parts[-1] / parts[0] - 1)}), "
+        f"most of it in the {phase} phase"
+    )
+    return Drift("time", what, "look for what grows: lists, hooks, a graph that is kept; bottleneck run names it")
+
+
+def _memory(rank: WatchedRank) -> Drift | None:
+    values = rank.records["memory_bytes"]
+    parts = _quarters(values[values > 0]) if (values > 0).sum() >= _LEAST_RECORDS else []
+    if not parts or not _is_rising(parts):
+        return None
+    grown = parts[-1] - parts[0]
+    if grown < _LEAST_GROWTH_BYTES or grown < _LEAST_GROWTH_SHARE * parts[0]:
+        return None
+    keepers = ", ".join(rank.header.memory_keepers[:3])
+    held = f"; it is held by {keepers}" if keepers else ""
+    per_step = grown / (rank.steps * (_QUARTER - 1) / _QUARTER)
+    sizes = f"{format_si(parts[0], 'B')} to {format_si(parts[-1], 'B')}"
+    what = f"memory grew from {sizes}, {format_si(per_step, 'B')} a step{held}"
+    advice = "keep numbers in place of tensors (loss.item(), loss.detach()), and empty what is collected"
+    return Drift("memory", what, advice)

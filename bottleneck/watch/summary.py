@@ -1,0 +1,71 @@
+"""Sums a watched run up: each rank's usual step, its phases, causes and stretches."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from bottleneck.schema.watched import PHASES, WatchedCause, WatchedRun, WatchedRunRank
+from bottleneck.units import counted, format_us
+from bottleneck.watch.causes import Cause, find_causes, find_drifts
+from bottleneck.watch.read_log import WatchedRank, read_watched
+
+_MOST_BLOCKS = 200
+
+
+def summarise(folder: Path) -> WatchedRun:
+    """Reads the log in a folder and sums it up. TraceError as ``read_watched``."""
+    ranks = read_watched(folder)
+    first = ranks[0].header
+    date = datetime.fromtimestamp(first.clock_ns / 1e9, UTC).date().isoformat() if first.clock_ns > 0 else ""
+    warnings = []
+    for rank in ranks:
+        header, who = rank.header, f"rank {rank.header.rank}: " if len(ranks) > 1 else ""
+        if header.problem:
+            warnings.append(f"{who}the watching ended early: {header.problem}")
+        if not header.is_complete:
+            warnings.append(f"{who}the program was cut off after step {int(rank.records['first'][-1]):,}")
+        elif header.status:
+            warnings.append(f"{who}the program ended with status {header.status}")
+    return WatchedRun(folder.name, date, tuple(map(_rank, ranks)), first.step_name, tuple(warnings))
+
+
+def _rank(rank: WatchedRank) -> WatchedRunRank:
+    number = rank.header.rank
+    drifts = [WatchedCause(drift.kind, drift.what, drift.advice, number) for drift in find_drifts(rank)]
+    phases = rank.phases_us()
+    return WatchedRunRank(
+        rank=number,
+        steps=rank.steps,
+        total_us=rank.total_us,
+        usual_us=rank.usual_us,
+        phases_us=tuple(phases[phase] for phase in PHASES),
+        causes=(*(_cause(cause, number) for cause in find_causes(rank)), *drifts),
+        blocks=_blocks(rank),
+    )
+
+
+def _cause(cause: Cause, rank: int) -> WatchedCause:
+    longest = cause.longest
+    times = f"{longest.us / longest.usual_us:.3g} times as long" if longest.usual_us > 0 else "far longer"
+    beyond = format_us(longest.us - longest.usual_us)
+    if len(cause.steps) == 1:
+        headline = f"step {longest.step:,} took {times} ({beyond} more): {cause.what}"
+    else:
+        count, sum_ = counted(len(cause.steps), "step"), format_us(cause.beyond_us)
+        headline = f"{count} took {sum_} more than usual ones, step {longest.step:,} {times}: {cause.what}"
+    return WatchedCause(cause.kind, headline, cause.advice, rank, cause.steps, cause.beyond_us)
+
+
+def _blocks(rank: WatchedRank) -> tuple[tuple[float, float, float, float], ...]:
+    parts = np.array_split(np.arange(rank.records.size), min(_MOST_BLOCKS, rank.records.size))
+    step_us, records = rank.step_us, rank.records
+    return tuple(
+        (
+            float(records["first"][part[len(part) // 2]]),
+            float(np.median(step_us[part])),
+            float(step_us[part].min()),
+            float(records["longest_us"][part].max()),
+        )
+        for part in parts
+    )

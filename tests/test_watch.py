@@ -1,0 +1,164 @@
+"""`bottleneck watch` times a whole run, names planted faults with their steps, and leaves the program as it was."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bottleneck.watch.read_log import read_watched
+
+pytest.importorskip("torch")
+pytestmark = pytest.mark.process
+
+# Every planted fault is far longer than what a busy machine does to a step.
+TRAINS = """
+import gc, os, sys, time
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+data = TensorDataset(torch.randn(1024, 16), torch.randint(0, 4, (1024,)))
+loader, others = DataLoader(data, batch_size=32), DataLoader(data, batch_size=8)
+model = torch.nn.Linear(16, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+planted, kept, step = set(sys.argv[1:]), [], 0
+
+class Node:
+    pass
+
+def make_garbage():
+    for _ in range(400_000):
+        one, other = Node(), Node()
+        one.other, other.one = other, one
+
+def log_metrics():
+    until = time.thread_time() + 0.6
+    while time.thread_time() < until:
+        pass
+
+if "gc" in planted:
+    gc.disable()
+while step < 384:
+    for inputs, labels in loader:
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+        step += 1
+        if "gc" in planted and step == 150:
+            make_garbage()
+        if "gc" in planted and step == 151:
+            gc.collect()
+        if "line" in planted and step in (200, 300):
+            log_metrics()
+        if "pass" in planted and step == 250:
+            for _ in range(20):
+                for inputs, labels in others:
+                    model(inputs)
+        if "list" in planted:
+            kept.append(torch.ones(100_000))
+        if "killed" in planted and step == 380:
+            os.kill(os.getpid(), 9)
+print("trained", step)
+"""
+
+
+def watch(folder: Path, *planted: str) -> subprocess.CompletedProcess[str]:
+    (folder / "train.py").write_text(TRAINS)
+    command = [sys.executable, "-m", "bottleneck.cli", "watch", "-o", "log", "train.py", *planted]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+
+
+def causes(folder: Path) -> dict[str, Any]:
+    command = [sys.executable, "-m", "bottleneck.cli", "watch", "--format", "json", "log"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
+    (rank,) = json.loads(done.stdout)["ranks"]
+    return {cause["kind"]: cause for cause in rank["causes"]}
+
+
+def test_planted_faults_are_named_with_their_steps_and_lines(tmp_path: Path) -> None:
+    done = watch(tmp_path, "gc", "line", "pass", "list")
+    assert done.returncode == 0 and done.stdout == "trained 384\n"
+    named = causes(tmp_path)
+    assert named["gc"]["steps"] == [151]
+    assert named["line:train.py:26"]["steps"] == [200, 300] or named["line:train.py:25"]["steps"] == [200, 300]
+    assert named["other-data"]["steps"] == [250]
+    assert "held by train.py:48" in named["memory"]["headline"]
+    assert "Python collected garbage" in done.stderr and "log_metrics()" in done.stderr
+    page = (tmp_path / "log" / "report.html").read_text()
+    assert "Step time" in page and "log_metrics" in page
+
+
+def test_a_steady_run_has_nothing_but_what_the_machine_did_to_it(tmp_path: Path) -> None:
+    done = watch(tmp_path)
+    assert done.returncode == 0
+    assert not {"gc", "memory", "other-data", "compile", "checkpoint", "dead-worker"} & set(causes(tmp_path))
+
+
+def test_the_phases_add_up_to_the_step_and_steps_are_all_there(tmp_path: Path) -> None:
+    watch(tmp_path)
+    (rank,) = read_watched(tmp_path / "log")
+    assert rank.steps == 383 and rank.header.steps == 383 and rank.header.is_complete
+    phases = sum(
+        rank.records[f"{phase}_us"].astype(float) for phase in ("data", "forward", "backward", "optimizer", "rest")
+    )
+    assert phases == pytest.approx(rank.records["us"].astype(float), rel=1e-3, abs=1.0)
+    assert all((rank.records[f"{phase}_us"] > 0).all() for phase in ("data", "forward", "backward", "optimizer"))
+    assert (rank.records["batches"] == 1).mean() > 0.9
+
+
+def test_a_program_that_is_killed_leaves_its_log(tmp_path: Path) -> None:
+    done = watch(tmp_path, "killed", "line")
+    assert done.returncode == 128 + signal.SIGKILL
+    (rank,) = read_watched(tmp_path / "log")
+    assert not rank.header.is_complete and rank.steps >= 1
+    assert "the program was cut off after step" in done.stderr
+
+
+def test_its_failure_is_the_programs_own(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("raise SystemExit(7)")
+    command = [sys.executable, "-m", "bottleneck.cli", "watch", "-o", "log", "train.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 7
+    assert "holds no step of a watched run" in done.stderr and "it never imported torch" in done.stderr
+
+
+def test_a_workload_has_no_run_to_watch(tmp_path: Path) -> None:
+    (tmp_path / "model.py").write_text("def workload():\n    return lambda: None\n")
+    command = [sys.executable, "-m", "bottleneck.cli", "watch", "model.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "measure its step: bottleneck run model.py" in done.stderr
+
+
+def test_two_ranks_share_a_log_and_the_late_one_is_named(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        TRAINS.replace("import gc, os, sys, time", "import gc, os, sys, time\nimport torch.distributed as dist")
+        .replace("torch.manual_seed(0)", "torch.manual_seed(0)\ndist.init_process_group('gloo')")
+        .replace(
+            "        optimizer.zero_grad()\n",
+            "        if dist.get_rank() == 1: sum(range(200_000))\n        optimizer.zero_grad()\n",
+        )
+        .replace(
+            "model = torch.nn.Linear(16, 4)",
+            "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 4))",
+        )
+        + "dist.destroy_process_group()\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "bottleneck.cli"]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, "watch", "-o", "log", "train.py"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [rank.header.rank for rank in read_watched(tmp_path / "log")] == [0, 1]
+    assert "rank 1: outside the backward pass it takes" in done.stderr.replace("\n       ", " ")

@@ -1,0 +1,96 @@
+"""Why steps were slow: what the host is known to have done comes before the line at which it was seen."""
+
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from bottleneck.schema.watched import PHASES, SlowLine, SlowStep, WatchHeader
+from bottleneck.watch.causes import find_causes, find_drifts
+from bottleneck.watch.read_log import _DTYPE, WatchedRank
+
+USUAL = SlowStep(
+    step=500,
+    end_s=1.0,
+    us=400_000.0,
+    usual_us=1_000.0,
+    phases_us=(100.0, 400_000.0 - 500.0, 200.0, 100.0, 100.0),
+    usual_phases_us=(100.0, 500.0, 200.0, 100.0, 100.0),
+    gc_us=0.0,
+    cpu_us=400_000.0,
+    usual_cpu_us=1_000.0,
+    switches=0,
+    usual_switches=0.0,
+    faults=0,
+    batches=1,
+    usual_batches=1.0,
+    lines=(SlowLine("train.py:18", "log_metrics", 39),),
+)
+
+
+def rank(*slow: SlowStep, us: Any = 1_000.0, memory: Any = 1e9, steps: int = 2_000, **header: Any) -> WatchedRank:
+    records = np.zeros(steps, dtype=_DTYPE)
+    records["count"], records["us"], records["longest_us"] = 1, us, us
+    records["first"] = np.arange(1, steps + 1)
+    records["forward_us"], records["memory_bytes"] = us, memory
+    return WatchedRank(WatchHeader(0, 1, 0, "optimizer", "optimizer.step of SGD", **header), records, slow)
+
+
+def kind_of(**changes: Any) -> str:
+    (cause,) = find_causes(rank(msgspec.structs.replace(USUAL, **changes)))
+    return cause.kind
+
+
+def in_phase(phase: str, us: float = 399_000.0) -> tuple[float, ...]:
+    return tuple(usual + us * (name == phase) for name, usual in zip(PHASES, USUAL.usual_phases_us, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "kind"),
+    [
+        ({"gc_us": 300_000.0}, "gc"),
+        ({"lines": (SlowLine("train.py:9", "<module>", 30, "compile"),)}, "compile"),
+        ({"lines": (SlowLine("train.py:9", "save", 30, "checkpoint"),)}, "checkpoint"),
+        ({"batches": 65}, "other-data"),
+        ({"faults": 4_000}, "disk"),
+        ({"cpu_us": 2_000.0, "switches": 9}, "no-processor"),
+        ({"phases_us": in_phase("data"), "workers": 4, "dead_workers": 1}, "dead-worker"),
+        ({"phases_us": in_phase("data"), "workers": 4}, "loader"),
+        ({"phases_us": in_phase("rest")}, "line:train.py:18"),
+        ({"lines": ()}, "line:forward"),
+    ],
+)
+def test_a_slow_step_has_the_cause_that_explains_most_of_it(changes: dict[str, Any], kind: str) -> None:
+    assert kind_of(**changes) == kind
+
+
+def test_a_collection_that_took_little_of_it_is_not_the_cause() -> None:
+    assert kind_of(gc_us=20_000.0) == "line:train.py:18"
+
+
+def test_a_thread_that_computed_all_the_time_had_its_processor() -> None:
+    assert kind_of(switches=50) == "line:train.py:18"
+
+
+def test_steps_of_one_cause_are_told_together_the_largest_first() -> None:
+    collection = msgspec.structs.replace(USUAL, step=9, gc_us=390_000.0)
+    causes = find_causes(rank(USUAL, msgspec.structs.replace(USUAL, step=700), collection))
+    assert [(cause.kind, cause.steps) for cause in causes] == [("line:train.py:18", (500, 700)), ("gc", (9,))]
+
+
+def test_what_is_little_of_the_run_and_of_any_step_is_not_told() -> None:
+    slight = msgspec.structs.replace(USUAL, us=2_500.0, phases_us=in_phase("forward", 1_500.0))
+    assert find_causes(rank(slight)) == ()
+
+
+def test_steps_that_grow_are_a_drift_and_steady_ones_are_none() -> None:
+    (drift,) = find_drifts(rank(us=np.linspace(1_000.0, 2_000.0, 2_000)))
+    assert drift.kind == "time" and drift.what.startswith("steps grew from 1.12 ms to 1.88 ms")
+    assert find_drifts(rank()) == ()
+
+
+def test_memory_that_grows_names_the_line_that_keeps_it() -> None:
+    (drift,) = find_drifts(rank(memory=np.linspace(1e9, 1.4e9, 2_000), memory_keepers=("train.py:25",)))
+    assert drift.kind == "memory" and "held by train.py:25" in drift.what
+    assert find_drifts(rank(memory=np.linspace(1e9, 1.01e9, 2_000))) == ()
