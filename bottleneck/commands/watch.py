@@ -1,4 +1,4 @@
-"""``bottleneck watch``: times every step of a whole run, and says why some were slow."""
+"""``bottleneck watch``: times every step of a whole run."""
 
 import os
 from pathlib import Path
@@ -48,7 +48,7 @@ def watch_command(
     form: Annotated[str, choice_of_format("How to print the report.", RESULT_FORMATS)] = "terminal",
     quiet: Quiet = False,
 ) -> None:
-    """Times every step of a program from its start to its end, and says why some were slow.
+    """Times every step of a program, and says why some were slow.
 
     \b
     bottleneck watch train.py --epochs 10
@@ -113,7 +113,10 @@ def _leave_alone(_: "Child") -> None:
 
 
 def _watch_rank(program: "Program", options: "RecordOptions", output: Path | None, job: "LaunchedRank") -> int:
-    """Watches one rank of a job that a launcher started; the last to end reports on all."""
+    """Watches one rank of a job that a launcher started.
+
+    The last to end reports on all.
+    """
     from bottleneck.commands.run import RunOptions, make_rank_plan
     from bottleneck.harness.supervise import child_command, supervise
 

@@ -1,4 +1,7 @@
-"""Tells when the phases of a step begin: a loader's `next`, a backward pass, an optimizer's step."""
+"""Tells when the phases of a step begin.
+
+They are a loader's `next`, a backward pass, and an optimizer's step.
+"""
 
 import importlib
 from collections.abc import Callable
@@ -21,7 +24,10 @@ class InOptimizer(Protocol):
 
 
 class PhaseHooks:
-    """The hooks of all phases. None leaves a frame of ours in a traceback of the program."""
+    """The hooks of all phases.
+
+    None leaves a frame of ours in a traceback of the program.
+    """
 
     def __init__(
         self,

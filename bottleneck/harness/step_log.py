@@ -1,4 +1,6 @@
-"""Writes the log of a watched run: a record for each step, bounded, and a line for each slow one.
+"""Writes the log of a watched run.
+
+It has a record for each step, bounded, and a line for each slow one.
 
 What was written outlives a process that is killed. A file that has become too long is written anew with every two
 records folded into one, so that it never outgrows some megabytes.

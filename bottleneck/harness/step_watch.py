@@ -1,4 +1,4 @@
-"""Times every step of a program by its phases, without the profiler, and catches the slow ones.
+"""Times every step of a program by its phases, without the profiler.
 
 A phase begins where torch tells of it: a loader's `next` begins and ends, a backward pass begins, an optimizer's step
 begins and ends. Each costs about half a microsecond. A thread of our own looks on; it reads the stack only in a step
@@ -32,7 +32,7 @@ from bottleneck.harness.torch_state import is_pytorch
 from bottleneck.harness.window import resident_bytes
 from bottleneck.schema.op_names import line_source
 from bottleneck.schema.recording import StepSource
-from bottleneck.schema.watched import PHASES, SlowLine, SlowStep, WatchHeader
+from bottleneck.schema.watched import PHASES, SeenLine, SlowStep, WatchHeader
 
 DATA, FORWARD, BACKWARD, OPTIMIZER, REST = range(len(PHASES))
 # What is usual is told from so many steps; it is looked at anew after so many more.
@@ -44,12 +44,12 @@ _MAD_TO_DEVIATION = 1.4826
 _FLUSH_S, _PERIOD_S = 1.0, 0.01
 _MOST_LINES, _MOST_SAMPLES = 5, 2_000
 # From this step on memory is looked at: the first ones make what all others use.
-_MEMORY_FROM = 20
+_MEMORY_FROM, _MEMORY_EVERY = 20, 16
 _THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 
 
 class Usual:
-    """The median of recent steps that were not slow, and from which time on a step is."""
+    """The median of recent steps, and the limit of a slow one."""
 
     def __init__(self) -> None:
         self._recent: collections.deque[tuple[float, ...]] = collections.deque(maxlen=_USUAL_STEPS)
@@ -170,7 +170,10 @@ class StepWatch:
             self._enter(REST if is_end else OPTIMIZER)
 
     def _collect(self, stage: str, _: Mapping[str, int]) -> None:
-        """Notes the time of a garbage collection, in whichever thread: it stops all of them."""
+        """Notes the time of a garbage collection.
+
+        In whichever thread it is, it stops all of them.
+        """
         if stage == "start":
             self._gc_began_ns = self._clock_ns()
         elif self._gc_began_ns:
@@ -202,8 +205,10 @@ class StepWatch:
                 self._note_slow(us, end_s, phases, (gc_us, cpu_us, switches, faults))
             self._usual.add((us, *phases, cpu_us, float(switches), float(self._batches)))
             if now_ns - self._flushed_ns > _FLUSH_S * 1e9:
-                self._flushed_ns, self._memory_bytes = now_ns, resident_bytes() or 0.0
+                self._flushed_ns = now_ns
                 self._log.flush()
+            if self._step % _MEMORY_EVERY == 0:
+                self._memory_bytes = resident_bytes() or 0.0
             if self._step == _MEMORY_FROM:
                 with contextlib.suppress(Exception):  # the program's variables may be of any kind
                     self._memory = self._step, MemoryLook(self._torch)
@@ -306,7 +311,7 @@ class StepWatch:
         self._hooks.forget()
 
     def _leave(self) -> None:
-        """A fork of the process is a worker of the program's: it is not watched."""
+        """Leaves a fork of the process alone: a worker of the program's."""
         self._is_over, self._thread = True, None
 
     def _fail(self, exc: Exception) -> None:
@@ -321,10 +326,10 @@ def _changed(header: WatchHeader, **values: Any) -> WatchHeader:
     return msgspec.structs.replace(header, **values)
 
 
-def _lines_of(samples: Sequence[tuple[tuple[str, int, str] | None, str]]) -> tuple[SlowLine, ...]:
+def _lines_of(samples: Sequence[tuple[tuple[str, int, str] | None, str]]) -> tuple[SeenLine, ...]:
     counts = Counter(sample for sample in samples if sample[0] is not None)
     return tuple(
-        SlowLine(line_source(line[0], line[1]), line[2], count, kind)
+        SeenLine(line_source(line[0], line[1]), line[2], count, kind)
         for (line, kind), count in counts.most_common(_MOST_LINES)
         if line is not None
     )

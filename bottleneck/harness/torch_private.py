@@ -515,7 +515,10 @@ def is_constant_input(value: Any) -> bool:
 
 
 class _TellingLogger:
-    """A logger that tells when its level is asked for, and is another in all else."""
+    """A logger that tells when its level is asked for.
+
+    In all else it is another.
+    """
 
     def __init__(self, logger: Any, tell: Callable[[], None]) -> None:
         self._logger, self._tell = logger, tell

@@ -1,4 +1,7 @@
-"""Builds the document of a watched run: what held it up, phase by phase, and the slow steps with their causes."""
+"""Builds the document of a watched run.
+
+It has a usual step by its phases, and the slow steps with their causes.
+"""
 
 from collections.abc import Sequence
 
@@ -64,7 +67,10 @@ def _slowest(run: WatchedRun) -> WatchedRunRank:
 
 
 def _causes(run: WatchedRun) -> list[WatchedCause]:
-    """The causes of all ranks, the largest first; what grows stands behind those that take much of the run."""
+    """The causes of all ranks, the largest first.
+
+    What grows stands behind those that take much of the run.
+    """
     total_us = max(rank.total_us for rank in run.ranks)
 
     def order(cause: WatchedCause) -> tuple[int, float]:
@@ -180,7 +186,10 @@ def _point(block: Sequence[float]) -> ChartPoint:
 
 
 def render(run: WatchedRun, form: str, style: TerminalStyle = PLAIN) -> str:
-    """Renders the run for a terminal, as markdown, JSON or a page with a chart of step times."""
+    """Renders the run for a terminal, as markdown, JSON or a page.
+
+    The page has a chart of step times.
+    """
     if form == "json":
         return encode(run)
     return render_document(build(run), form, style, charts(run) if form == "html" else ())

@@ -1,4 +1,4 @@
-"""The log of a watched run: what its files hold, and the records that are made of them.
+"""Declares the log of a watched run and the records made of it.
 
 A rank leaves two files that only grow, so that a run that is killed loses the last second at most: records of a fixed
 size, one for each step or for several in a row, and a line of JSON for each slow step.
@@ -33,8 +33,8 @@ STEP_FIELDS: tuple[tuple[str, str], ...] = (
 STEP_RECORD = struct.Struct("<" + "".join(kind for _, kind in STEP_FIELDS))
 
 
-class SlowLine(Struct, frozen=True):
-    """A line of the program that a slow step was at, with how many samples saw it there.
+class SeenLine(Struct, frozen=True):
+    """A line of the program that samples saw a slow step at.
 
     ``kind`` is what a library was doing for it: compiling, saving, starting workers, loading; empty for none.
     """
@@ -67,13 +67,13 @@ class SlowStep(Struct, frozen=True):
     faults: int
     batches: int
     usual_batches: float
-    lines: tuple[SlowLine, ...] = ()
+    lines: tuple[SeenLine, ...] = ()
     workers: int = 0
     dead_workers: int = 0
 
 
 class WatchHeader(Struct, frozen=True):
-    """What is known of a rank besides its steps.
+    """Facts of a rank besides its steps.
 
     ``clock_ns`` is the wall clock at the first step's beginning. ``memory_keepers`` name what holds more and more.
     """

@@ -1,1 +1,4 @@
-"""A whole run, step by step: its log, what slow steps have in common, and what drifts."""
+"""Reads the log of a whole run.
+
+Says what slow steps have in common, and what grows.
+"""

@@ -19,14 +19,19 @@ _DATA = PHASES.index("data")
 # More batches than usual in one step, without an optimizer's step, are a pass over other data.
 _MORE_BATCHES = 2
 _DISK_FAULT_US = 100.0
-# A cause is told that takes so much of the run, or makes one step so many times as long and so much longer.
+# How long another program keeps the processor at most, and work that is no more than what a busy machine adds.
+_AWAY_US, _LEAST_MORE_US = 20_000.0, 1_000.0
+# A cause is weighty that takes so much of the run, or makes one step so many times as long and so much longer.
 _LEAST_SHARE, _TIMES, _LEAST_US = 0.005, 3.0, 20_000.0
 _LEAST_RECORDS, _QUARTER = 40, 4
 _LEAST_DRIFT, _LEAST_GROWTH_BYTES, _LEAST_GROWTH_SHARE = 1.15, 50e6, 0.05
 
 
-class Cause(Struct, frozen=True):
-    """Slow steps with one reason. ``beyond_us`` is their time beyond the usual; ``advice`` is what to do about it."""
+class SlowCause(Struct, frozen=True):
+    """Slow steps with one reason.
+
+    ``beyond_us`` is their time beyond the usual; ``advice`` is what to do about it.
+    """
 
     kind: str
     what: str
@@ -44,13 +49,13 @@ class Drift(Struct, frozen=True):
     advice: str
 
 
-def find_causes(rank: WatchedRank) -> tuple[Cause, ...]:
+def find_causes(rank: WatchedRank) -> tuple[SlowCause, ...]:
     """Gives the causes of slow steps, the largest part of the run first."""
     groups: dict[tuple[str, str, str], list[SlowStep]] = {}
     for slow in rank.slow:
         groups.setdefault(_reason_of(slow), []).append(slow)
     causes = [
-        Cause(
+        SlowCause(
             kind,
             what,
             advice,
@@ -60,11 +65,11 @@ def find_causes(rank: WatchedRank) -> tuple[Cause, ...]:
         )
         for (kind, what, advice), steps in groups.items()
     ]
-    told = [cause for cause in causes if _matters(cause, rank.total_us)]
-    return tuple(sorted(told, key=lambda cause: -cause.beyond_us))
+    weighty = [cause for cause in causes if _matters(cause, rank.total_us)]
+    return tuple(sorted(weighty, key=lambda cause: -cause.beyond_us))
 
 
-def _matters(cause: Cause, total_us: float) -> bool:
+def _matters(cause: SlowCause, total_us: float) -> bool:
     longest = cause.longest
     is_long = longest.us >= _TIMES * longest.usual_us and longest.us - longest.usual_us >= _LEAST_US
     return cause.beyond_us >= _LEAST_SHARE * total_us or is_long
@@ -155,8 +160,10 @@ def _disk(slow: SlowStep, beyond_us: float) -> tuple[str, str, str] | None:
 
 
 def _no_processor(slow: SlowStep, beyond_us: float) -> tuple[str, str, str] | None:
-    more_us = max(slow.cpu_us - slow.usual_cpu_us, 0.0)
-    if more_us > _MOST * beyond_us or slow.switches <= slow.usual_switches:
+    # What computes far longer than usual is slow by itself, whoever else had the processor meanwhile.
+    is_more_work = slow.cpu_us - slow.usual_cpu_us > max(slow.usual_us, _LEAST_MORE_US)
+    away_us = max(slow.switches - slow.usual_switches, 0.0) * _AWAY_US
+    if is_more_work or away_us < _MOST * beyond_us:
         return None
     return (
         "no-processor",

@@ -30,7 +30,10 @@ _MOST_SLOW_BYTES, _LONGEST_LINE = 64_000_000, 100_000
 
 
 class WatchedRank(Struct, frozen=True):
-    """One rank's log. ``records`` has a row per record, of one step or several; times per step are means in it."""
+    """One rank's log.
+
+    ``records`` has a row per record, of one step or several; times per step are means in it.
+    """
 
     header: WatchHeader
     records: Any
@@ -69,7 +72,10 @@ def is_watched(folder: Path) -> bool:
 
 
 def read_watched(folder: Path) -> tuple[WatchedRank, ...]:
-    """Reads all ranks, in order. TraceError where there is no log, or none of a step."""
+    """Reads all ranks, in order.
+
+    TraceError where there is no log, or none of a step.
+    """
     headers = {int(match[1]): path for path in folder.glob(HEADER_FILES) if (match := _RANK.search(path.name))}
     ranks = []
     for number, path in sorted(headers.items()):

@@ -7,7 +7,7 @@ import numpy as np
 
 from bottleneck.schema.watched import PHASES, WatchedCause, WatchedRun, WatchedRunRank
 from bottleneck.units import counted, format_us
-from bottleneck.watch.causes import Cause, find_causes, find_drifts
+from bottleneck.watch.causes import SlowCause, find_causes, find_drifts
 from bottleneck.watch.read_log import WatchedRank, read_watched
 
 _MOST_BLOCKS = 200
@@ -45,7 +45,7 @@ def _rank(rank: WatchedRank) -> WatchedRunRank:
     )
 
 
-def _cause(cause: Cause, rank: int) -> WatchedCause:
+def _cause(cause: SlowCause, rank: int) -> WatchedCause:
     longest = cause.longest
     times = f"{longest.us / longest.usual_us:.3g} times as long" if longest.usual_us > 0 else "far longer"
     beyond = format_us(longest.us - longest.usual_us)

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from bottleneck.schema.watched import PHASES, SlowLine, SlowStep, WatchHeader
+from bottleneck.schema.watched import PHASES, SeenLine, SlowStep, WatchHeader
 from bottleneck.watch.causes import find_causes, find_drifts
 from bottleneck.watch.read_log import _DTYPE, WatchedRank
 
@@ -25,7 +25,7 @@ USUAL = SlowStep(
     faults=0,
     batches=1,
     usual_batches=1.0,
-    lines=(SlowLine("train.py:18", "log_metrics", 39),),
+    lines=(SeenLine("train.py:18", "log_metrics", 39),),
 )
 
 
@@ -50,11 +50,11 @@ def in_phase(phase: str, us: float = 399_000.0) -> tuple[float, ...]:
     ("changes", "kind"),
     [
         ({"gc_us": 300_000.0}, "gc"),
-        ({"lines": (SlowLine("train.py:9", "<module>", 30, "compile"),)}, "compile"),
-        ({"lines": (SlowLine("train.py:9", "save", 30, "checkpoint"),)}, "checkpoint"),
+        ({"lines": (SeenLine("train.py:9", "<module>", 30, "compile"),)}, "compile"),
+        ({"lines": (SeenLine("train.py:9", "save", 30, "checkpoint"),)}, "checkpoint"),
         ({"batches": 65}, "other-data"),
         ({"faults": 4_000}, "disk"),
-        ({"cpu_us": 2_000.0, "switches": 9}, "no-processor"),
+        ({"cpu_us": 2_000.0, "switches": 40}, "no-processor"),
         ({"phases_us": in_phase("data"), "workers": 4, "dead_workers": 1}, "dead-worker"),
         ({"phases_us": in_phase("data"), "workers": 4}, "loader"),
         ({"phases_us": in_phase("rest")}, "line:train.py:18"),
@@ -69,8 +69,15 @@ def test_a_collection_that_took_little_of_it_is_not_the_cause() -> None:
     assert kind_of(gc_us=20_000.0) == "line:train.py:18"
 
 
-def test_a_thread_that_computed_all_the_time_had_its_processor() -> None:
+def test_more_work_than_usual_is_the_cause_whoever_else_had_the_processor() -> None:
     assert kind_of(switches=50) == "line:train.py:18"
+    assert kind_of(switches=50, cpu_us=150_000.0) == "line:train.py:18"
+
+
+def test_a_wait_for_workers_is_no_lack_of_a_processor() -> None:
+    waits = {"phases_us": in_phase("data"), "workers": 2, "cpu_us": 1_000.0}
+    assert kind_of(switches=1, **waits) == "loader"
+    assert kind_of(switches=40, **waits) == "no-processor"
 
 
 def test_steps_of_one_cause_are_told_together_the_largest_first() -> None:
