@@ -137,7 +137,7 @@ class WaterfallBar(Struct, frozen=True):
 
     The label is in full and short, the numbers are as shown, and the bar has its ends. ``group`` is empty for the step
     itself and for accounts folded together; ``amount`` is the one number of a narrow screen: the change, or the time of
-    the step.
+    the step. ``parts`` are the groups of a step with their time; an account has none.
     """
 
     label: str
@@ -149,13 +149,25 @@ class WaterfallBar(Struct, frozen=True):
     amount: str
     start_us: float
     end_us: float
-    is_step: bool = False
+    parts: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def is_step(self) -> bool:
+        """True for the step before and the step after."""
+        return bool(self.parts)
+
+    @property
+    def change_us(self) -> float:
+        """Gives the change that the bar shows: below zero where the account fell."""
+        return self.end_us - self.start_us
 
 
 class Waterfall(Struct, frozen=True):
     """A titled figure of a change, account by account.
 
-    The first and the last bar are the step before and after. The axis of the bars runs from ``low_us`` to ``high_us``.
+    The first and the last bar are the step before and after. Text and pages draw these two to one scale, group by
+    group, and of each account its change: to the left where it fell, to the right where it rose. A picture draws each
+    bar where the one above it ends, on an axis from ``low_us`` to ``high_us``.
     """
 
     title: str
@@ -163,7 +175,26 @@ class Waterfall(Struct, frozen=True):
     bars: tuple[WaterfallBar, ...]
     low_us: float
     high_us: float
-    note: str = ""
+
+    @property
+    def steps(self) -> tuple[WaterfallBar, WaterfallBar]:
+        """The step before and the step after."""
+        return self.bars[0], self.bars[-1]
+
+    @property
+    def accounts(self) -> tuple[WaterfallBar, ...]:
+        """The accounts, most change first."""
+        return self.bars[1:-1]
+
+    @property
+    def longest_us(self) -> float:
+        """The longer of the two steps."""
+        return max(bar.end_us for bar in self.steps)
+
+    @property
+    def most_us(self) -> float:
+        """The largest rise or fall of an account."""
+        return max((abs(bar.change_us) for bar in self.accounts), default=0.0)
 
 
 class IntervalBar(Struct, frozen=True):

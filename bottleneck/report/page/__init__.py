@@ -526,7 +526,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(chart_size=(WIDTH, HEIGHT))
+    environment.globals.update(chart_size=(WIDTH, HEIGHT), groups=GROUPS)
     environment.filters.update(
         shown=lambda text: clean(str(text), _LONGEST_TEXT),
         prose=_with_code,
@@ -563,7 +563,6 @@ def _area(values: Sequence[float]) -> str:
 
 
 def _extent(bar: WaterfallBar, figure: Waterfall) -> Markup:
-    """Position and width of a bar, in hundredths of the axis."""
-    span = (figure.high_us - figure.low_us) or 1.0
-    low, high = sorted((bar.start_us, bar.end_us))
-    return Markup(f'x="{(low - figure.low_us) / span * 100:.3f}" width="{max((high - low) / span * 100, 0.4):.3f}"')  # noqa: S704 - numbers
+    """Position and width of a bar, in hundredths of the largest change."""
+    width = max(abs(bar.change_us) / (figure.most_us or 1.0) * 100, 0.6) if bar.change_us else 0.0
+    return Markup(f'x="{-width if bar.change_us < 0 else 0:.3f}" width="{width:.3f}"')  # noqa: S704 - numbers
