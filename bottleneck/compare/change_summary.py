@@ -132,8 +132,10 @@ def _other_work(counters: Iterable[CounterStep]) -> str:
     if max(flops.before, flops.after) < _OTHER_WORK * min(flops.before, flops.after):
         return ""
     amounts = f"{_amount('flops', flops.before)} → {_amount('flops', flops.after)}"
-    ratio = flops.after / flops.before
-    return f"a step after does {ratio:,.{0 if ratio >= 10 else 2}f} times the arithmetic (FLOPs {amounts})"
+    more, ratio = "after", flops.after / flops.before
+    if ratio < 1:
+        more, ratio = "before", 1 / ratio
+    return f"a step {more} does {ratio:,.{0 if ratio >= 10 else 2}f} times the arithmetic (FLOPs {amounts})"
 
 
 def _largest(parts: Sequence[ChangePart], least_us: float) -> str:
