@@ -211,6 +211,11 @@ def _copy_us(calls: StepCalls, device: Device) -> float | None:
     return calls.copied_bytes / device.link_bytes_per_s * US_PER_S
 
 
+def work_by_kind(calls: StepCalls, step: PredictedStep) -> tuple[PredictedWork, ...]:
+    """The kernels of a predicted step by kind, longest first."""
+    return _work(step, _group_works(calls, step.backend))
+
+
 def _work(step: PredictedStep, works: Sequence[_GroupWork]) -> tuple[PredictedWork, ...]:
     """The kernels added up by kind, bound and engine, longest first."""
     groups = defaultdict(list)

@@ -132,8 +132,8 @@ def _lines(answer: Prediction) -> tuple[LabelledLine, ...]:
     lines = (
         ("", f"A step takes {', '.join(times[:_MOST_IN_HEADLINE])}{more}"),
         *(("But", sentence) for sentence in _without_time_or_room(answer)),
-        ("Bound", _by_device([(_held_by(one), one) for one in timed[:_MOST_IN_HEADLINE]])),
-        ("Worst", _worst(timed[:_MOST_IN_HEADLINE])),
+        ("Bound", by_device((_held_by(one), short_name(one)) for one in timed[:_MOST_IN_HEADLINE])),
+        ("Worst", worst_work((short_name(one), one.work) for one in timed[:_MOST_IN_HEADLINE])),
         ("First", _first_change(answer, timed)),
     )
     return tuple(LabelledLine(label, text) for label, text in lines if text)
@@ -148,28 +148,30 @@ def _without_time_or_room(answer: Prediction) -> list[str]:
     ]
 
 
-def _by_device(words: Sequence[tuple[str, DevicePrediction]]) -> str:
-    """Joins the words of devices; those with the same words stand together."""
+def by_device(words: Iterable[tuple[str, str]]) -> str:
+    """Joins words about devices with their names.
+
+    Devices with the same words stand together; those without words are left out.
+    """
     names: dict[str, list[str]] = {}
-    for text, prediction in words:
+    for text, name in words:
         if text:
-            names.setdefault(text, []).append(short_name(prediction))
+            names.setdefault(text, []).append(name)
     return "; ".join(f"{text} on {' and '.join(at)}" for text, at in names.items())
 
 
-def _worst(timed: Sequence[DevicePrediction]) -> str:
+def worst_work(devices: Iterable[tuple[str, Sequence[PredictedWork]]]) -> str:
     """Words the kind of work with most time.
 
     It has its op and line, and its share on each device.
     """
     shares: dict[str, list[str]] = {}
-    for prediction in timed:
-        if prediction.work:
-            work = prediction.work[0]
-            place = ", ".join(filter(None, (work.op, work.source)))
-            share = format_share(work.us / math.fsum(row.us for row in prediction.work))
-            words = f"{kind_words(work.kind)}{f' ({place})' if place else ''}"
-            shares.setdefault(words, []).append(f"{share} on {short_name(prediction)}")
+    for name, work in devices:
+        if work:
+            place = ", ".join(filter(None, (work[0].op, work[0].source)))
+            share = format_share(work[0].us / math.fsum(row.us for row in work))
+            words = f"{kind_words(work[0].kind)}{f' ({place})' if place else ''}"
+            shares.setdefault(words, []).append(f"{share} on {name}")
     return "; ".join(f"{words}: {', '.join(of)} of the kernels' time" for words, of in shares.items())
 
 
@@ -180,7 +182,7 @@ def _first_change(answer: Prediction, timed: Sequence[DevicePrediction]) -> str:
     """
     if answer.origin == "trace" and answer.settings.compiled is True:
         return "The step is compiled already: no gain of compiling it is predicted"
-    gains = _by_device([(_best_gain(prediction), prediction) for prediction in timed])
+    gains = by_device((_best_gain(prediction), short_name(prediction)) for prediction in timed)
     if answer.origin == "trace":
         return gains
     devices = ",".join(short_name(prediction) for prediction in timed)
