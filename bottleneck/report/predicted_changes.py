@@ -38,7 +38,9 @@ _VERDICTS: dict[PredictedVerdict, str] = {
 _NOTE = "in brackets the interval that holds it in 80 of 100 cases; 'may help or not': the interval holds 1"
 # Changes that make another step of the same program: its samples are counted, not its steps.
 _LARGER_STEPS = frozenset({"batch-x2"})
-_SAMPLES_NOTE = "batch-x2: as many times as many samples per second, as its step is another, longer one; no part of the order"
+_SAMPLES_NOTE = (
+    "batch-x2: as many times as many samples per second, as its step is another, longer one; no part of the order"
+)
 _ORDER_NOTE = "the order ends where nothing is left that brings more than its own error"
 _NO_GAIN = "no change brings more than the error of its prediction"
 
@@ -97,7 +99,10 @@ def _best_alone(device: DeviceChanges) -> PredictedChange | None:
 
 
 def _lines(answer: PredictedChanges) -> tuple[LabelledLine, ...]:
-    """Gives the first change on each device, then what holds it back and what follows."""
+    """Gives the first change on each device.
+
+    Then come what holds the step back there, and the changes that follow.
+    """
     claims = []
     for device in answer.devices:
         first, name = device.order[0] if device.order else _best_alone(device), without_maker(device.device)
@@ -118,7 +123,10 @@ def _lines(answer: PredictedChanges) -> tuple[LabelledLine, ...]:
 
 
 def _no_room(device: DeviceChanges) -> str:
-    """Says that the step does not fit; empty where it does, or where that is not known."""
+    """Says that the step does not fit.
+
+    Empty where it does, or where that is not known.
+    """
     lacks = f"{_memory(device.peak_bytes)} at its peak, of {_memory(device.memory_bytes)}"
     return f"its memory does not fit: {lacks}" if device.fits is False else ""
 

@@ -526,7 +526,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(chart_size=(WIDTH, HEIGHT), groups=GROUPS)
+    environment.globals.update(chart_size=(WIDTH, HEIGHT), groups=GROUPS, most_beside=_MOST_BESIDE)
     environment.filters.update(
         shown=lambda text: clean(str(text), _LONGEST_TEXT),
         prose=_with_code,
@@ -541,12 +541,15 @@ def _environment() -> Environment:
     return environment
 
 
+# Characters of a label and its value on a card that stand beside another pair on a phone.
+_MOST_BESIDE = 18
+
 _OUR_COMMAND = re.compile("`(bottleneck [^`]+)`")
 
 
 def _with_code(text: str) -> Markup:
     """Escapes a text; a command of ours between backticks becomes code."""
-    parts = _OUR_COMMAND.split(clean(text, _LONGEST_TEXT))
+    parts = _OUR_COMMAND.split(clean(text, _LONGEST_TEXT).replace(" -> ", " → "))
     pieces = (Markup("<code>{}</code>").format(part) if at % 2 else escape(part) for at, part in enumerate(parts))
     return Markup("").join(pieces)
 
