@@ -65,7 +65,8 @@ def _lines(sweep: Sweep) -> tuple[LabelledLine, ...]:
 def _advice(sweep: Sweep) -> str:
     """Names the point with most samples per second.
 
-    Without rates it says where the step is mostly fixed. Empty where several series are compared, and where neither is known.
+    Without rates it says where the step is mostly fixed. Empty where several series are compared, and where neither is
+    known.
     """
     if len(names_of_series(sweep)) > 1 or len(sweep.parameters) != 1:
         return ""

@@ -567,5 +567,5 @@ def _area(values: Sequence[float]) -> str:
 
 def _extent(bar: WaterfallBar, figure: Waterfall) -> Markup:
     """Position and width of a bar, in hundredths of the largest change."""
-    width = max(abs(bar.change_us) / (figure.most_us or 1.0) * 100, 0.6) if bar.change_us else 0.0
+    width = max(abs(bar.change_us) / (figure.most_us or 1.0) * 100, 0.6)
     return Markup(f'x="{-width if bar.change_us < 0 else 0:.3f}" width="{width:.3f}"')  # noqa: S704 - numbers
