@@ -173,7 +173,7 @@ def _summary(analysis: Analysis, document: Document, segments: "list[_Segment]",
     return {
         "document": document,
         "tiles": _tiles(analysis),
-        "step": format_us(analysis.steps.wall_us),
+        "step": f"{format_us(analysis.steps.wall_us)} per step{_whose_step(analysis)}",
         "segments": segments,
         "ledger": tables.ledger(analysis),
         "first": first_findings(analysis, _FIRST_FINDINGS, _FIRST_TEXT, _FIRST_CODE, others),
@@ -243,12 +243,21 @@ def _segments(analysis: Analysis) -> list[_Segment]:
 def _account_segment(entry: LedgerEntry) -> _Segment:
     name = account_name(entry.account, entry.group)
     words = f"{name}, {format_us(entry.us)}, {format_share(entry.share)}"
-    return _Segment(entry.account, entry.group, label_of(entry.account), words, entry.share)
+    return _Segment(entry.account, entry.group, name, words, entry.share)
 
 
 def _phase_segment(phase: Phase) -> _Segment:
     words = f"{phase.name}: {format_us(phase.us)}, {format_share(phase.share)}"
     return _Segment(phase.name, "", phase.name, words, phase.share)
+
+
+def _whose_step(analysis: Analysis) -> str:
+    """Says which of several ranks bar and tiles are of.
+
+    It is the one that the others wait for.
+    """
+    rank = next((one.rank for one in analysis.ranks if one.ledger == analysis.ledger), None)
+    return "" if rank is None else f" of rank {rank}, which sets the pace"
 
 
 def _tiles(analysis: Analysis) -> list[tuple[str, str, str]]:
@@ -544,13 +553,17 @@ def _environment() -> Environment:
 # Characters of a label and its value on a card that stand beside another pair on a phone.
 _MOST_BESIDE = 18
 
+_COMMAND = Markup(
+    '<span class="in-line"><code>{}</code><button type="button" class="copy" hidden aria-label="Copy the command">Copy'
+    "</button></span>"
+)
 _OUR_COMMAND = re.compile("`(bottleneck [^`]+)`")
 
 
 def _with_code(text: str) -> Markup:
-    """Escapes a text; a command of ours between backticks becomes code."""
+    """Escapes a text; a command of ours between backticks becomes code to copy."""
     parts = _OUR_COMMAND.split(clean(text, _LONGEST_TEXT).replace(" -> ", " → "))
-    pieces = (Markup("<code>{}</code>").format(part) if at % 2 else escape(part) for at, part in enumerate(parts))
+    pieces = (_COMMAND.format(part) if at % 2 else escape(part) for at, part in enumerate(parts))
     return Markup("").join(pieces)
 
 
