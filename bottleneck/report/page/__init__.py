@@ -189,7 +189,11 @@ def document_to_html(
     It is a comparison, a trial, a sweep with its charts, a gate, a check-up or a prediction. ``charts`` stand above the
     tables, ``chart_section`` below them.
     """
-    anchors = [(f"section-{at}", section.title) for at, section in enumerate(document.sections, 1) if section.title]
+    names: dict[str, str] = {}
+    for at, section in enumerate(document.sections, 1):
+        if section.title:
+            names.setdefault(_NAME_END.split(section.title)[0], f"section-{at}")
+    anchors = [(anchor, name) for name, anchor in names.items()]
     return _render(
         "document.html",
         style="",
@@ -201,6 +205,10 @@ def document_to_html(
         chart_section=chart_section,
         sections=[*anchors, *([("charts", chart_section.title)] if chart_section else [])],
     )
+
+
+# Sections that differ only behind this have one link, to the first.
+_NAME_END = re.compile(r" on |[,:]")
 
 
 @dataclass(frozen=True)
@@ -539,6 +547,7 @@ def _environment() -> Environment:
     environment.filters.update(
         shown=lambda text: clean(str(text), _LONGEST_TEXT),
         prose=_with_code,
+        code=_breakable,
         label=lambda text: clean(text, _LONGEST_NAME),
         share=format_share,
         kind=lambda section: type(section).__name__,
@@ -565,6 +574,11 @@ def _with_code(text: str) -> Markup:
     parts = _OUR_COMMAND.split(clean(text, _LONGEST_TEXT).replace(" -> ", " → "))
     pieces = (_COMMAND.format(part) if at % 2 else escape(part) for at, part in enumerate(parts))
     return Markup("").join(pieces)
+
+
+def _breakable(line: str) -> Markup:
+    """Escapes a line of code, which may go on in a new row behind a dot or a bracket."""
+    return Markup(re.sub(r"(?<=[.(])", "<wbr>", str(escape(clean(line, _LONGEST_TEXT)))))  # noqa: S704 - escaped
 
 
 def _area(values: Sequence[float]) -> str:
