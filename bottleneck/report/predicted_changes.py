@@ -109,7 +109,7 @@ def _lines(answer: PredictedChanges) -> tuple[LabelledLine, ...]:
         if first is None:
             claims.append(f"nothing certain helps on {name}")
         else:
-            claims.append(f"{first.change} first on {name}: {_times(first)} times as fast")
+            claims.append(f"{first.change} first on {name}: {first.speedup:.2f} times as fast")
     claim = "; ".join(claims)
     named = [(without_maker(device.device), device) for device in answer.devices]
     lines = (

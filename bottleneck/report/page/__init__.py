@@ -547,7 +547,6 @@ def _environment() -> Environment:
     environment.filters.update(
         shown=lambda text: clean(str(text), _LONGEST_TEXT),
         prose=_with_code,
-        code=_breakable,
         label=lambda text: clean(text, _LONGEST_NAME),
         share=format_share,
         kind=lambda section: type(section).__name__,
@@ -566,7 +565,8 @@ _COMMAND = Markup(
     '<span class="in-line"><code>{}</code><button type="button" class="copy" hidden aria-label="Copy the command">Copy'
     "</button></span>"
 )
-_OUR_COMMAND = re.compile("`(bottleneck [^`]+)`")
+# Names of a trace may hold backticks too: what a shell would take for a second command or a file gets no button.
+_OUR_COMMAND = re.compile(r"`(bottleneck [^`;|&$<>()\\\n]+)`")
 
 
 def _with_code(text: str) -> Markup:
@@ -574,11 +574,6 @@ def _with_code(text: str) -> Markup:
     parts = _OUR_COMMAND.split(clean(text, _LONGEST_TEXT).replace(" -> ", " → "))
     pieces = (_COMMAND.format(part) if at % 2 else escape(part) for at, part in enumerate(parts))
     return Markup("").join(pieces)
-
-
-def _breakable(line: str) -> Markup:
-    """Escapes a line of code, which may go on in a new row behind a dot or a bracket."""
-    return Markup(re.sub(r"(?<=[.(])", "<wbr>", str(escape(clean(line, _LONGEST_TEXT)))))  # noqa: S704 - escaped
 
 
 def _area(values: Sequence[float]) -> str:
