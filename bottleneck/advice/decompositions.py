@@ -18,7 +18,7 @@ from bottleneck.advice.quantities import (
     outermost_frames,
     outermost_spans,
 )
-from bottleneck.advice.ranking import Draft, first_clause
+from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import (
     LEAST_SHARE,
     Removal,
@@ -508,7 +508,6 @@ def matrix_decomposition(evidence: Evidence) -> Draft | None:
             *work.describe(issued_by(evidence, work, case.rows)),
         ),
         advice=case.advice,
-        brief=first_clause(case.advice),
         places=(line,),
         code=case.code,
         gain_us=case.gain,

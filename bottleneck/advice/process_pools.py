@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from bottleneck.advice.hot_lines import line_at_source
 from bottleneck.advice.quantities import claims_of, format_per_step, idle_rows, rows_of_events
-from bottleneck.advice.ranking import Draft, Transformation, first_clause, up_to
+from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.schema.analysis import IdleCause
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.serving import MANAGER_ACCESS, PIPE_CALL, POOL_CALL, WAIT, serving_of
@@ -141,7 +141,6 @@ def pool_waits(evidence: Evidence) -> Draft | None:
             *_threads_beside(evidence),
         ),
         advice=pool.exchange.advice.format(place=line.place()),
-        brief=first_clause(pool.exchange.advice).format(place=line.place()),
         places=(line.source,),
         code=pool.exchange.code,
         gain_us=up_to(spent_us),

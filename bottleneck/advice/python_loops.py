@@ -32,7 +32,7 @@ from bottleneck.advice.quantities import (
     overhead_us_per_op,
     rows_of_ops,
 )
-from bottleneck.advice.ranking import Draft, first_clause
+from bottleneck.advice.ranking import Draft
 from bottleneck.advice.servers import find_server
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Fold, Interval
@@ -243,7 +243,6 @@ def _looped_ops(evidence: Evidence) -> Draft | None:
             f"{format_share(loop.overhead)} of it calls that compute next to nothing",
         ),
         advice=remedy.advice.format(at=at_source(source)),
-        brief=first_clause(remedy.advice).format(at=at_source(source)),
         places=(source,),
         code=remedy.code,
         gain_us=Interval(_LEAST_OF_LOOP * (1.0 if is_mostly else loop.overhead) * high_us, high_us),
@@ -868,7 +867,6 @@ def _looped_picks(evidence: Evidence) -> Draft | None:
             f"{format_us(lost_us)} of the step is spent between the ops of that line",
         ),
         advice=remedy.advice.format(at="there" if source is None else at_source(source)),
-        brief=first_clause(remedy.advice).format(at="there" if source is None else at_source(source)),
         places=(source,),
         code=remedy.code,
         gain_us=gain_us,

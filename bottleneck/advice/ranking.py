@@ -4,7 +4,6 @@ It bounds gains by the step, sorts by time saved, and marks overlaps.
 """
 
 import math
-import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Literal
@@ -15,17 +14,6 @@ from bottleneck.advice.widening import Basis, Widening, describe, widen
 from bottleneck.schema.analysis import Confidence, Finding, IdleCause, Interval, PhaseName, StepAnalysis, is_certain
 from bottleneck.schema.measurements import StepTimes
 from bottleneck.schema.records import replace
-
-_CLAUSE_END = re.compile(r"[:;.] ")
-
-
-def first_clause(advice: str) -> str:
-    """Gives advice up to its first colon, semicolon or full stop.
-
-    It is the change itself where a row of a table gives the reason or more ways behind it. Split the text before names
-    of a program are put in.
-    """
-    return _CLAUSE_END.split(advice, maxsplit=1)[0]
 
 
 class Transformation(Struct, frozen=True):

@@ -36,7 +36,7 @@ from bottleneck.advice.line_patterns import (
     writes_item,
 )
 from bottleneck.advice.quantities import claims_of, format_per_step
-from bottleneck.advice.ranking import Draft, first_clause
+from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.source_text import parse_line, searched_in
@@ -957,7 +957,6 @@ def slow_call(evidence: Evidence) -> Draft | None:
             *((f"most of it is in {line.callees[0]}",) if line.callees else ()),
         ),
         advice=call.advice.format(**words),
-        brief=first_clause(call.advice).format(**words),
         places=tuple(match.source for match in slow.lines[:3]),
         code=call.code,
         gain_us=Interval(call.least * us, us),

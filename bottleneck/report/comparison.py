@@ -381,6 +381,7 @@ def rows(comparison: Comparison, numbers: RoundedChange, top: int) -> TableSecti
         columns("name", "op") + columns("number", "calls", "more calls", "slower calls", "change"),
         (*lines, *idle, TableRow(("the step", "", "", "", whole), "total")),
         (_ROWS_NOTE,),
+        menu="What changed",
     )
 
 
@@ -413,6 +414,7 @@ def modules(comparison: Comparison, numbers: RoundedChange, top: int) -> TableSe
         columns("place", "module") + columns("number", "before", "after", "change"),
         (*lines, TableRow(("all modules", *whole), "total")),
         (_MODULES_NOTE,),
+        menu="By module",
     )
 
 
@@ -532,7 +534,7 @@ def _counters(comparison: Comparison) -> TableSection | None:
     heads = columns("words", "counter") + columns("number", "before", "after", "change")
     title = "Counters that differ, per step" if rows else "Counters: none that both sides know differs"
     title = title if both else "Counters: none that both sides know"
-    return TableSection(title, heads, tuple(rows), (*notes, *_not_compared(comparison)), is_cards=True)
+    return TableSection(title, heads, tuple(rows), (*notes, *_not_compared(comparison)), is_cards=True, menu="Counters")
 
 
 def _label(step: CounterStep) -> str:

@@ -51,7 +51,7 @@ class TableSection(Struct, frozen=True):
     One without rows shows the sentences only. ``details`` is the title and kind of the column that a medium without
     room beneath a row makes of the rows' details. Details without a title have no such column: they stand beneath the
     table, each once. With ``is_cards`` a narrow page shows each row as a card of labelled cells, and does not scroll
-    sideways.
+    sideways. ``menu`` is its name in the menu of a page, the title where empty; sections of one name have one link.
     """
 
     title: str
@@ -60,6 +60,7 @@ class TableSection(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     details: TableColumn = TableColumn("what it is", "name")
     is_cards: bool = False
+    menu: str = ""
 
 
 class ListSection(Struct, frozen=True):
@@ -213,12 +214,16 @@ class IntervalBar(Struct, frozen=True):
 
 
 class Intervals(Struct, frozen=True):
-    """A titled picture of intervals on one axis, with a line at 1."""
+    """A titled picture of intervals on one axis, with a line at 1.
+
+    ``menu`` is as in a table.
+    """
 
     title: str
     bars: tuple[IntervalBar, ...]
     scale: ChartScale
     ticks: tuple[tuple[float, str], ...]
+    menu: str = ""
 
     def share(self, value: float) -> float:
         """Gives the place of a value on the axis, from 0 to 1."""
@@ -238,10 +243,14 @@ class CheckSection(Struct, frozen=True):
 
 
 class FoldedSection(Struct, frozen=True):
-    """A titled group of sections, which a medium that can fold shows closed."""
+    """A titled group of sections, which a medium that can fold shows closed.
+
+    ``menu`` is as in a table.
+    """
 
     title: str
     sections: "tuple[Section, ...]"
+    menu: str = ""
 
 
 class BarSection(Struct, frozen=True):

@@ -197,7 +197,7 @@ def _alone(device: DeviceChanges) -> TableSection:
     )
     notes = (_NOTE, *((_SAMPLES_NOTE,) if any(change.change in _LARGER_STEPS for change in device.alone) else ()))
     title = f"Each change alone on {without_maker(device.device)}"
-    return TableSection(title, heads, tuple(rows), notes, is_cards=True)
+    return TableSection(title, heads, tuple(rows), notes, is_cards=True, menu="Each change alone")
 
 
 def _orders(devices: Sequence[DeviceChanges]) -> Iterator[TableSection]:
@@ -220,7 +220,9 @@ def _orders(devices: Sequence[DeviceChanges]) -> Iterator[TableSection]:
         )
         heads = (*columns("name", "change"), *columns("number", "times as fast as the row above", "step", "peak"))
         title = f"In which order on {without_maker(device.device)}"
-        yield TableSection(title, heads, (*rows, TableRow(total, role="rest")), (_ORDER_NOTE,), is_cards=True)
+        yield TableSection(
+            title, heads, (*rows, TableRow(total, role="rest")), (_ORDER_NOTE,), is_cards=True, menu="In which order"
+        )
 
 
 def _refused(answer: PredictedChanges) -> Iterator[ListSection]:

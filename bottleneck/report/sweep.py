@@ -194,7 +194,7 @@ def _points(points: Sequence[Point], title: str) -> TableSection:
         rows.append(TableRow(tuple(cells), group=point.bound, details=(point.reason,) if point.reason else ()))
     heads = columns("number", *titles) + columns("words", "bound") + columns("number", "share")
     notes = ("+-: half of the 95 % interval of the step time", *_SETUP_NOTE[:has_setup])
-    return TableSection(title, heads, tuple(rows), notes, is_cards=True)
+    return TableSection(title, heads, tuple(rows), notes, is_cards=True, menu="Points")
 
 
 def _work(points: Sequence[Point], roofs: Sequence[Roof], title: str) -> list[TableSection]:
@@ -215,7 +215,11 @@ def _work(points: Sequence[Point], roofs: Sequence[Roof], title: str) -> list[Ta
         "needs: what the roofs allow for this work, the rest of the step goes elsewhere; B/s counts what has to move "
         "at least; what comes from a cache is not held against the memory"
     )
-    return [TableSection(title, columns("number", *points[0].values, *titles), tuple(rows), (note,), is_cards=True)]
+    return [
+        TableSection(
+            title, columns("number", *points[0].values, *titles), tuple(rows), (note,), is_cards=True, menu="Work"
+        )
+    ]
 
 
 def floor_us(point: Point, roof: Roof | None) -> float | None:

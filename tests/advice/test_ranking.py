@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.advice.ranking import Draft, first_clause, put_general_behind, rank, speedup_of, up_to
+from bottleneck.advice.ranking import Draft, put_general_behind, rank, speedup_of, up_to
 from bottleneck.advice.widening import Basis, Widening
 from bottleneck.report.json_text import from_json, to_json
 from bottleneck.schema.analysis import Analysis, Finding, IdleCause, Interval, is_certain
@@ -266,15 +266,3 @@ def test_general_advice_stands_behind_fp64_that_nobody_asked_for() -> None:
         "double-precision",
         "fresh-pages",
     ]
-
-
-@pytest.mark.parametrize(
-    ("advice", "change"),
-    [
-        ("Keep a set {at}: `in` compares items one by one.", "Keep a set {at}"),
-        ("Write once per batch. Or use executemany.", "Write once per batch"),
-        ("Take 0.5 of them, or all", "Take 0.5 of them, or all"),
-    ],
-)
-def test_a_change_stands_before_its_reason(advice: str, change: str) -> None:
-    assert first_clause(advice) == change

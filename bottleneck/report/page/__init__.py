@@ -191,8 +191,8 @@ def document_to_html(
     """
     names: dict[str, str] = {}
     for at, section in enumerate(document.sections, 1):
-        if section.title:
-            names.setdefault(_NAME_END.split(section.title)[0], f"section-{at}")
+        if name := getattr(section, "menu", "") or section.title:
+            names.setdefault(name, f"section-{at}")
     anchors = [(anchor, name) for name, anchor in names.items()]
     return _render(
         "document.html",
@@ -205,10 +205,6 @@ def document_to_html(
         chart_section=chart_section,
         sections=[*anchors, *([("charts", chart_section.title)] if chart_section else [])],
     )
-
-
-# Sections that differ only behind this have one link, to the first.
-_NAME_END = re.compile(r" on |[,:]")
 
 
 @dataclass(frozen=True)
@@ -571,7 +567,7 @@ _OUR_COMMAND = re.compile(r"`(bottleneck [^`;|&$<>()\\\n]+)`")
 
 def _with_code(text: str) -> Markup:
     """Escapes a text; a command of ours between backticks becomes code to copy."""
-    parts = _OUR_COMMAND.split(clean(text, _LONGEST_TEXT).replace(" -> ", " → "))
+    parts = _OUR_COMMAND.split(clean(text, _LONGEST_TEXT))
     pieces = (_COMMAND.format(part) if at % 2 else escape(part) for at, part in enumerate(parts))
     return Markup("").join(pieces)
 
