@@ -77,7 +77,7 @@ def test_two_recordings_make_a_waterfall(capsys: pytest.CaptureFixture[str], tmp
     assert _run(["compare", MLP, LARGER, "--plot", str(picture)]) == 0
     out = capsys.readouterr().out
     assert "Where the change comes from" in out and "What changed" in out
-    assert "two recordings of the same code differ by up to" in " ".join(out.split()).partition(". ")[0]
+    assert "Two recordings of the same code differ by up to" in " ".join(out.split()).partition(" before ")[0]
     assert picture.read_text(encoding="utf-8").count("<path") > 10
 
 

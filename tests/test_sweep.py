@@ -95,7 +95,7 @@ def test_two_parameters_make_every_pair_and_a_point_that_fails_leaves_the_rest(t
 
 def test_the_table_is_all_that_goes_to_stdout_and_progress_goes_to_stderr(tmp_path: Path) -> None:
     done = swept(tmp_path, PLAIN, "--param", "n=1,3", "--repeats", "2")
-    assert done.stdout.startswith("SWEEP OF N: 1 OF 2 POINTS\n")
+    assert done.stdout.startswith("SWEEP · n, 1 of 2 points\n")
     assert "word of the program" not in done.stdout + done.stderr
     assert "ValueError: 3 is too many" in done.stdout
     assert len(done.stderr.splitlines()) == 4 and "bottleneck: 4 of 4: " in done.stderr

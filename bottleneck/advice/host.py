@@ -43,7 +43,7 @@ from bottleneck.schema.kernel_names import between
 from bottleneck.schema.op_names import PYTHON_FRAME, at_source, place_of
 from bottleneck.schema.serving import WAIT, serving_of
 from bottleneck.schema.tables import WAITS, are_calls, text_matches
-from bottleneck.units import counted, format_share, format_si, format_us
+from bottleneck.units import counted, format_part, format_share, format_si, format_us
 
 # Below so many tensors per step a step may also be warming up; frees are as many as allocations up to this share.
 _FEW_TENSORS, _AS_MANY = 16, 0.2
@@ -588,7 +588,7 @@ def python_call(evidence: Evidence) -> Draft | None:
         places=(_hottest_source(evidence, rows[0].source),),
         code="trainer = Trainer(enable_progress_bar=False, log_every_n_steps=100)  # Lightning; others: logging_steps"
         if is_framework
-        else "ready = executor.submit(function, ...)  # before the step; ready.result() where its result is needed",
+        else None,
         gain_us=up_to(spent_us),
         claims=claims_of(evidence, "overhead.python", most_us=spent_us),
         waits=tuple(rows),
@@ -608,12 +608,12 @@ def _runs_ops(evidence: Evidence, source: str | None) -> bool:
 def _python_title(evidence: Evidence, source: str | None, us: float) -> str:
     """Gives the title of a finding on Python in the step.
 
-    It is 'Python in encode() takes 62 % of each step'. It names the function as far as that is known.
+    It is 'Python in encode() takes 62 of 100 ms per step'. It names the function as far as that is known.
     """
     line = hottest_line(evidence, source, "python")
     named = "" if line is None else line.named[-1]
     place = f"in {named.partition(' (')[0]}" if "() (" in named else at_source(source) if source else "between ops"
-    return f"Python {place} takes {format_share(evidence.share_of_step(us))} of each step"
+    return f"Python {place} takes {format_part(us, evidence.step_us)} per step"
 
 
 def _hottest(evidence: Evidence, source: str | None) -> str:

@@ -51,10 +51,10 @@ def misaligned_products(evidence: Evidence) -> Draft | None:
             *_uneven_sizes(work, rows),
             *work.critical_path_note(less),
         ),
-        advice=f"{_size_to_pad(work, rows)} to multiples of 8 (64 is better).",
+        advice=f"{_whose_sizes(_size_to_pad(work, rows))} to multiples of 8 (64 is better).",
         gain_us=work.gain(less / 2, less),
         claims=work.claims(less),
-        code="vocabulary = (vocabulary + 63) // 64 * 64  # 50257 -> 50304; never use the added classes",
+        code=_padding_code(_size_to_pad(work, rows)),
         tries=("pad", "pad-vocabulary"),
     )
 
@@ -63,20 +63,27 @@ def _padded(size: Floats) -> Floats:
     return np.asarray(np.where(size > 1, np.ceil(size / _UNIT) * _UNIT, size))
 
 
-def _size_to_pad(work: KernelWork, rows: Flags) -> str:
-    """Names the uneven size with most of the time.
-
-    It names sizes in general where none is known.
-    """
+def _size_to_pad(work: KernelWork, rows: Flags) -> int | None:
+    """Gives the uneven size with most of the time; null where none is known."""
     us_of_size: dict[float, float] = {}
     for name in ("m", "n", "k"):
         sizes = work.cost(name)[rows]
         for size, us in zip(sizes.tolist(), work.us[rows].tolist(), strict=True):
             if size > 1 and size % _UNIT:
                 us_of_size[size] = us_of_size.get(size, 0.0) + us
-    if not us_of_size:
+    worst = max(us_of_size, key=lambda size: us_of_size[size], default=None)
+    return None if worst is None else round(worst)
+
+
+def _whose_sizes(size: int | None) -> str:
+    if size is None:
         return "Pad the sizes of the model, vocabulary and heads first,"
-    return f"Pad {max(us_of_size, key=lambda size: us_of_size[size]):.0f} first, and other sizes of the model,"
+    return f"Pad {size} first, and other sizes of the model,"
+
+
+def _padding_code(size: int | None) -> str | None:
+    """Gives the line that pads this size to a multiple of 64."""
+    return None if size is None else f"size = (size + 63) // 64 * 64  # {size} -> {-(-size // 64) * 64}; mask the rest"
 
 
 def _uneven_sizes(work: KernelWork, rows: Flags) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ class Exchange(Struct, frozen=True):
     functions: "re.Pattern[str]"
     text: "re.Pattern[str]"
     title: str
+    brief: str
     advice: str
     code: str
 
@@ -47,6 +48,7 @@ EXCHANGES: Sequence[Exchange] = (
         re.compile(r"(?:^|/)multiprocessing/managers\.py: "),
         MANAGER_ACCESS,
         "Each access to a manager's object is a message to another process",
+        "Keep the data of {place} in this process, or in shared memory",
         "Keep the data of {place} in this process, or in shared memory: each access to an object of a manager is "
         "pickled, sent to the manager's process, and answered.",
         "values = dict(shared)  # one message; work on values, and shared.update(values) once",
@@ -55,6 +57,7 @@ EXCHANGES: Sequence[Exchange] = (
         re.compile(r"(?:^|/)(?:multiprocessing/pool\.py: |concurrent/futures/process\.py: |joblib/|ray/|dask/|loky/)"),
         POOL_CALL,
         "The step waits for a pool of processes",
+        "Send little to the processes of {place}: share large data once, and send indices in larger chunks",
         "Send little to the processes of {place}: arguments and results of each call are pickled, sent through a pipe "
         "and unpickled, and so is what the function holds (a partial, a bound method) with each chunk of tasks. Share "
         "large data once (a module global before the fork, the pool's initializer, shared memory, tensors of "
@@ -66,6 +69,7 @@ EXCHANGES: Sequence[Exchange] = (
         re.compile(r"(?:^|/)multiprocessing/(?:queues|connection|synchronize|sharedctypes)\.py: "),
         PIPE_CALL,
         "The step waits for another process, which sends its data through a queue or a pipe",
+        "Send less through the queue or pipe of {place}: arrays, tensors in shared memory, or only indices",
         "Send less through the queue or pipe of {place}: each object is pickled, written, read and unpickled. Arrays "
         "in place of lists, tensors in shared memory (a queue of torch.multiprocessing), or only indices; and "
         "let the other process, or several, work some items ahead.",
@@ -141,6 +145,7 @@ def pool_waits(evidence: Evidence) -> Draft | None:
             *_threads_beside(evidence),
         ),
         advice=pool.exchange.advice.format(place=line.place()),
+        brief=pool.exchange.brief.format(place=line.place()),
         places=(line.source,),
         code=pool.exchange.code,
         gain_us=up_to(spent_us),

@@ -243,6 +243,7 @@ def _looped_ops(evidence: Evidence) -> Draft | None:
             f"{format_share(loop.overhead)} of it calls that compute next to nothing",
         ),
         advice=remedy.advice.format(at=at_source(source)),
+        brief=remedy.brief_at(at_source(source)),
         places=(source,),
         code=remedy.code,
         gain_us=Interval(_LEAST_OF_LOOP * (1.0 if is_mostly else loop.overhead) * high_us, high_us),
@@ -277,12 +278,17 @@ def _costs_much(evidence: Evidence, loop: OpLoop) -> bool:
 class _LoopRemedy(Struct, frozen=True):
     """Kind of loop, and what takes its place.
 
-    ``{at}`` in the advice stands for the line.
+    ``{at}`` in the advice stands for the line. ``brief`` is the change in a few words, where the advice is long.
     """
 
     title: str
     advice: str
     code: str
+    brief: str | None = None
+
+    def brief_at(self, line: str) -> str | None:
+        """The change at this line in a few words."""
+        return None if self.brief is None else self.brief.format(at=line)
 
 
 _ROW_BY_ROW = _LoopRemedy(
@@ -305,6 +311,7 @@ _SAMPLE_BY_SAMPLE = _LoopRemedy(
     "backward pass of the batch's loss is the same.",
     "grads = torch.func.vmap(torch.func.grad(loss_of), in_dims=(None, 0, 0))(params, x, y)  # per sample\n"
     "norms = sum(g.flatten(1).square().sum(1) for g in grads.values()).sqrt()  # to clip them",
+    "Compute the gradients of all samples at once {at}: torch.func.vmap over torch.func.grad",
 )
 _CELL = re.compile(r"(?:^|\.)(?P<kind>RNN|GRU|LSTM)Cell_\d{1,9}$")
 _DIFFERENTIATES = re.compile(r"\b(?:jacobian|hessian)\(")
@@ -313,6 +320,7 @@ _DIFFERENTIATED = _LoopRemedy(
     "Take the derivatives {at} for each sample by itself, or of the outputs summed over the batch: across samples they "
     "are zero. torch.func.vmap over jacrev does it for all outputs at once, and so does vectorize=True.",
     "jac = torch.func.vmap(torch.func.jacrev(function))(x)  # x: (batch, n); jac: (batch, m, n)",
+    "Take the derivatives {at} for each sample by itself: torch.func.vmap over jacrev",
 )
 _SPECTRAL = re.compile(r"SpectralNorm_\d{1,9}$")
 _POWER_ITERATIONS = _LoopRemedy(
@@ -320,6 +328,7 @@ _POWER_ITERATIONS = _LoopRemedy(
     "Take one power iteration per step (n_power_iterations=1) for the layers {at}: the vector is kept from step to "
     "step, so that one is enough for weights that change slowly.",
     "layer = torch.nn.utils.parametrizations.spectral_norm(layer, n_power_iterations=1)",
+    "Take one power iteration per step (n_power_iterations=1) for the layers {at}",
 )
 # Rows of a call: more are a batch, and the loop over calls another one, such as one over time.
 FEW_ROWS = 4
@@ -818,6 +827,7 @@ _PICK_BY_PICK = _LoopRemedy(
     "Do {at} for the whole tensor at once what the loop does row by row. Where a row needs the result of the one "
     "before, do so with what depends on the rows alone, before the loop.",
     "out = torch.bmm(batch, weights)  # or torch.vmap(function)(batch), or an op along a dimension",
+    "Do {at} for the whole tensor at once what the loop does row by row",
 )
 _WINDOW_BY_WINDOW = _LoopRemedy(
     "Windows of a tensor are cut one by one in a Python loop",
@@ -825,6 +835,7 @@ _WINDOW_BY_WINDOW = _LoopRemedy(
     "and x[starts[:, None] + torch.arange(width)] gathers those at any starts. Where the tensor is the same in later "
     "steps, make the windows once, before the loop.",
     "windows = x.unfold(0, width, 1)  # (len(x) - width + 1, width), a view: in place of x[i:i + width] for each i",
+    "Take all windows {at} in one call, x.unfold(0, width, 1), in place of a slice for each",
 )
 
 
@@ -867,6 +878,7 @@ def _looped_picks(evidence: Evidence) -> Draft | None:
             f"{format_us(lost_us)} of the step is spent between the ops of that line",
         ),
         advice=remedy.advice.format(at="there" if source is None else at_source(source)),
+        brief=remedy.brief_at("there" if source is None else at_source(source)),
         places=(source,),
         code=remedy.code,
         gain_us=gain_us,

@@ -627,7 +627,7 @@ def _worst_place(grounds: Grounds, entry: LedgerEntry) -> str:
     if line is None:
         return ""
     # A line that has the whole account is as long as the account, and that was said.
-    time = "" if math.isclose(line_us, entry.us, rel_tol=1e-3) else f", {format_us(line_us)}"
+    time = "" if math.isclose(line_us, entry.us, rel_tol=1e-3) else f", {format_part(line_us, entry.us)}"
     return f"{line}{time}{_around(grounds, entry.account, line)}"
 
 

@@ -9,7 +9,14 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from bottleneck import __version__
-from bottleneck.compare.change_summary import change_headline, change_sentence, counter_sentence, find_notes, find_parts
+from bottleneck.compare.change_summary import (
+    answer_lines,
+    change_headline,
+    change_sentence,
+    counter_sentence,
+    find_notes,
+    find_parts,
+)
 from bottleneck.compare.conditions import find_conditions
 from bottleneck.compare.matching import WorkMatch, match
 from bottleneck.compare.pieces import BUSY_ACCOUNTS, DISPATCH, Piece, common_shapes, find_work
@@ -48,6 +55,7 @@ def compare(
     bars = find_bars(before, after, diff)
     idle = tuple(bar for bar in bars if bar.account not in BUSY_ACCOUNTS)
     conditions, counters = find_conditions(before, after, matches), _counters(before, after)
+    parts = find_parts(rows, idle)
     return Comparison(
         describe_side(before),
         describe_side(after),
@@ -59,8 +67,9 @@ def compare(
         counters=counters,
         time_floor=floor,
         notes=find_notes(before, after, row_share, rows),
-        sentence=change_sentence((before, after), counters, find_parts(rows, idle), floor, conditions),
+        sentence=change_sentence((before, after), counters, parts, floor, conditions),
         headline=change_headline((before, after), floor, conditions),
+        answer=answer_lines((before, after), counters, parts, floor, conditions),
         version=__version__,
     )
 

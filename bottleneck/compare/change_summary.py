@@ -14,7 +14,7 @@ from bottleneck.compare.pieces import UNLISTED
 from bottleneck.compare.sides import ComparedSide
 from bottleneck.compare.time_floor import FEWEST_STEPS, describe_floor, has_few_steps
 from bottleneck.schema.accounts import phrase_of
-from bottleneck.schema.comparison import Bar, ChangeRow, Comparison, Condition, CounterStep, TimeFloor
+from bottleneck.schema.comparison import AnswerLine, Bar, ChangeRow, Comparison, Condition, CounterStep, TimeFloor
 from bottleneck.schema.counters import COUNTERS
 from bottleneck.units import counted, format_share, format_si, format_us
 
@@ -31,13 +31,14 @@ _NUMBER = re.compile(r"(?<!\d)\d++(?=\.|$)")
 
 @dataclass(frozen=True)
 class ChangePart:
-    """A part of the change in words, with its size.
+    """A part of the change in words, with its size and its place.
 
-    The words read "in 24 new aten::copy_ of decoder.rotary".
+    The words read "in 24 new aten::copy_ of decoder.rotary"; the place is its source line, else its module or name.
     """
 
     words: str
     us: float
+    place: str
 
 
 def change_sentence(
@@ -71,6 +72,78 @@ def change_headline(sides: Sequence[ComparedSide], floor: TimeFloor, conditions:
     return f"{ratio} times as fast: {times}" if new < old else f"{ratio} times as long: {times}"
 
 
+def answer_lines(
+    sides: Sequence[ComparedSide],
+    counters: Sequence[CounterStep],
+    parts: Sequence[ChangePart],
+    floor: TimeFloor,
+    conditions: Iterable[Condition],
+) -> tuple[AnswerLine, ...]:
+    """Writes what to do about the change, where it is, and its evidence."""
+    old, new = (side.step_us or 0.0 for side in sides)
+    is_same = old == new or floor.is_within
+    least_us = _LEAST_PART * (new if is_same else abs(new - old))
+    lead, noise = _counter_lead(counters), describe_floor(floor)
+    lines = (
+        AnswerLine("First", _what_to_do(sides, counters, parts, conditions, is_same=is_same)),
+        AnswerLine("Where", _largest(parts, least_us)),
+        AnswerLine("Counts", lead),
+        AnswerLine("Noise", f"{noise[:1].upper()}{noise[1:]}"),
+    )
+    return tuple(line for line in lines if line.text)
+
+
+def _what_to_do(
+    sides: Sequence[ComparedSide],
+    counters: Iterable[CounterStep],
+    parts: Sequence[ChangePart],
+    conditions: Iterable[Condition],
+    *,
+    is_same: bool,
+) -> str:
+    """Advises to keep the change, to revert it, or to measure again."""
+    breaking = [condition.what for condition in conditions if condition.weight == "breaks"]
+    if DEVICE in breaking:
+        return "Judge the devices by these times, not the code; to judge code, record both on one device"
+    if breaking:
+        return f"Neither keep nor revert by these times: record both again with the same {' and '.join(breaking)}"
+    if work := _other_work(counters):
+        return f"Before you keep or revert it, check that both should do the same work: {work}"
+    if is_same:
+        return "Keep or revert it for other reasons than speed; `bottleneck gate` sees smaller differences"
+    if (sides[1].step_us or 0.0) < (sides[0].step_us or 0.0):
+        return "Keep the change"
+    place = next((part.place for part in parts if part.us > 0), "")
+    return f"Revert the change, or mend {place}" if place else "Revert the change"
+
+
+# Steps whose FLOPs differ by this factor do not do the same work.
+_OTHER_WORK = 1.1
+
+
+def _other_work(counters: Iterable[CounterStep]) -> str:
+    """Says by which factor the arithmetic of a step differs.
+
+    Empty where it is much the same, or not known in full.
+    """
+    flops = next((counter for counter in counters if counter.name == "flops"), None)
+    if flops is None or not flops.before or not flops.after or flops.is_lower_bound:
+        return ""
+    if max(flops.before, flops.after) < _OTHER_WORK * min(flops.before, flops.after):
+        return ""
+    amounts = f"{_amount('flops', flops.before)} → {_amount('flops', flops.after)}"
+    more, ratio = "after", flops.after / flops.before
+    if ratio < 1:
+        more, ratio = "before", 1 / ratio
+    return f"a step {more} does {ratio:,.{0 if ratio >= 10 else 2}f} times the arithmetic (FLOPs {amounts})"
+
+
+def _largest(parts: Sequence[ChangePart], least_us: float) -> str:
+    """Lists the largest parts of the change, rises and falls alike."""
+    shown = [part for part in parts if abs(part.us) >= least_us][:_MOST_PARTS]
+    return "; ".join(f"{format_us(abs(part.us))} {'more' if part.us > 0 else 'less'} {part.words}" for part in shown)
+
+
 def _time_sentence(
     sides: Sequence[ComparedSide], parts: Sequence[ChangePart], floor: TimeFloor, breaking: Sequence[Condition]
 ) -> str:
@@ -94,7 +167,7 @@ _MOST_COUNTERS = 3
 def _counter_lead(counters: Iterable[CounterStep]) -> str:
     """Writes the lead about counters that differ.
 
-    'syncs 4 -> 5, kernel launches 303 -> 311 and 2 more counters per step', empty where none differs.
+    'syncs 4 → 5, kernel launches 303 → 311 and 2 more counters per step', empty where none differs.
     """
     differing = {
         counter.name: counter
@@ -105,7 +178,7 @@ def _counter_lead(counters: Iterable[CounterStep]) -> str:
     shown = []
     for name in names[:_MOST_COUNTERS]:
         words = COUNTERS[name].many if name in COUNTERS else _short(name)
-        shown.append(f"{words} {_amount(name, differing[name].before)} -> {_amount(name, differing[name].after)}")
+        shown.append(f"{words} {_amount(name, differing[name].before)} → {_amount(name, differing[name].after)}")
     if not shown:
         return ""
     more = len(names) - len(shown)
@@ -132,7 +205,7 @@ def counter_sentence(counters: Sequence[CounterStep]) -> str:
     ]
     if not both:
         return "Nothing can be compared: a side has no times, and no counter is known of both."
-    differing = [f"{name} {old} -> {new}" for name, old, new in both if old != new]
+    differing = [f"{name} {old} → {new}" for name, old, new in both if old != new]
     if not differing:
         return f"No difference in {counted(len(both), 'counter')} that both sides know; a side has no times."
     listed = ", ".join(differing[:6]) + (f" and {len(differing) - 6} more" if len(differing) > 6 else "")
@@ -149,12 +222,20 @@ def find_parts(rows: Iterable[ChangeRow], idle: Iterable[Bar]) -> list[ChangePar
     for row in rows:
         if row.kind != "same":
             groups.setdefault((row.kind, row.name, _numberless(row.module or "")), []).append(row)
-    parts = [ChangePart(_row_words(group), math.fsum(row.change_us for row in group)) for group in groups.values()]
+    parts = [
+        ChangePart(_row_words(group), math.fsum(row.change_us for row in group), _short(_row_place(group[0])))
+        for group in groups.values()
+    ]
     for bar in idle:
         if bar.change_us:
             line = f" ({bar.source})" if bar.source else ""
-            parts.append(ChangePart(f"in {_short(phrase_of(bar.account))}{line}", bar.change_us))
+            words = _short(phrase_of(bar.account))
+            parts.append(ChangePart(f"in {words}{line}", bar.change_us, _short(bar.source or words)))
     return sorted(parts, key=lambda part: (-abs(part.us), part.words))
+
+
+def _row_place(row: ChangeRow) -> str:
+    return row.source or row.module or row.name
 
 
 def _opening(old: float, new: float) -> str:

@@ -97,12 +97,15 @@ class _GroupWork:
     """Work of a group of kernels.
 
     The kind of its first kernel, FLOPs of its calls, and the bytes that it moves at least; null: unknown. The first
-    kernel is what a call is for: a convolution, before the copies and the bias that go with it.
+    kernel is what a call is for: a convolution, before the copies and the bias that go with it. ``op`` is its first
+    call, ``source`` the line of that call.
     """
 
     kind: str
     flops: float | None
     bytes: float | None
+    op: str | None
+    source: str | None
 
 
 def _group_works(calls: StepCalls, backend: Backend) -> list[_GroupWork]:
@@ -123,7 +126,8 @@ def _group_works(calls: StepCalls, backend: Backend) -> list[_GroupWork]:
             is_moved = is_known
         flops = sum((cost.matrix_flops + cost.vector_flops) * count for cost, count in priced)
         kind = group.kernels[0].kind
-        works.append(_GroupWork(kind, flops if is_known else None, moved if is_moved else None))
+        op, source = (members[0].name, members[0].source) if members else (None, None)
+        works.append(_GroupWork(kind, flops if is_known else None, moved if is_moved else None, op, source))
     return works
 
 
@@ -207,6 +211,11 @@ def _copy_us(calls: StepCalls, device: Device) -> float | None:
     return calls.copied_bytes / device.link_bytes_per_s * US_PER_S
 
 
+def work_by_kind(calls: StepCalls, step: PredictedStep) -> tuple[PredictedWork, ...]:
+    """The kernels of a predicted step by kind, longest first."""
+    return _work(step, _group_works(calls, step.backend))
+
+
 def _work(step: PredictedStep, works: Sequence[_GroupWork]) -> tuple[PredictedWork, ...]:
     """The kernels added up by kind, bound and engine, longest first."""
     groups = defaultdict(list)
@@ -227,10 +236,21 @@ def _work(step: PredictedStep, works: Sequence[_GroupWork]) -> tuple[PredictedWo
             memory_us=sum(one.memory_us for one, _ in kernels),
             flops=_sum(work.flops for _, work in kernels),
             bytes=_sum(work.bytes for _, work in kernels),
+            op=_longest((work.op, one.us) for one, work in kernels),
+            source=_longest((work.source, one.us) for one, work in kernels),
         )
         for (kind, bound, _), kernels in groups.items()
     ]
     return tuple(sorted(rows, key=lambda row: -row.us))
+
+
+def _longest(parts: Iterable[tuple[str | None, float]]) -> str | None:
+    """The name with most time; null where none has one."""
+    us: dict[str, float] = defaultdict(float)
+    for name, part_us in parts:
+        if name is not None:
+            us[name] += part_us
+    return max(us, key=lambda name: us[name], default=None)
 
 
 def _sum(amounts: Iterable[float | None]) -> float | None:

@@ -8,6 +8,7 @@ change no op: they are prices of their own.
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from bottleneck.predict.answer import work_by_kind
 from bottleneck.predict.gains import PredictedGain, predict_gain
 from bottleneck.predict.peak_memory import fits, step_memory
 from bottleneck.predict.price import PricedWork, predict_step, price_work
@@ -159,9 +160,10 @@ def _on_device(steps: ChangedSteps, device: Device, names: Sequence[str], tell: 
     order = _order(steps, device, alone, tell)
     whole = tuple(change.change for change in order)
     memory = step_memory(steps.calls(()))
+    as_it_is = _priced_step(steps, (), device)
     return DeviceChanges(
         device=device.name,
-        step=_step(steps, (), device),
+        step=replace(as_it_is, kernels=()),
         peak_bytes=None if memory is None else memory.peak_bytes,
         alone=tuple(alone),
         order=tuple(order),
@@ -169,6 +171,7 @@ def _on_device(steps: ChangedSteps, device: Device, names: Sequence[str], tell: 
         refused=tuple(RefusedChange(name, why) for name, why in lacking.items() if name in names),
         memory_bytes=device.memory_bytes,
         fits=None if memory is None or device.memory_bytes is None else fits(memory.peak_bytes, device.memory_bytes),
+        work=work_by_kind(steps.calls(()), as_it_is),
     )
 
 
@@ -221,8 +224,11 @@ def _change(steps: ChangedSteps, device: Device, made: Sequence[str], name: str,
 
 
 def _step(steps: ChangedSteps, names: Sequence[str], device: Device) -> PredictedStep:
-    step = predict_step(steps.calls(names), device, steps.backend(names), steps.pace(device))
-    return replace(step, kernels=())
+    return replace(_priced_step(steps, names, device), kernels=())
+
+
+def _priced_step(steps: ChangedSteps, names: Sequence[str], device: Device) -> PredictedStep:
+    return predict_step(steps.calls(names), device, steps.backend(names), steps.pace(device))
 
 
 def verdict_of(gain: PredictedGain) -> PredictedVerdict:

@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from bottleneck.report import render_document
 from bottleneck.report.analysis_document import headline
@@ -82,7 +82,13 @@ def _folded(rows: Sequence[ChangeRow]) -> RowGroup:
     return RowGroup(replace(added(rows), module=common or None), len(paths))
 
 
-_KINDS: Mapping[str, str] = {"more": "more calls", "fewer": "fewer calls", "same": "as before"}
+_KINDS: Mapping[str, str] = {
+    "new": "only after",
+    "gone": "only before",
+    "more": "more calls",
+    "fewer": "fewer calls",
+    "same": "as before",
+}
 # The kind of the match is shown only where the match is less than certain.
 _MATCHES: Mapping[str, str] = {"op": "matched by its name alone", "kernel family": "matched by kernel family"}
 # From here on a factor reads better than percent.
@@ -131,10 +137,10 @@ def percent(before: float, after: float) -> str:
 
 
 def describe_side(side: CompareSide) -> str:
-    """'mlp, 826 us per step, overhead-bound (82.1 %), AMD EPYC, sample_traces/mlp'."""
+    """'mlp, 826 us per step, overhead-bound: 82.1 % of the step, AMD EPYC, sample_traces/mlp'."""
     parts = [
         "counters only" if side.step_us is None else f"{format_us(side.step_us)} per step",
-        "" if side.verdict is None else f"{headline(side.verdict)} ({side.verdict.share_words})",
+        "" if side.verdict is None else f"{headline(side.verdict)}: {side.verdict.share_words} of the step",
         side.device,
         side.path if not side.path.endswith(side.label) and not side.label.startswith(side.path) else "",
     ]
@@ -153,12 +159,17 @@ def row_details(row: ChangeRow, modules: int = 1) -> tuple[str, ...]:
         _KINDS.get(row.kind, row.kind),
         f"in {modules} modules" if modules > 1 else "",
         row.module or "",
-        # Shapes of both sides stand beside one another where they differ.
-        " → ".join(map(_shapes, row.shapes.split("->"))) if row.shapes else "",
+        _input_words(row.shapes or ""),
         *source_details(row.source, is_touched=row.is_touched),
         _MATCHES.get(row.matched_by, ""),
     )
     return tuple(filter(None, parts))
+
+
+def _input_words(shapes: str) -> str:
+    """Words the shapes of the inputs; those of both sides where they differ."""
+    words = " → ".join(filter(None, map(_shapes, shapes.split("->"))))
+    return f"inputs {words}" if words else ""
 
 
 def _shapes(text: str) -> str:
@@ -201,6 +212,13 @@ class RoundedChange(NamedTuple):
     scale: Scale
     accounts: tuple[RoundedAccount, ...]
     change: int
+
+    def groups(self, side: Literal["before_us", "after_us"]) -> tuple[tuple[str, float], ...]:
+        """Gives the time of a side by group of the ledger, most first."""
+        us: dict[str, float] = {}
+        for account in self.accounts:
+            us[account.bar.group] = us.get(account.bar.group, 0.0) + getattr(account.bar, side)
+        return tuple(sorted(us.items(), key=lambda item: -item[1]))
 
 
 def rounded(comparison: Comparison) -> RoundedChange:
@@ -262,16 +280,14 @@ _UNMODELLED = "unmodelled"
 def waterfall(numbers: RoundedChange) -> Waterfall:
     """The waterfall, most change first; as printed, its lines add up."""
     scale, accounts = numbers.scale, numbers.accounts
-    first = _step("before", [account.before for account in accounts], [a.bar.before_us for a in accounts], scale)
+    first = _step("before", [account.before for account in accounts], numbers.groups("before_us"), scale)
     bars, at = [first], first.end_us
     for members in _grouped(accounts):
         bars.append(_account_bar(members, scale, at))
         at = bars[-1].end_us
-    last = _step("after", [account.after for account in accounts], [a.bar.after_us for a in accounts], scale)
+    last = _step("after", [account.after for account in accounts], numbers.groups("after_us"), scale)
     bars.append(replace(last, change=signed(scale, numbers.change, last.end_us - first.end_us)))
-    low, high = _axis(bars)
-    note = f"The bars begin at {low / scale.size:.{scale.decimals}f} {scale.unit}, not at 0." if low else ""
-    return Waterfall(WATERFALL_TITLE, scale.unit, tuple(bars), low, high, note)
+    return Waterfall(WATERFALL_TITLE, scale.unit, tuple(bars), *_axis(bars))
 
 
 def account_label(account: str, group: str) -> str:
@@ -315,11 +331,11 @@ def _account_bar(members: Sequence[RoundedAccount], scale: Scale, at: float) -> 
     )
 
 
-def _step(label: str, quanta: Sequence[int], us: Sequence[float], scale: Scale) -> WaterfallBar:
-    whole = math.fsum(us)
+def _step(label: str, quanta: Sequence[int], groups: tuple[tuple[str, float], ...], scale: Scale) -> WaterfallBar:
+    whole = math.fsum(us for _, us in groups)
     shown = scale.show(sum(quanta), whole)
     before, after = (shown, "") if label == "before" else ("", shown)
-    return WaterfallBar(label, label, "", before, after, "", shown, 0.0, whole, is_step=True)
+    return WaterfallBar(label, label, "", before, after, "", shown, 0.0, whole, groups)
 
 
 def _axis(bars: Sequence[WaterfallBar]) -> tuple[float, float]:
@@ -335,8 +351,8 @@ def _axis(bars: Sequence[WaterfallBar]) -> tuple[float, float]:
 
 
 _ROWS_NOTE = (
-    "by count: what more or fewer calls cost at the old time of a call; by time: what the new calls take longer or "
-    "shorter. Together they are the change, and all lines are that of the step."
+    "more calls: time of the calls that a step makes more or fewer; slower calls: time that each call takes more or "
+    "less. Both make the change, and all lines together that of the step."
 )
 _MODULES_NOTE = "Work alone: waiting belongs to the step as a whole."
 
@@ -362,9 +378,10 @@ def rows(comparison: Comparison, numbers: RoundedChange, top: int) -> TableSecti
     whole = signed(numbers.scale, numbers.change, comparison.change_us or 0.0)
     return TableSection(
         f"What changed, in {numbers.scale.unit}{count}",
-        columns("name", "op") + columns("number", "calls", "by count", "by time", "change"),
+        columns("name", "op") + columns("number", "calls", "more calls", "slower calls", "change"),
         (*lines, *idle, TableRow(("the step", "", "", "", whole), "total")),
         (_ROWS_NOTE,),
+        menu="What changed",
     )
 
 
@@ -397,6 +414,7 @@ def modules(comparison: Comparison, numbers: RoundedChange, top: int) -> TableSe
         columns("place", "module") + columns("number", "before", "after", "change"),
         (*lines, TableRow(("all modules", *whole), "total")),
         (_MODULES_NOTE,),
+        menu="By module",
     )
 
 
@@ -480,13 +498,13 @@ def build(comparison: Comparison, top: int = TOP) -> Document:
 
 
 def _lines(comparison: Comparison) -> tuple[LabelledLine, ...]:
-    """Gives the change in a few words, then the whole sentence.
+    """Gives the change in a few words, then what to do and why.
 
     There is nothing where a side has no times.
     """
     if not comparison.headline:
         return ()
-    return LabelledLine("", comparison.headline), LabelledLine("", sentence(comparison))
+    return LabelledLine("", comparison.headline), *(LabelledLine(line.label, line.text) for line in comparison.answer)
 
 
 def _conditions(comparison: Comparison) -> tuple[ListSection, ...]:
@@ -516,7 +534,7 @@ def _counters(comparison: Comparison) -> TableSection | None:
     heads = columns("words", "counter") + columns("number", "before", "after", "change")
     title = "Counters that differ, per step" if rows else "Counters: none that both sides know differs"
     title = title if both else "Counters: none that both sides know"
-    return TableSection(title, heads, tuple(rows), (*notes, *_not_compared(comparison)), is_cards=True)
+    return TableSection(title, heads, tuple(rows), (*notes, *_not_compared(comparison)), is_cards=True, menu="Counters")
 
 
 def _label(step: CounterStep) -> str:

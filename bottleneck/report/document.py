@@ -51,7 +51,7 @@ class TableSection(Struct, frozen=True):
     One without rows shows the sentences only. ``details`` is the title and kind of the column that a medium without
     room beneath a row makes of the rows' details. Details without a title have no such column: they stand beneath the
     table, each once. With ``is_cards`` a narrow page shows each row as a card of labelled cells, and does not scroll
-    sideways.
+    sideways. ``menu`` is its name in the menu of a page, the title where empty; sections of one name have one link.
     """
 
     title: str
@@ -60,6 +60,7 @@ class TableSection(Struct, frozen=True):
     notes: tuple[str, ...] = ()
     details: TableColumn = TableColumn("what it is", "name")
     is_cards: bool = False
+    menu: str = ""
 
 
 class ListSection(Struct, frozen=True):
@@ -137,7 +138,7 @@ class WaterfallBar(Struct, frozen=True):
 
     The label is in full and short, the numbers are as shown, and the bar has its ends. ``group`` is empty for the step
     itself and for accounts folded together; ``amount`` is the one number of a narrow screen: the change, or the time of
-    the step.
+    the step. ``parts`` are the groups of a step with their time; an account has none.
     """
 
     label: str
@@ -149,13 +150,25 @@ class WaterfallBar(Struct, frozen=True):
     amount: str
     start_us: float
     end_us: float
-    is_step: bool = False
+    parts: tuple[tuple[str, float], ...] = ()
+
+    @property
+    def is_step(self) -> bool:
+        """True for the step before and the step after."""
+        return bool(self.parts)
+
+    @property
+    def change_us(self) -> float:
+        """Gives the change that the bar shows: below zero where the account fell."""
+        return self.end_us - self.start_us
 
 
 class Waterfall(Struct, frozen=True):
     """A titled figure of a change, account by account.
 
-    The first and the last bar are the step before and after. The axis of the bars runs from ``low_us`` to ``high_us``.
+    The first and the last bar are the step before and after. Text and pages draw these two to one scale, group by
+    group, and of each account its change: to the left where it fell, to the right where it rose. A picture draws each
+    bar where the one above it ends, on an axis from ``low_us`` to ``high_us``.
     """
 
     title: str
@@ -163,7 +176,26 @@ class Waterfall(Struct, frozen=True):
     bars: tuple[WaterfallBar, ...]
     low_us: float
     high_us: float
-    note: str = ""
+
+    @property
+    def steps(self) -> tuple[WaterfallBar, WaterfallBar]:
+        """The step before and the step after."""
+        return self.bars[0], self.bars[-1]
+
+    @property
+    def accounts(self) -> tuple[WaterfallBar, ...]:
+        """The accounts, most change first."""
+        return self.bars[1:-1]
+
+    @property
+    def longest_us(self) -> float:
+        """The longer of the two steps."""
+        return max(bar.end_us for bar in self.steps)
+
+    @property
+    def most_us(self) -> float:
+        """The largest rise or fall of an account."""
+        return max((abs(bar.change_us) for bar in self.accounts), default=0.0)
 
 
 class IntervalBar(Struct, frozen=True):
@@ -182,12 +214,16 @@ class IntervalBar(Struct, frozen=True):
 
 
 class Intervals(Struct, frozen=True):
-    """A titled picture of intervals on one axis, with a line at 1."""
+    """A titled picture of intervals on one axis, with a line at 1.
+
+    ``menu`` is as in a table.
+    """
 
     title: str
     bars: tuple[IntervalBar, ...]
     scale: ChartScale
     ticks: tuple[tuple[float, str], ...]
+    menu: str = ""
 
     def share(self, value: float) -> float:
         """Gives the place of a value on the axis, from 0 to 1."""
@@ -207,10 +243,14 @@ class CheckSection(Struct, frozen=True):
 
 
 class FoldedSection(Struct, frozen=True):
-    """A titled group of sections, which a medium that can fold shows closed."""
+    """A titled group of sections, which a medium that can fold shows closed.
+
+    ``menu`` is as in a table.
+    """
 
     title: str
     sections: "tuple[Section, ...]"
+    menu: str = ""
 
 
 class BarSection(Struct, frozen=True):

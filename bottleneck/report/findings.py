@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import takewhile
 from pathlib import PurePath
 
@@ -11,6 +11,7 @@ from bottleneck.report.text import as_sentence, cut_text
 from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.schema.finding_order import adds, in_reading_order
 from bottleneck.schema.op_names import forward_of, is_backward, place_of
+from bottleneck.schema.records import replace
 from bottleneck.units import format_share, format_us
 
 TITLE = "What to change"
@@ -63,7 +64,7 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection
         ),
         _together(shown[:most], analysis.steps.wall_us),
         _groups(others[:most], remarks[:most]),
-        (*more, *hidden, f"Each [name] has more to read: {_EXPLAIN} {first.slug}"),
+        (*more, *hidden, f"Each [name] has more to read: `{_EXPLAIN} {first.slug}`"),
     )
 
 
@@ -155,16 +156,13 @@ def findings_in_brief(
     why = f"{more[:1].upper()}{more[1:]}{'. ' if more else ''}Why and how: {_EXPLAIN} {ordered[0].slug}"
     return ActionSection(
         "",
-        tuple(
-            _two_lines(
-                finding,
-                characters,
-                is_said=finding.slug in said,
-                is_tried=at == 0,
-                is_short=at > max(advised, 0),
-                is_named=at == 0 or advised >= 0,
-            )
-            for at, finding in enumerate(ordered[:most])
+        (
+            replace(_with_advice(ordered[0], characters, said), command=ordered[0].verify),
+            *(_with_advice(finding, characters, said) for finding in ordered[1 : min(advised + 1, most)]),
+            *(
+                _in_a_row(finding, characters, said, is_named=advised >= 0)
+                for finding in ordered[max(advised + 1, 1) : most]
+            ),
         ),
         _doubts(analysis),
         closing=(why, *closing),
@@ -185,24 +183,34 @@ def titled(finding: Finding) -> str:
     return finding.title if place is None else f"{finding.title}: {PurePath(place[0]).name}:{place[1]}"
 
 
-def _two_lines(
-    finding: Finding, characters: int, *, is_said: bool, is_tried: bool, is_short: bool, is_named: bool
-) -> Action:
+def _with_advice(finding: Finding, characters: int, said: Collection[str | None]) -> Action:
+    """A finding with its gain and what to do in one line.
+
+    It has no such line where the verdict said so.
+    """
     same = "" if adds(finding) else " (saves the same time)"
-    gain = finding.describe_speedup() if finding.predicted_gain_us is not None else None
     change = (finding.brief or finding.advice).rstrip(". ")
     shown = change + "." if len(change) <= characters else cut_text(change, characters)
+    gain = _speedup(finding)
     text = f"{gain}{same}: {_continued(shown)}" if gain else shown
-    lines = () if is_said or is_short else (LabelledLine("", text),)
-    beside = f" ({gain})" if gain and is_short and not is_said else ""
-    room = _ONE_ROW - len(beside)
-    return Action(
-        (cut_text(titled(finding), max(characters, _LEAST_TITLE)) if is_named else cut_text(finding.title, room))
-        + beside,
-        lines,
-        command=finding.verify if is_tried else None,
-        key=finding.slug if is_named else None,
-    )
+    lines = () if finding.slug in said else (LabelledLine("", text),)
+    return Action(cut_text(titled(finding), max(characters, _LEAST_TITLE)), lines, key=finding.slug)
+
+
+def _in_a_row(finding: Finding, characters: int, said: Collection[str | None], *, is_named: bool) -> Action:
+    """A finding with its gain beside the title.
+
+    Without its name it fits one row.
+    """
+    gain = None if finding.slug in said else _speedup(finding)
+    beside = f" ({gain})" if gain else ""
+    if not is_named:
+        return Action(cut_text(finding.title, _ONE_ROW - len(beside)) + beside)
+    return Action(cut_text(titled(finding), max(characters, _LEAST_TITLE)) + beside, key=finding.slug)
+
+
+def _speedup(finding: Finding) -> str | None:
+    return finding.describe_speedup() if finding.predicted_gain_us is not None else None
 
 
 def _continued(advice: str) -> str:

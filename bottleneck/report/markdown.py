@@ -94,7 +94,7 @@ def section_lines(section: Section) -> list[str]:
         case ActionSection():
             lines = _action_section_lines(section)
         case Waterfall():
-            lines = _picture([*waterfall_lines(section, _NARROW), *([Text(section.note)] if section.note else [])])
+            lines = _picture(waterfall_lines(section, _NARROW))
         case Intervals():
             lines = _picture(interval_lines(section, _NARROW))
         case CheckSection():

@@ -5,6 +5,7 @@ the roofs of each device, for the picture and the charts of the page.
 """
 
 import math
+import shlex
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
@@ -21,14 +22,12 @@ from bottleneck.schema.predicted_step import PredictedStep
 from bottleneck.schema.prediction import BackendGain, DevicePrediction, PredictedWork, Prediction
 from bottleneck.units import US_PER_S, apportion, counted, format_share, format_si, format_us, format_us_range
 
-_GIB = 2**30
-_WHOLE_GIB = 99.5
 _WORK_ROWS = 8
 # The peak is known to grow along a line as far as batch sizes were tried; many times beyond it is only a bound.
 _BEYOND_TRIED = 64
 # Changes of the step's time below this are not worth a sentence.
 _WORTH_SAYING = 1.1
-# A step without products in fp32 is as fast with TF32: no column for that.
+# A step without matmuls in fp32 is as fast with TF32: no column for that.
 _SOME_GAIN = 1.005
 
 
@@ -83,7 +82,7 @@ _COPIES_NOTE = (
 )
 _ROOFLINE_NOTE = (
     "Each mark is a kind of work by its FLOPs and least bytes, with its share of the time of the kernels; the lines "
-    "are what the memory and the engines of the device allow."
+    "are what the memory and the arithmetic units of the device allow."
 )
 # Copies from the host of less than this share of the step are not worth a line.
 _LEAST_COPY = 0.01
@@ -101,22 +100,16 @@ def short_name(prediction: DevicePrediction) -> str:
 
 def build(answer: Prediction) -> Document:
     """The document of a prediction."""
-    first, *others = sentences(answer)
-    # The table has the rest of what is known of the others.
-    untold = [
-        sentence
-        for prediction, sentence in zip(answer.devices[1:], others, strict=True)
-        if prediction.step.us is None or prediction.fits is False
-    ]
+    first = sentences(answer)[0]
     worked = [_work(item) for item in answer.devices if item.work][:1]
-    tables = [_steps(answer, untold), *_memory(answer), *_gains(answer), *_costs(answer), *worked]
+    tables = [_steps(answer), *_memory(answer), *_gains(answer), *_costs(answer), *worked]
     return Document(
         headline="predicted",
         subject=answer.program,
         sentence=first,
-        lines=_lines(answer, first),
+        lines=_lines(answer),
         facts=tuple(_facts(answer)),
-        fact_width=10,
+        fact_width=11,
         sections=(*tables, ListSection("What was assumed", tuple((item,) for item in _assumed(answer)))),
     )
 
@@ -124,20 +117,97 @@ def build(answer: Prediction) -> Document:
 _MOST_IN_HEADLINE = 3
 
 
-def _lines(answer: Prediction, first: str) -> tuple[LabelledLine, ...]:
-    """Gives the times on all devices, then what holds the first back."""
+def _lines(answer: Prediction) -> tuple[LabelledLine, ...]:
+    """Gives the times on all devices, then what holds each back.
+
+    It says where, too, and what to do first.
+    """
+    timed = [one for one in answer.devices if one.step.low_us is not None and one.step.high_us is not None]
     times = [
-        f"{format_us_range(one.step.low_us, one.step.high_us)} on {short_name(one)}"
-        for one in answer.devices
-        if one.step.low_us is not None and one.step.high_us is not None
+        f"{format_us_range(one.step.low_us or 0.0, one.step.high_us or 0.0)} on {short_name(one)}" for one in timed
     ]
     if not times:
         return ()
     more = f" and {len(times) - _MOST_IN_HEADLINE} more" if len(times) > _MOST_IN_HEADLINE else ""
-    claim = f"A step takes {', '.join(times[:_MOST_IN_HEADLINE])}{more}"
-    if answer.devices[0].step.us is not None:
-        first = f"{_step_words(answer.devices[0])} {_held_and_helped(answer.devices[0])}.{_compiled_words(answer)}"
-    return LabelledLine("", claim), LabelledLine("", first)
+    lines = (
+        ("", f"A step takes {', '.join(times[:_MOST_IN_HEADLINE])}{more}"),
+        *(("But", sentence) for sentence in _without_time_or_room(answer)),
+        ("Bound", by_device((_held_by(one), short_name(one)) for one in timed[:_MOST_IN_HEADLINE])),
+        ("Worst", worst_work((short_name(one), one.work) for one in timed[:_MOST_IN_HEADLINE])),
+        ("First", _first_change(answer, timed)),
+    )
+    return tuple(LabelledLine(label, text) for label, text in lines if text)
+
+
+def _without_time_or_room(answer: Prediction) -> list[str]:
+    """The sentences of devices that have no time, or too little memory."""
+    return [
+        sentence.rstrip(".")
+        for prediction, sentence in zip(answer.devices, sentences(answer), strict=True)
+        if prediction.step.us is None or prediction.fits is False
+    ]
+
+
+def by_device(words: Iterable[tuple[str, str]]) -> str:
+    """Joins words about devices with their names.
+
+    Devices with the same words stand together; those without words are left out.
+    """
+    names: dict[str, list[str]] = {}
+    for text, name in words:
+        if text:
+            names.setdefault(text, []).append(name)
+    return "; ".join(f"{text} on {' and '.join(at)}" for text, at in names.items())
+
+
+def worst_work(devices: Iterable[tuple[str, Sequence[PredictedWork]]]) -> str:
+    """Words the kind of work with most time.
+
+    It has its op and line, and its share on each device.
+    """
+    shares: dict[str, list[str]] = {}
+    for name, work in devices:
+        if work:
+            place = ", ".join(filter(None, (work[0].op, work[0].source)))
+            share = format_share(work[0].us / math.fsum(row.us for row in work))
+            words = f"{kind_words(work[0].kind)}{f' ({place})' if place else ''}"
+            shares.setdefault(words, []).append(f"{share} on {name}")
+    return "; ".join(f"{words}: {', '.join(of)} of the kernels' time" for words, of in shares.items())
+
+
+def _first_change(answer: Prediction, timed: Sequence[DevicePrediction]) -> str:
+    """Words the way to run the step that helps most on each device.
+
+    Behind it stands the command that prices more changes.
+    """
+    if answer.origin == "trace" and answer.settings.compiled is True:
+        return "The step is compiled already: no gain of compiling it is predicted"
+    gains = by_device((_best_gain(prediction), short_name(prediction)) for prediction in timed)
+    if answer.origin == "trace":
+        return gains
+    devices = ",".join(short_name(prediction) for prediction in timed)
+    command = f"`bottleneck verify --device {shlex.quote(devices)} {shlex.quote(answer.program)}`"
+    command += " prices mixed precision and other changes"
+    return f"{gains}; {command}" if gains else f"No other way to run it helps much; {command}"
+
+
+def _best_gain(prediction: DevicePrediction) -> str:
+    gains = [gain for gain in prediction.gains if gain.speedup is not None and not _lacks_graph(gain)]
+    best = max(gains, key=lambda gain: gain.speedup or 0.0, default=None)
+    if best is None or (best.speedup or 0.0) < _WORTH_SAYING:
+        return ""
+    return f"{_gained_from(best, prediction)}, {best.speedup:.2f} times as fast"
+
+
+def _gained_from(gain: BackendGain, prediction: DevicePrediction) -> str:
+    # cuDNN may use TF32 where matmuls do not.
+    is_tf32_already = gain.name == "tf32" and prediction.engine == "tf32_tensor"
+    return "TF32 for matmul too" if is_tf32_already else _WAYS[gain.name].gained_from
+
+
+def kind_words(kind: str) -> str:
+    """Words a kind of work as people say it."""
+    return "matmul" if kind == "product" else kind
 
 
 def sentences(answer: Prediction) -> list[str]:
@@ -166,7 +236,7 @@ def _device_sentence(prediction: DevicePrediction) -> str:
         floor = f"By peak and bandwidth the step takes no less than {format_us(step.floor_us)} there{by}{fit}."
         return f"No time is predicted for {name}: {why}. {floor}"
     takes = format_us_range(step.low_us, step.high_us)
-    return f"{_step_words(prediction)} takes {takes} and {_held_and_helped(prediction)}."
+    return f"{_step_words(prediction)} takes {takes} and is {_held_and_helped(prediction)}."
 
 
 def _step_words(prediction: DevicePrediction) -> str:
@@ -184,10 +254,7 @@ def _held_and_helped(prediction: DevicePrediction) -> str:
         words += ", but its memory does not fit"
     for gain in prediction.gains:
         if gain.speedup is not None and gain.speedup >= _WORTH_SAYING and not _lacks_graph(gain):
-            # cuDNN may use TF32 where products do not.
-            is_tf32_already = gain.name == "tf32" and prediction.engine == "tf32_tensor"
-            way = "TF32 for products too" if is_tf32_already else _WAYS[gain.name].gained_from
-            words += f"; {way} would make it {gain.speedup:.1f} times as fast"
+            words += f"; {_gained_from(gain, prediction)} would make it {gain.speedup:.1f} times as fast"
     return words
 
 
@@ -199,21 +266,21 @@ def _lacks_graph(gain: BackendGain) -> bool:
 def _held_by(prediction: DevicePrediction) -> str:
     engine = _ENGINES.get(prediction.engine or "", prediction.engine)
     if prediction.bound == "compute":
-        return f"is compute-bound ({engine})" if engine else "is compute-bound"
+        return f"compute-bound ({engine})" if engine else "compute-bound"
     return {
-        "memory": "is bound by memory bandwidth",
-        "latency": "is bound by latency (steps that wait for one another, or too little work at once)",
-        "overhead": "is bound by overhead (the host and its launches)",
-        "mixed": "is held back by no single resource",
-    }.get(prediction.bound, "what holds it is not known")
+        "memory": "memory-bound (bandwidth)",
+        "latency": "latency-bound (steps that wait for one another, or too little work at once)",
+        "overhead": "overhead-bound (the host and its launches)",
+        "mixed": "held back by no single resource",
+    }.get(prediction.bound, "held back by something unknown")
 
 
 def _facts(answer: Prediction) -> list[tuple[str, str]]:
     batch = "batch size not known" if answer.batch_size is None else f"batch size {answer.batch_size:,}"
-    way = "under fake tensors" if answer.origin == "fake step" else "from the ops of the trace"
+    way = "seen on tensors without data" if answer.origin == "fake step" else "from the ops of the trace"
     mode = {True: "training", False: "inference", None: "forward or training"}[answer.settings.training]
     facts = [("step", f"{mode}, {batch}, {counted(answer.op_calls, 'op call')}, {way}")]
-    facts.append(("engine", _engine_words(answer)))
+    facts.append(("precision", _precision_words(answer)))
     copies = ""
     if answer.origin != "trace" and answer.copied_bytes:
         copies = f"copies of {format_si(answer.copied_bytes, 'B')} per step from the host"
@@ -238,11 +305,11 @@ def _measured_device_words(answer: Prediction) -> str:
     return f"{words}, predicted {format_us(same[0])}" if same and same[0] else words
 
 
-def _engine_words(answer: Prediction) -> str:
+def _precision_words(answer: Prediction) -> str:
     settings = answer.settings
     switch = {True: "on", False: "off", None: "not known"}
     words = [
-        f"TF32 {switch[settings.matmul_allow_tf32]} for products",
+        f"TF32 {switch[settings.matmul_allow_tf32]} for matmul",
         f"{switch[settings.cudnn_allow_tf32]} for cuDNN",
         "autocast not known" if settings.autocast is None else f"autocast {', '.join(settings.autocast) or 'off'}",
     ]
@@ -253,11 +320,8 @@ def _engine_words(answer: Prediction) -> str:
     return ", ".join(words)
 
 
-def _steps(answer: Prediction, untold: Sequence[str]) -> TableSection:
-    """Builds the table of the step on each device.
-
-    The sentences tell what no cell of it does.
-    """
+def _steps(answer: Prediction) -> TableSection:
+    """Builds the table of the step on each device."""
     waits = any(
         prediction.step.us and prediction.step.groups["latency"] >= _SOME_LATENCY * prediction.step.us
         for prediction in answer.devices
@@ -266,7 +330,7 @@ def _steps(answer: Prediction, untold: Sequence[str]) -> TableSection:
     rows = tuple(_step_row(prediction, groups) for prediction in answer.devices)
     heads = columns("name", "device") + columns("number", "step", "interval") + columns("words", "bound")
     coverage = max(prediction.step.coverage for prediction in answer.devices)
-    notes = [f"interval: made to hold {coverage * 100:.0f} % of steps; {', '.join(groups)}: shares of the step"]
+    notes = [f"interval: holds the time in {coverage * 100:.0f} of 100 cases; {', '.join(groups)}: shares of the step"]
     if waits:
         notes.append("latency: kernels wait for loads or for steps before them, or are too small to fill the device")
     if any(prediction.step.us is None and prediction.step.floor_us is not None for prediction in answer.devices):
@@ -277,7 +341,6 @@ def _steps(answer: Prediction, untold: Sequence[str]) -> TableSection:
         if prediction.copy_us is not None
         and prediction.copy_us >= _LEAST_COPY * (prediction.step.us or prediction.step.floor_us or 0.0)
     ]
-    notes += untold
     if copies:
         notes.append(f"copies from the host are not in the step; over the link they take {', '.join(copies)}")
     title = "The step on each device"
@@ -316,7 +379,7 @@ def _memory(answer: Prediction) -> list[TableSection]:
         return []
     rows = []
     for prediction in answer.devices:
-        has = UNKNOWN if prediction.device.memory_bytes is None else _gib(prediction.device.memory_bytes)
+        has = UNKNOWN if prediction.device.memory_bytes is None else format_si(prediction.device.memory_bytes, "B")
         fits = {True: "yes", False: "no", None: "not known"}[prediction.fits]
         rates = [
             point.samples_per_s
@@ -326,10 +389,20 @@ def _memory(answer: Prediction) -> list[TableSection]:
         rate = format_si(rates[0], "").strip() if rates else UNKNOWN
         knee = UNKNOWN if prediction.knee_batch is None else f"{prediction.knee_batch:,}"
         rows.append(
-            TableRow((short_name(prediction), has, _gib(memory.peak_bytes), fits, rate, _largest(prediction), knee))
+            TableRow(
+                (
+                    short_name(prediction),
+                    has,
+                    format_si(float(memory.peak_bytes), "B"),
+                    fits,
+                    rate,
+                    _largest(prediction),
+                    knee,
+                )
+            )
         )
     heads = columns("name", "device") + columns("number", "memory", "peak") + columns("words", "fits")
-    heads += columns("number", "samples/s", "largest batch", "knee")
+    heads += columns("number", "samples/s", "largest batch", "full from")
     held = {
         "parameters": memory.parameter_bytes,
         "gradients": memory.gradient_bytes,
@@ -337,12 +410,18 @@ def _memory(answer: Prediction) -> list[TableSection]:
         "inputs": memory.input_bytes,
         "activations": memory.activation_bytes,
     }
-    at_peak = ", ".join(f"{name} {_gib(size)}" for name, size in held.items() if size > 0.005 * memory.peak_bytes)
-    notes = [f"at the peak ({memory.phase or 'end of the step'}): {at_peak}; 1 GiB more is reserved for CUDA itself"]
+    at_peak = ", ".join(
+        f"{name} {format_si(float(size), 'B')}" for name, size in held.items() if size > 0.005 * memory.peak_bytes
+    )
+    notes = [f"at the peak ({memory.phase or 'end of the step'}): {at_peak}; 1.07 GB more is reserved for CUDA itself"]
     if any(prediction.knee_batch is not None for prediction in answer.devices):
-        notes.append("knee: from this batch size on, twice the batch brings less than 10 % more samples per second")
+        notes.append(
+            "full from: from this batch size on, twice the batch brings less than 10 % more samples per second"
+        )
     reasons = {("largest batch", prediction.largest_batch_reason) for prediction in answer.devices}
-    reasons |= {("knee", prediction.knee_reason) for prediction in answer.devices if prediction.step.us is not None}
+    reasons |= {
+        ("full from", prediction.knee_reason) for prediction in answer.devices if prediction.step.us is not None
+    }
     notes += sorted(f"{name} not known: {reason}" for name, reason in reasons if reason)
     return [TableSection("Memory and batch size", heads, tuple(rows), tuple(notes), is_cards=True)]
 
@@ -359,15 +438,6 @@ def _largest(prediction: DevicePrediction) -> str:
         return f"over {_BEYOND_TRIED * tried:,}"
     digits = max(len(str(size)) - 2, 0)
     return f"about {size // 10**digits * 10**digits:,}"
-
-
-def _gib(size: float) -> str:
-    if size >= _WHOLE_GIB * _GIB:
-        return f"{size / _GIB:,.0f} GiB"
-    for unit, scale in (("GiB", _GIB), ("MiB", 2**20)):
-        if size >= 0.95 * scale:
-            return f"{size / scale:,.1f} {unit}"
-    return f"{size / 2**10:,.1f} KiB"
 
 
 def _gains(answer: Prediction) -> list[TableSection]:
@@ -425,7 +495,9 @@ def _work(prediction: DevicePrediction) -> TableSection:
     rows = []
     for row in shown:
         bound = _ENGINES.get(row.engine or "", row.bound) if row.bound == "compute" else row.bound
-        rows.append(TableRow(cells(row.kind, bound, [row]), group=row.bound if row.bound in _STYLED else None))
+        rows.append(
+            TableRow(cells(kind_words(row.kind), bound, [row]), group=row.bound if row.bound in _STYLED else None)
+        )
     if rest:
         rows.append(TableRow(cells(counted(len(rest), "more kind"), "", rest), "rest"))
     heads = columns("name", "kind") + columns("words", "bound") + columns("number", "kernels", "time", "share", "floor")
@@ -500,7 +572,8 @@ def work_points(prediction: DevicePrediction) -> tuple[RooflinePoint, ...]:
     points = []
     for at, row in enumerate(prediction.work):
         if row.flops and row.bytes and row.us:
-            name = f"{row.kind}, {row.bound}" if kinds.count(row.kind) > 1 else row.kind
+            name = kind_words(row.kind)
+            name = f"{name}, {row.bound}" if kinds.count(row.kind) > 1 else name
             intensity, rate = row.flops / row.bytes, row.flops / row.us * US_PER_S
             spread = (intensity, intensity, intensity)  # the middle, and the ends of an interval that is a point
             points.append(RooflinePoint(at, name, *spread, rate, row.us, row.us / total_us, row.bound, None))

@@ -19,7 +19,7 @@ from bottleneck.report.document import (
     columns,
 )
 from bottleneck.report.json_text import encode
-from bottleneck.report.predict import host_words
+from bottleneck.report.predict import by_device, host_words, worst_work
 from bottleneck.report.speedup_intervals import TITLE, speedup_intervals, speedup_scale
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN, clean
@@ -35,11 +35,13 @@ _VERDICTS: dict[PredictedVerdict, str] = {
     "hurts": "slower",
     "open": "may help or not",
 }
-_NOTE = (
-    "times as fast as before, in brackets the interval made to hold 80 % of cases; 'may help or not': the interval "
-    "holds 1"
+_NOTE = "in brackets the interval that holds it in 80 of 100 cases; 'may help or not': the interval holds 1"
+# Changes that make another step of the same program: its samples are counted, not its steps.
+_LARGER_STEPS = frozenset({"batch-x2"})
+_SAMPLES_NOTE = (
+    "batch-x2: as many times as many samples per second, as its step is another, longer one; no part of the order"
 )
-_ORDER_NOTE = "each after those above it; the order ends where nothing is left that brings more than its own error"
+_ORDER_NOTE = "the order ends where nothing is left that brings more than its own error"
 _NO_GAIN = "no change brings more than the error of its prediction"
 
 
@@ -76,9 +78,8 @@ def render(answer: PredictedChanges, form: str, style: TerminalStyle = PLAIN) ->
 def _sentence(device: DeviceChanges) -> str:
     name = without_maker(device.device)
     step = f"On {_article(name)} {name} this step takes {_step_words(device)}"
-    if device.fits is False:
-        lacks = f"{_memory(device.peak_bytes)} at its peak, of {_memory(device.memory_bytes)}"
-        step += f", but its memory does not fit: {lacks}"
+    if lacks := _no_room(device):
+        step += f", but {lacks}"
     if not device.order:
         helping = _best_alone(device)
         if helping is not None:
@@ -98,17 +99,46 @@ def _best_alone(device: DeviceChanges) -> PredictedChange | None:
 
 
 def _lines(answer: PredictedChanges) -> tuple[LabelledLine, ...]:
-    """Gives the first change on each device, then the sentences."""
+    """Gives the first change on each device.
+
+    Then come what holds the step back there, and the changes that follow.
+    """
     claims = []
     for device in answer.devices:
         first, name = device.order[0] if device.order else _best_alone(device), without_maker(device.device)
         if first is None:
             claims.append(f"nothing certain helps on {name}")
         else:
-            claims.append(f"{first.change} first on {name}: {_times(first)} times as fast")
+            claims.append(f"{first.change} first on {name}: {first.speedup:.2f} times as fast")
     claim = "; ".join(claims)
-    words = " ".join(_sentence(device) for device in answer.devices)
-    return LabelledLine("", f"{claim[:1].upper()}{claim[1:]}"), LabelledLine("", words)
+    named = [(without_maker(device.device), device) for device in answer.devices]
+    lines = (
+        ("", f"{claim[:1].upper()}{claim[1:]}"),
+        ("But", by_device((_no_room(device), name) for name, device in named)),
+        ("Bound", by_device((f"{device.step.bound}-bound, {_step_words(device)}", name) for name, device in named)),
+        ("Worst", worst_work((name, device.work) for name, device in named)),
+        ("Then", by_device((_what_follows(device), name) for name, device in named)),
+    )
+    return tuple(LabelledLine(label, text) for label, text in lines if text)
+
+
+def _no_room(device: DeviceChanges) -> str:
+    """Says that the step does not fit.
+
+    Empty where it does, or where that is not known.
+    """
+    lacks = f"{_memory(device.peak_bytes)} at its peak, of {_memory(device.memory_bytes)}"
+    return f"its memory does not fit: {lacks}" if device.fits is False else ""
+
+
+def _what_follows(device: DeviceChanges) -> str:
+    """Words the changes after the first, and what all bring together."""
+    if not device.order:
+        return ""
+    if device.total is None:
+        return "nothing certain after the first"
+    names = ", then ".join(change.change for change in device.order[1:])
+    return f"{names}: {_times(device.total)} times as fast in all"
 
 
 def _article(name: str) -> str:
@@ -129,7 +159,7 @@ def _times(change: PredictedChange) -> str:
 def _facts(answer: PredictedChanges) -> Iterator[tuple[str, str]]:
     kind = "training" if answer.training else "inference"
     batch = "" if answer.batch_size is None else f", batch size {answer.batch_size:,}"
-    yield "step", f"{kind}{batch}, {counted(answer.op_calls, 'op call')}, each change run under fake tensors"
+    yield "step", f"{kind}{batch}, {counted(answer.op_calls, 'op call')}, each change run on tensors without data"
 
 
 def _pictures(devices: Sequence[DeviceChanges]) -> list[Intervals]:
@@ -152,9 +182,7 @@ def _interval_bar(change: PredictedChange) -> IntervalBar:
 
 def _alone(device: DeviceChanges) -> TableSection:
     """Each change by itself on one device."""
-    rows = [
-        TableRow(("as it is", "", _us(device.step.us), _memory(device.peak_bytes), device.step.bound), key="as it is")
-    ]
+    rows = [TableRow(("now, unchanged", "", _us(device.step.us), _memory(device.peak_bytes), ""), key="as it is")]
     rows += [
         TableRow(
             (change.change, _times(change), _us(change.step.us), _memory(change.peak_bytes), _VERDICTS[change.verdict]),
@@ -164,10 +192,12 @@ def _alone(device: DeviceChanges) -> TableSection:
     ]
     heads = (
         *columns("name", "change"),
-        *columns("number", "times as fast", "step", "peak"),
+        *columns("number", "times as fast as now", "step", "peak"),
         *columns("words", "verdict"),
     )
-    return TableSection(f"Each change alone on {without_maker(device.device)}", heads, tuple(rows), notes=(_NOTE,))
+    notes = (_NOTE, *((_SAMPLES_NOTE,) if any(change.change in _LARGER_STEPS for change in device.alone) else ()))
+    title = f"Each change alone on {without_maker(device.device)}"
+    return TableSection(title, heads, tuple(rows), notes, is_cards=True, menu="Each change alone")
 
 
 def _orders(devices: Sequence[DeviceChanges]) -> Iterator[TableSection]:
@@ -182,10 +212,17 @@ def _orders(devices: Sequence[DeviceChanges]) -> Iterator[TableSection]:
             TableRow((change.change, _times(change), _us(change.step.us), _memory(change.peak_bytes)))
             for change in device.order
         ]
-        total = ("together", _times(device.total), _us(device.total.step.us), _memory(device.total.peak_bytes))
-        heads = (*columns("name", "change"), *columns("number", "times as fast", "step", "peak"))
+        total = (
+            "together, against now",
+            _times(device.total),
+            _us(device.total.step.us),
+            _memory(device.total.peak_bytes),
+        )
+        heads = (*columns("name", "change"), *columns("number", "times as fast as the row above", "step", "peak"))
         title = f"In which order on {without_maker(device.device)}"
-        yield TableSection(title, heads, (*rows, TableRow(total, role="rest")), notes=(_ORDER_NOTE,))
+        yield TableSection(
+            title, heads, (*rows, TableRow(total, role="rest")), (_ORDER_NOTE,), is_cards=True, menu="In which order"
+        )
 
 
 def _refused(answer: PredictedChanges) -> Iterator[ListSection]:

@@ -28,4 +28,4 @@ def speedup_intervals(title: str, bars: Iterable[IntervalBar], scale: ChartScale
     """
     drawn = tuple(bar for bar in bars if bar.measured or bar.predicted)
     ticks = tuple((value, f"{value:.3g}") for value in round_values(scale))
-    return [Intervals(title, drawn, scale, ticks)] if drawn else []
+    return [Intervals(title, drawn, scale, ticks, TITLE)] if drawn else []

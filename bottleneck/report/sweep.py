@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from bottleneck.report import render_document
-from bottleneck.report.document import Document, ListSection, TableRow, TableSection, columns
+from bottleneck.report.document import Document, LabelledLine, ListSection, TableRow, TableSection, columns
 from bottleneck.report.json_text import encode
 from bottleneck.report.line_chart import ChartCurve, ChartPoint, LineChart
 from bottleneck.report.terminal import PLAIN, TerminalStyle
@@ -46,11 +46,40 @@ def build(sweep: Sweep) -> Document:
     total = counted(len(sweep.points), "point")
     count = total if measured == len(sweep.points) else f"{measured} of {total}"
     return Document(
-        headline=f"sweep of {' x '.join(sweep.parameters) or 'how it is run'}: {count}",
+        headline="sweep",
+        subject=f"{' x '.join(sweep.parameters) or 'how it is run'}, {count}",
         sentence=sentence(sweep),
+        lines=_lines(sweep),
         facts=_facts(sweep),
         sections=(*tables, *(section for section in lists if section.items)),
         closing=_next_step(sweep),
+    )
+
+
+def _lines(sweep: Sweep) -> tuple[LabelledLine, ...]:
+    """Gives the conclusion, and the value to take or the cost to know."""
+    advice = _advice(sweep)
+    return LabelledLine("", sentence(sweep).rstrip(".")), *([LabelledLine("First", advice)] if advice else [])
+
+
+def _advice(sweep: Sweep) -> str:
+    """Names the point with most samples per second.
+
+    Without rates it says where the step is mostly fixed. Empty where several series are compared, and where neither is
+    known.
+    """
+    if len(names_of_series(sweep)) > 1 or len(sweep.parameters) != 1:
+        return ""
+    rates = [(point.samples_per_s, point) for point in sweep.points if point.samples_per_s]
+    if len(rates) > 1:
+        (least, slowest), (most, best) = (end(rates, key=lambda rate: rate[0]) for end in (min, max))
+        more = f"{most / least:.1f} times as many as with {describe_place(slowest.values)}"
+        return f"Take {describe_place(best.values)}: {format_si(most, '').strip()} samples per second, {more}"
+    knee = next((fit for fit in sweep.fits if fit.knee), None)
+    if knee is None:
+        return ""
+    return (
+        f"Below {knee.parameter} = {three(knee.knee or 0.0)} the step is mostly fixed: more work there is nearly free"
     )
 
 
@@ -165,7 +194,7 @@ def _points(points: Sequence[Point], title: str) -> TableSection:
         rows.append(TableRow(tuple(cells), group=point.bound, details=(point.reason,) if point.reason else ()))
     heads = columns("number", *titles) + columns("words", "bound") + columns("number", "share")
     notes = ("+-: half of the 95 % interval of the step time", *_SETUP_NOTE[:has_setup])
-    return TableSection(title, heads, tuple(rows), notes)
+    return TableSection(title, heads, tuple(rows), notes, is_cards=True, menu="Points")
 
 
 def _work(points: Sequence[Point], roofs: Sequence[Roof], title: str) -> list[TableSection]:
@@ -186,7 +215,11 @@ def _work(points: Sequence[Point], roofs: Sequence[Roof], title: str) -> list[Ta
         "needs: what the roofs allow for this work, the rest of the step goes elsewhere; B/s counts what has to move "
         "at least; what comes from a cache is not held against the memory"
     )
-    return [TableSection(title, columns("number", *points[0].values, *titles), tuple(rows), (note,))]
+    return [
+        TableSection(
+            title, columns("number", *points[0].values, *titles), tuple(rows), (note,), is_cards=True, menu="Work"
+        )
+    ]
 
 
 def floor_us(point: Point, roof: Roof | None) -> float | None:
@@ -254,9 +287,9 @@ def fit_sentences(fit: Fit) -> tuple[str, ...]:
 
 def _knee_sentence(fit: Fit) -> str:
     if fit.knee is None:
-        return f"No knee: {fit.knee_reason}."
+        return f"No turning point: {fit.knee_reason}."
     if fit.knee == 0:
-        return "No knee: the step has no fixed part that shows."
+        return "No turning point: the step has no fixed part that shows."
     verb = "overlap and are" if fit.model == "max" else "are"
     return f"Both parts {verb} equal at {fit.parameter} = {three(fit.knee)}: below it the step is mostly fixed."
 
@@ -395,7 +428,7 @@ def charts(sweep: Sweep) -> tuple[LineChart, ...]:
     if fit is not None:
         across, up = fit_line(fit, is_log=times.x_scale.is_log)
         line = ChartCurve("fit", tuple(map(ChartPoint, across, up)), is_guide=True)
-        mark = None if fit.knee is None else (fit.knee, f"knee {fit.knee:.3g}")
+        mark = None if fit.knee is None else (fit.knee, f"mostly fixed below {fit.knee:.3g}")
         times = LineChart("Step time", x_title, (*times.curves, *([line] if up else [])), format_us, (), mark)
     rates = []
     for curve in curves:

@@ -90,7 +90,6 @@ class Glyphs(Struct, frozen=True):
     bullet: str
     ellipsis: str
     levels: str  # of a sparkline: nothing, then from least to most
-    step: str  # the bar of a step in a waterfall; the mark of no group
     line: str  # upright, through the rows of a picture
 
 
@@ -101,7 +100,6 @@ UNICODE = Glyphs(
     "•",
     "…",
     "·▁▂▃▄▅▆▇█",
-    "▒",
     "│",
 )
 ASCII = Glyphs(
@@ -111,7 +109,6 @@ ASCII = Glyphs(
     "*",
     "...",
     "._-=+*%#@",
-    "o",
     "|",
 )
 
@@ -284,7 +281,7 @@ def _section_lines(section: Section, style: TerminalStyle) -> list[Text]:
         case ActionSection():
             lines = _action_section_lines(section, style)
         case Waterfall():
-            lines = [*waterfall_lines(section, style), *(_dim(section.note, style) if section.note else [])]
+            lines = waterfall_lines(section, style)
         case Intervals():
             lines = interval_lines(section, style)
         case CheckSection():
@@ -568,23 +565,43 @@ _WIDEST_LABEL, _NARROW_LABEL = 24, 15
 def waterfall_lines(drawn: Waterfall, style: TerminalStyle) -> list[Text]:
     """Gives a waterfall without its title.
 
-    It has all numbers and bars where it is wide, else one number and, if they fit, bars.
+    Both steps come first, to one scale. The accounts follow, with all their numbers and bars where it is wide, else one
+    number and, if they fit, bars.
     """
     is_wide = style.width >= _WIDE
-    rows = [_bar_cells(bar, style, is_wide=is_wide) for bar in drawn.bars]
+    first, last = drawn.steps
+    total = replace(last, label="the step", short="the step", before=first.before, amount=last.change)
+    rows = [_bar_cells(bar, style, is_wide=is_wide) for bar in (*drawn.accounts, total)]
     titles = (f"in {drawn.unit}", *(("before", "after", "change") if is_wide else ("",)))
     widths = [max(cell_len(row[index]) for row in (titles, *rows)) for index in range(len(titles))]
     numbers = sum(width + _GAP for width in widths[1:])
     widths[0] = max(min(widths[0], style.width - numbers - 2), 4)
-    room = min(style.width - 2 - widths[0] - numbers - _GAP, _MOST_BAR)
-    lines = [Text(("  " + _set_bar(titles, widths, style)).rstrip(), "dim")]
-    for bar, row in zip(drawn.bars, rows, strict=True):
+    half = (min(style.width - 2 - widths[0] - numbers - _GAP, _MOST_BAR) - 1) // 2
+    has_bars = half >= _LEAST_BAR // 2
+    sides = " " * (_GAP + half - 4) + f"less{style.glyphs.line}more" if has_bars else ""
+    lines = [*_step_lines(drawn, style), Text(f"  {_set_bar(titles, widths, style)}{sides}".rstrip(), "dim")]
+    for bar, row in zip((*drawn.accounts, total), rows, strict=True):
         line = Text(f"{style.glyphs.bars.get(bar.group, ' ')} ")
         line.append(_set_bar(row, widths, style), "bold" if bar.is_step else "")
-        if room >= _LEAST_BAR:
-            line.append_text(_drawn_bar(bar, drawn, room, style))
+        if has_bars:
+            line.append_text(_drawn_bar(bar, drawn, half, style))
         line.rstrip()
         lines.append(line)
+    return lines
+
+
+def _step_lines(drawn: Waterfall, style: TerminalStyle) -> list[Text]:
+    """Draws the step before and after, each group in its own characters."""
+    width = max(cell_len(bar.amount) for bar in drawn.steps)
+    lines = []
+    for bar in drawn.steps:
+        lead = f"{bar.label.ljust(6)}  {bar.amount.rjust(width)} {drawn.unit}"
+        room = style.width - cell_len(lead) - _GAP
+        share = bar.end_us / drawn.longest_us if drawn.longest_us else 0.0
+        parts = tuple((group, us, "") for group, us in bar.parts if us > 0)
+        cells = max(round(room * share), len(parts))
+        stack = group_bar(BarSection("", parts), replace(style, width=cells)) if parts else None
+        lines.append(Text(lead) if stack is None or room < _LEAST_BAR else Text(f"{lead}{' ' * _GAP}") + stack)
     return lines
 
 
@@ -601,22 +618,18 @@ def _set_bar(cells: Sequence[str], widths: Sequence[int], style: TerminalStyle) 
     return (" " * _GAP).join([label + " " * (widths[0] - cell_len(label)), *numbers])
 
 
-def _drawn_bar(bar: WaterfallBar, drawn: Waterfall, room: int, style: TerminalStyle) -> Text:
-    """Gives the bar of a line in so many cells.
+def _drawn_bar(bar: WaterfallBar, drawn: Waterfall, half: int, style: TerminalStyle) -> Text:
+    """Gives the bar of a line, and the line at zero.
 
-    What is not nothing has at least one.
+    It has ``half`` cells at most to each side. What is not nothing has at least one.
     """
-    cells = [
-        round((min(max(at, drawn.low_us), drawn.high_us) - drawn.low_us) / (drawn.high_us - drawn.low_us) * room)
-        for at in (bar.start_us, bar.end_us)
-    ]
-    left, right = min(cells), max(cells)
-    if left == right and bar.start_us != bar.end_us:
-        left, right = (left, left + 1) if left < room else (left - 1, left)
+    change_us = 0.0 if bar.is_step else bar.change_us
+    cells = max(round(abs(change_us) / drawn.most_us * half), 1) if change_us else 0
     glyphs = style.glyphs
-    glyph = glyphs.step if bar.is_step else glyphs.bars.get(bar.group, glyphs.bars["unknown"])
-    color = "dim" if bar.is_step else "red" if bar.end_us > bar.start_us else "green"
-    return Text.assemble(" " * (_GAP + left), (glyph * (right - left), color))
+    drawn_cells = glyphs.bars.get(bar.group, glyphs.bars["unknown"]) * cells
+    left, right = (drawn_cells, "") if change_us < 0 else ("", drawn_cells)
+    gap = " " * (_GAP + half - len(left))
+    return Text.assemble(gap, (left, "green"), (glyphs.line, "dim"), (right, "red"))
 
 
 def interval_lines(drawn: Intervals, style: TerminalStyle) -> list[Text]:

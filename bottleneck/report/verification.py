@@ -40,16 +40,46 @@ def build(done: Verification) -> Document:
         cells = (trial.change, _predicted(trial), _times(trial.speedup), trial.verdict)
         rows.append(TableRow(cells, details=details(trial)))
     heads = columns("name", "change") + columns("number", "predicted", "measured") + columns("words", "verdict")
-    table = TableSection("Each change", heads, tuple(rows), details=TableColumn("what it showed", "words"))
+    detail = TableColumn("what it showed", "words")
+    table = TableSection("Each change", heads, tuple(rows), details=detail, is_cards=True)
     step = "" if done.step_us is None else f", {format_us(done.step_us)} per step"
     return Document(
         headline="changes tried",
         subject=f"{' '.join(done.program)}{step}",
         sentence=sentence(done),
-        lines=(LabelledLine("", as_sentence(sentence(done))),),
+        lines=_lines(done),
         sections=(*speedup_intervals(TITLE, bars, speedup_scale(bars)), table) if done.trials else (),
         warnings=done.warnings,
     )
+
+
+# What a verdict means for a change that is not to be kept.
+_LEFT_OUT: dict[TrialVerdict, str] = {"slower": "slower", "wrong": "wrong results", "no effect": "no effect"}
+
+
+def _lines(done: Verification) -> tuple[LabelledLine, ...]:
+    """Gives the outcome, the change to keep, and those to leave out."""
+    lines = [LabelledLine("", as_sentence(sentence(done)))]
+    if done.tried == "no-gain" or not any(trial.speedup for trial in done.trials):
+        return tuple(lines)
+    best = _best(done)
+    keep = "Keep the program as it is" if best is None else _kept(best)
+    left = [f"{trial.change} ({_LEFT_OUT[trial.verdict]})" for trial in done.trials if trial.verdict in _LEFT_OUT]
+    return *lines, LabelledLine("First", keep), *([LabelledLine("Leave", ", ".join(left))] if left else [])
+
+
+def _best(done: Verification) -> Trial | None:
+    """The quickest change that can be kept: a combination, where some were tried."""
+    faster = [trial for trial in done.trials if trial.verdict == "faster" and not trial.is_bound]
+    return done.best or max(faster, key=lambda trial: trial.speedup.median if trial.speedup else 0.0, default=None)
+
+
+def _kept(trial: Trial) -> str:
+    """Words what keeping a change brings, and the finding that it answers."""
+    title = f" ({trial.title})" if trial.title and trial.title != trial.change else ""
+    parts = [f"Keep {trial.change}{title}", _steps(trial), _setup(trial)]
+    why = f"; why it helps: `bottleneck explain {trial.findings[0]}`" if trial.findings else ""
+    return ", ".join(filter(None, parts)) + why
 
 
 def render(done: Verification, form: str, style: TerminalStyle = PLAIN) -> str:
@@ -116,7 +146,7 @@ def sentence(done: Verification) -> str:
     if not faster:
         rest = f"; {untried} not measured" if untried else ""
         return f"none of {changes} makes the step faster{rest}"
-    best = done.best or max(faster, key=lambda trial: trial.speedup.median if trial.speedup else 0.0)
+    best = _best(done) or faster[0]
     make = "makes" if len(faster) == 1 else "make"
     return f"{len(faster)} of {changes} {make} the step faster; best: {best.change}, {_times(best.speedup)}"
 
@@ -143,7 +173,7 @@ def _times(speedup: Ratio | None) -> str:
 def _steps(trial: Trial) -> str | None:
     if trial.original_us is None or trial.changed_us is None or trial.speedup is None:
         return None
-    times = f"{format_us(trial.original_us.median)} -> {format_us(trial.changed_us.median)}"
+    times = f"{format_us(trial.original_us.median)} → {format_us(trial.changed_us.median)}"
     return f"{times} per step over {counted(trial.speedup.n, 'pair')}"
 
 
@@ -167,7 +197,7 @@ def _memory(trial: Trial) -> str | None:
     if trial.peak_before_bytes is None or trial.peak_after_bytes is None:
         return None
     before, after = (format_si(float(peak), "B") for peak in (trial.peak_before_bytes, trial.peak_after_bytes))
-    return f"peak memory {before} -> {after}"
+    return f"peak memory {before} → {after}"
 
 
 def _differences(differences: tuple[Difference, ...]) -> list[str]:

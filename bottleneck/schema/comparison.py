@@ -131,6 +131,18 @@ class TimeFloor:
     turns: Annotated[Ratio | None, Doc("after / before where both were timed in turns, else null")] = None
 
 
+# What a line of the answer tells: what to do, where the time changed, which counters changed, and how much is noise.
+AnswerLabel = Literal["First", "Where", "Counts", "Noise"]
+
+
+@dataclass(frozen=True)
+class AnswerLine:
+    """A line of the answer, with the word that stands before it."""
+
+    label: Annotated[AnswerLabel, Doc("what the line tells")]
+    text: Annotated[str, Doc("the line in words")]
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Comparison of two sides: the step's change, by account and by op.
@@ -152,6 +164,9 @@ class Comparison:
     headline: Annotated[str, Doc("the change of the step in a few words; empty where a side has no times")] = field(
         default="", kw_only=True
     )
+    answer: Annotated[
+        tuple[AnswerLine, ...], Doc("what to do, and why, in short lines; empty where a side has no times")
+    ] = field(default=(), kw_only=True)
     time_floor: Annotated[
         TimeFloor | None, Doc("difference of times that the same code may show; null where a side has no times")
     ] = field(default=None, kw_only=True)

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.predicted_step import PredictedStep
+from bottleneck.schema.prediction import PredictedWork
 from bottleneck.schema.records import Doc
 
 PREDICTED_CHANGES_SCHEMA = "bottleneck/predicted-changes/1"
@@ -58,6 +59,7 @@ class DeviceChanges:
     refused: Annotated[tuple[RefusedChange, ...], Doc("changes that this device cannot make use of")] = ()
     memory_bytes: Annotated[int | None, Doc("size of the device's memory; null where unknown", "B")] = None
     fits: Annotated[bool | None, Doc("whether the step as it is fits into it; null where unknown")] = None
+    work: Annotated[tuple[PredictedWork, ...], Doc("kernels of the step as it is by kind, longest first")] = ()
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,8 @@ class PredictedWork:
     memory_us: Annotated[float, Doc("floor set by the bytes, without any cache", "us")]
     flops: Annotated[float | None, Doc("its FLOPs by the formulas of the cost model; null where they are not known")]
     bytes: Annotated[float | None, Doc("bytes that it moves at least; null where they are not known", "B")]
+    op: Annotated[str | None, Doc("op with most of its time")] = None
+    source: Annotated[str | None, Doc("source line with most of its time; null where not known")] = None
 
 
 @dataclass(frozen=True)

@@ -59,7 +59,7 @@ def test_a_function_without_samples_or_with_little_time_stays_a_function(tmp_pat
     assert slow_call(unsampled) is None
     found = host.python_call(unsampled)
     assert found is not None and "Take what runs in draw() (train.py:30) out" in found.advice
-    assert found.title == "Python in draw() takes 80.0 % of each step"
+    assert found.title == "Python in draw() takes 80.0 of 100 ms per step"
     short = idle_row("python", 9_000.0, "draw() (train.py:30)")
     assert [line.source for line in hot_lines(python(tmp_path / "short", [short], TEST), "python")] == [short.source]
 
@@ -104,7 +104,7 @@ def test_the_verdict_names_the_sampled_line(tmp_path: Path) -> None:
         events += [op("aten::add", at + 81_000, 15_000, dims=[[64, 64], [64, 64], []])]
     case_of(tmp_path, events, unprofiled_us=100_000.0, run=run_of(TEST, DRAW, BACKWARD))
     analysis = analyse([tmp_path])
-    assert "Worst: train.py:35, 64.0 ms" in analysis.verdict.sentence
+    assert "Worst: train.py:35, 64.0 of 85.0 ms" in analysis.verdict.sentence
     assert "First: keep a set" in analysis.verdict.sentence
     assert analysis.findings[0].slug == "slow-call"
     assert analysis.source_texts["train.py:35"] == "while j in history[u]:"

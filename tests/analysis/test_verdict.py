@@ -242,7 +242,7 @@ def test_sentence_about_a_wait_names_its_line_and_gives_it_no_share_of_others() 
     sentence = decide(_grounds(shares, idle=(first, second))).sentence
     assert sentence.startswith(
         "Your device waits for the host to go on after a synchronisation: 60.0 of 100 us per step (60.0 %). "
-        "Worst: train.py:57, 50.0 us. No rule here"
+        "Worst: train.py:57, 50.0 of 60.0 us. No rule here"
     )
     sentence = decide(_grounds(shares, idle=(replace(first, us=60, share=0.6),))).sentence
     assert "(60.0 %). Worst: train.py:57. No rule here knows how to shorten that." in sentence

@@ -3,6 +3,7 @@
 from bottleneck.compare.build import compare
 from bottleneck.compare.sides import ComparedSide
 from bottleneck.schema.analysis import IdleCause
+from bottleneck.schema.counters import Counts, Fingerprint
 from bottleneck.schema.records import replace
 from tests.compare.sides import side, stepped, work
 from tests.report.samples import H100
@@ -36,6 +37,42 @@ def test_gone_work_is_reported_the_other_way() -> None:
     assert said.startswith("The step takes 5.20 ms (11.5 %) less, where ")
     assert ": 5.20 ms of it in 24 aten::copy_ of Net_0.Rotary_0" in said
     assert "that are gone" in said
+
+
+def _answer(before: ComparedSide, after: ComparedSide) -> dict[str, str]:
+    return {line.label: line.text for line in compare(stepped(before, 0.001), stepped(after, 0.001)).answer}
+
+
+def test_a_slower_step_is_to_be_reverted_or_mended_at_its_line() -> None:
+    answer = _answer(side(_LAYERS), side([*_LAYERS, _COPIES]))
+    assert answer["First"] == "Revert the change, or mend rope.py:88"
+    assert answer["Where"] == "5.20 ms more in 24 new aten::copy_ of Net_0.Rotary_0 (rope.py:88)"
+    assert answer["Noise"].startswith("Two recordings of the same code differ by up to")
+
+
+def test_a_faster_step_is_to_be_kept() -> None:
+    answer = _answer(side([*_LAYERS, _COPIES]), side(_LAYERS))
+    assert answer["First"] == "Keep the change"
+    assert answer["Where"].startswith("5.20 ms less in 24 aten::copy_ of Net_0.Rotary_0 (rope.py:88) that are gone")
+
+
+def test_a_step_of_the_same_length_is_kept_or_reverted_for_other_reasons() -> None:
+    assert _answer(side(_LAYERS), side(_LAYERS))["First"].startswith("Keep or revert it for other reasons than speed")
+
+
+def test_steps_on_two_devices_judge_the_devices() -> None:
+    other = side(_LAYERS, device=replace(H100, name="AMD Instinct MI300X"))
+    assert _answer(side(_LAYERS), other)["First"].startswith("Judge the devices by these times, not the code")
+
+
+def test_other_arithmetic_is_to_be_checked_before_times() -> None:
+    def counting(flops: int) -> ComparedSide:
+        return replace(
+            side([replace(row, flops=flops / 4) for row in _LAYERS]), counts=Counts({"flops": flops}, Fingerprint())
+        )
+
+    assert "a step after does 8.00 times the arithmetic" in _answer(counting(134), counting(1072))["First"]
+    assert _answer(counting(134), counting(135))["First"].startswith("Keep or revert it for other reasons")
 
 
 def test_layers_of_one_kind_are_reported_together() -> None:

@@ -77,7 +77,7 @@ def _counted(values: dict[str, int], **facts: Any) -> ComparedSide:
 def test_lock_files_are_compared_by_their_counters_alone() -> None:
     comparison = compare(_counted({"ops": 5, "syncs": 0}, torch="2.13"), _counted({"ops": 5, "syncs": 2}, torch="2.13"))
     assert [(each.name, each.before, each.after) for each in comparison.counters] == [("ops", 5, 5), ("syncs", 0, 2)]
-    assert comparison.sentence == "1 of 2 counters differs: syncs 0 -> 2; a side has no times."
+    assert comparison.sentence == "1 of 2 counters differs: syncs 0 → 2; a side has no times."
     assert comparison.conditions == comparison.bars == comparison.rows == () and comparison.change_us is None
 
 

@@ -103,7 +103,7 @@ def test_turns_are_said_with_their_interval() -> None:
 def test_exact_counters_come_before_times() -> None:
     counted = [Counts({"ops": 9, "syncs": syncs, "launches": 3}, Fingerprint()) for syncs in (4, 5)]
     comparison = compare(*(recorded(us, counts=counts) for us, counts in zip((1000.0, 1500.0), counted, strict=True)))
-    assert comparison.sentence.startswith("Syncs 4 -> 5 per step; the step takes 500 us (50.0 %) more")
+    assert comparison.sentence.startswith("Syncs 4 → 5 per step; the step takes 500 us (50.0 %) more")
 
 
 def test_a_floor_in_words_names_what_it_rests_on() -> None:

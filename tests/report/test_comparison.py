@@ -125,14 +125,14 @@ def test_what_differs_besides_the_code_is_said_before_the_sentence_and_what_brea
 
 
 def test_a_line_that_the_diff_touches_is_marked_and_no_other() -> None:
-    lines = render(slower(), "terminal").splitlines()
+    lines = render(slower(), "terminal", TerminalStyle(100)).splitlines()
     assert [line for line in lines if "changed here" in line] == [line for line in lines if "rope.py:88" in line]
 
 
 def test_a_row_says_how_often_it_was_called_and_what_it_became() -> None:
     cells = {row.cells[0]: row for row in table(slower(), "What changed").rows}
-    assert cells["aten::copy_"].cells[1] == "0 → 24" and cells["aten::copy_"].details[0] == "new"
-    assert cells["aten::gelu"].cells[1] == "1 → 0" and cells["aten::gelu"].details[0] == "gone"
+    assert cells["aten::copy_"].cells[1] == "0 → 24" and cells["aten::copy_"].details[0] == "only after"
+    assert cells["aten::gelu"].cells[1] == "1 → 0" and cells["aten::gelu"].details[0] == "only before"
     assert cells["aten::addmm"].cells[1] == "48"
     assert "matched by its name alone" in cells["aten::softmax"].details
 
@@ -189,16 +189,27 @@ def test_the_change_on_screen_is_the_one_that_the_sentence_rounds() -> None:
     assert (drawn.bars[0].before, drawn.bars[-1].after, drawn.bars[-1].change) == ("1405.7", "509.3", "-896.4")
 
 
-def test_small_changes_of_a_long_step_are_drawn_from_another_number_than_zero_and_it_is_said() -> None:
-    assert "bars begin at 17.75 ms, not at 0" in render(slower(), "terminal")
-    assert "not at 0" not in render(devices(), "terminal")
+def _drawn(text: str, label: str) -> str:
+    """The bar of an account with the line at zero, as a terminal shows it."""
+    line = next(line for line in text.splitlines() if line[2:].startswith(label))
+    return re.sub(r"^.*\d  ", "", line, count=1).strip()
 
 
-def test_every_account_that_changed_has_a_bar() -> None:
-    lines = render(slower(), "terminal").splitlines()
-    for label in ("memory: copy", "overhead: python", "overhead: sync", "compute ", "memory: bandwidth"):
-        line = next(line for line in lines if line[2:].startswith(label))
-        assert line.rstrip()[-1] in "█▓░"
+def test_an_account_that_fell_goes_left_of_the_line_and_one_that_rose_goes_right() -> None:
+    text = render(slower(), "terminal")
+    assert _drawn(text, "compute ") == "███│"
+    for label in ("memory: copy", "overhead: python", "overhead: sync"):
+        assert re.fullmatch("│[▓░]+", _drawn(text, label)), label
+    assert _drawn(text, "the step") == "│"
+
+
+def test_the_steps_before_and_after_are_drawn_to_one_scale() -> None:
+    before, after = (
+        len(re.sub("[^█▓░]", "", line))
+        for line in render(devices(), "terminal").splitlines()
+        if line.startswith(("before", "after")) and "█" in line
+    )
+    assert before / after == pytest.approx(5010 / 2012, rel=0.05)
 
 
 def test_a_lock_file_has_counters_and_neither_waterfall_nor_rows() -> None:

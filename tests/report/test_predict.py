@@ -51,7 +51,9 @@ ON_H100 = DevicePrediction(
     device=device_by_name("NVIDIA H100 80GB HBM3"),
     step=_step(2840.0),
     work=(
-        PredictedWork("product", "compute", "fp32_vector", 40, 2000.0, 1500.0, 1500.0, 100.0, 9e10, 3e8),
+        PredictedWork(
+            "product", "compute", "fp32_vector", 40, 2000.0, 1500.0, 1500.0, 100.0, 9e10, 3e8, "aten::mm", "model.py:7"
+        ),
         PredictedWork("pointwise", "memory", None, 60, 850.0, 400.0, 1.0, 400.0, 3e8, 1.2e9),
     ),
     bound="compute",
@@ -105,13 +107,21 @@ def test_the_sentence_says_time_bound_engine_and_what_would_help() -> None:
 def test_what_the_table_says_of_other_devices_is_not_said_twice() -> None:
     a100 = replace(ON_H100, device=device_by_name("A100"))
     text = " ".join(terminal(replace(ANSWER, devices=(ON_H100, a100))).split())
-    assert "this step takes" not in text and "On an A100" not in text
+    assert "this step takes" not in text
     assert "A step takes 2.56 to 3.12 ms on H100 80GB HBM3, 2.56 to 3.12 ms on A100-SXM4-80GB" in text
-    assert "On an H100 80GB HBM3 this step is compute-bound (fp32 without TF32); torch.compile" in text
+    assert "Bound compute-bound (fp32 without TF32) on H100 80GB HBM3 and A100-SXM4-80GB" in text
     small = " ".join(terminal(replace(ANSWER, devices=(ON_H100, replace(a100, fits=False)))).split())
     assert "On an A100-SXM4-80GB this step takes" in small and "but its memory does not fit" in small
     unknown = " ".join(terminal(replace(ANSWER, devices=(a100, FLOOR_ONLY))).split())
     assert "No time is predicted for H100 80GB HBM3: efficiencies were learned" in unknown
+
+
+def test_the_first_screen_names_the_worst_work_with_its_line() -> None:
+    labels = {line.label: line.text for line in build(ANSWER).lines}
+    assert labels["Worst"] == "matmul (aten::mm, model.py:7): 70.2 % on H100 80GB HBM3 of the kernels' time"
+    nowhere = replace(ON_H100, work=(replace(ON_H100.work[0], op=None, source=None), *ON_H100.work[1:]))
+    labels = {line.label: line.text for line in build(replace(ANSWER, devices=(nowhere,))).lines}
+    assert labels["Worst"].startswith("matmul: 70.2 % on")
 
 
 def test_a_step_that_does_not_fit_is_said_to_be_so() -> None:
@@ -140,9 +150,9 @@ def test_nothing_is_wider_than_a_terminal_of_80_columns() -> None:
 
 def test_memory_is_shown_with_what_holds_it_and_what_is_not_known() -> None:
     text = " ".join(terminal(ANSWER).split())
-    assert "2.0 GiB yes" in text
+    assert "2.15 GB yes" in text
     assert "about 1,200" in text
-    assert "parameters 512.0 MiB, gradients 256.0 MiB, optimizer state 512.0 MiB" in text
+    assert "parameters 537 MB, gradients 268 MB, optimizer state 537 MB" in text
     assert "not known: twice the batch still brings a tenth more samples per second at 128" in text
 
 
@@ -169,7 +179,7 @@ def test_latency_has_a_column_only_where_some_step_has_it() -> None:
     groups = {"compute": 0.0, "memory": 840.0, "latency": 2000.0, "overhead": 0.0}
     waiting = replace(ON_H100, bound="latency", step=replace(_step(2840.0, "latency"), groups=groups))
     text = render(replace(ANSWER, devices=(waiting,)), "terminal")
-    assert "is bound by latency (steps that wait for one another" in " ".join(text.split())
+    assert "latency-bound (steps that wait for one another" in " ".join(text.split())
     assert "70 %" in text
     assert "latency: kernels wait for loads" in " ".join(text.split())
     assert max(map(len, text.splitlines())) <= 80
@@ -185,10 +195,10 @@ def test_cuda_graphs_of_a_step_that_cannot_be_one_are_no_gain() -> None:
     lacking = BackendGain("cudagraphs", replace(_step(1400.0, backend="cudagraphs"), graph=False), 2.0)
     text = " ".join(render(replace(ANSWER, devices=(replace(ON_H100, gains=(lacking,)),)), "terminal").split())
     assert "no graph: the backend cudagraphs runs a step op by op" in text
-    assert "CUDA graphs would make" not in text
+    assert "First No other way to run it helps much" in text
     graph = BackendGain("cudagraphs", _step(1400.0, backend="cudagraphs"), 2.0)
     text = " ".join(render(replace(ANSWER, devices=(replace(ON_H100, gains=(graph,)),)), "terminal").split())
-    assert "CUDA graphs would make it 2.0 times as fast" in text
+    assert "First CUDA graphs, 2.00 times as fast on H100 80GB HBM3; `bottleneck verify --device" in text
     assert "no graph" not in text
 
 
@@ -256,7 +266,7 @@ def test_page_has_a_roofline_of_each_device_with_a_time() -> None:
     page = render(replace(ANSWER, devices=(ON_H100, FLOOR_ONLY)), "html")
     assert page.count('<figure class="chart">') == 1
     assert "fp32 vector 66.9 TFLOP/s" in page
-    assert "<title>product 70.2 %" in page
+    assert "<title>matmul 70.2 %" in page
     assert '<a href="#charts">Roofline</a>' in page
     assert 'data-label="interval"' in page
     assert '<figure class="chart">' not in render(replace(ANSWER, devices=(FLOOR_ONLY,)), "html")
@@ -285,9 +295,9 @@ def test_calls_without_a_price_are_told() -> None:
 
 def test_settings_that_decide_the_engine_are_told() -> None:
     facts = dict(build(ANSWER).facts)
-    assert facts["engine"] == "TF32 off for products, on for cuDNN, autocast off"
+    assert facts["precision"] == "TF32 off for matmul, on for cuDNN, autocast off"
     mixed = replace(ANSWER, settings=replace(ANSWER.settings, autocast=("bfloat16",), channels_last=True))
-    assert dict(build(mixed).facts)["engine"].endswith("autocast bfloat16, channels_last")
+    assert dict(build(mixed).facts)["precision"].endswith("autocast bfloat16, channels_last")
 
 
 def test_a_trace_has_its_measured_time_beside_the_prediction() -> None:

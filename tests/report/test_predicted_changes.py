@@ -6,7 +6,7 @@ import pytest
 
 from bottleneck.devices.match import device_by_name
 from bottleneck.predict.changes import ChangedSteps, predict_changes
-from bottleneck.report.document import Intervals
+from bottleneck.report.document import Intervals, TableSection
 from bottleneck.report.predicted_changes import build, render
 from bottleneck.schema.predicted_changes import PredictedChanges
 from bottleneck.schema.records import replace
@@ -51,6 +51,19 @@ def test_a_change_that_helps_alone_is_said_where_no_order_is_certain(answer: Pre
     document = build(replace(answer, devices=(device,)))
     assert f"{best.change} helps alone, {best.speedup:.2f} (" in document.sentence
     assert document.lines[0].text.casefold().startswith(f"{best.change} first on ")
+
+
+def test_the_first_screen_says_what_holds_the_step_and_where(answer: PredictedChanges) -> None:
+    labels = {line.label: line.text for line in build(answer).lines}
+    bound = answer.devices[0].step.bound
+    assert labels["Bound"].startswith(f"{bound}-bound, ") and " on A100-SXM4-80GB" in labels["Bound"]
+    assert "% on A100-SXM4-80GB" in labels["Worst"] and labels["Worst"].endswith("of the kernels' time")
+
+
+def test_the_unchanged_step_has_no_verdict_among_those_of_changes(answer: PredictedChanges) -> None:
+    tables = [part for part in build(answer).sections if isinstance(part, TableSection)]
+    assert tables[0].rows[0].cells[0] == "now, unchanged" and tables[0].rows[0].cells[-1] == ""
+    assert all(row.cells[-1] for row in tables[0].rows[1:])
 
 
 def test_the_text_fits_80_columns_and_names_what_does_not_apply(answer: PredictedChanges) -> None:

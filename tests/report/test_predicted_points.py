@@ -13,7 +13,7 @@ COPY = PredictedWork("copy", "memory", None, 5, 950.0, 300.0, 0.0, 300.0, 0.0, 1
 
 def test_point_of_a_kind_of_work_has_its_speed_and_intensity() -> None:
     product, pointwise = work_points(ON_H100)
-    assert (product.name, product.bound) == ("product", "compute")
+    assert (product.name, product.bound) == ("matmul", "compute")
     assert product.intensity == pytest.approx(300.0)
     assert product.flops_per_s == pytest.approx(9e10 / 2e-3)
     assert product.share == pytest.approx(2000 / 2850)
@@ -23,9 +23,9 @@ def test_point_of_a_kind_of_work_has_its_speed_and_intensity() -> None:
 def test_kind_of_work_with_two_bounds_is_told_apart() -> None:
     small = replace(ON_H100.work[0], bound="memory", us=10.0)
     assert [point.name for point in work_points(replace(ON_H100, work=(*ON_H100.work, small)))] == [
-        "product, compute",
+        "matmul, compute",
         "pointwise",
-        "product, memory",
+        "matmul, memory",
     ]
 
 
@@ -53,7 +53,7 @@ def test_chart_needs_a_point_and_a_bandwidth() -> None:
     chart = roofline_chart(ON_H100, "H100")
     assert chart is not None
     assert [curve.label for curve in chart.curves] == [
-        "product 70.2 %",
+        "matmul 70.2 %",
         "pointwise 29.8 %",
         "the whole step, waiting included",
         "memory, 3.35 TB/s",

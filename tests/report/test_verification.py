@@ -46,6 +46,16 @@ MISSING = Trial("backend-tvm", "", "missing", reason="pip install apache-tvm")
 DONE = Verification(("examples/mlp.py",), 1000.0, (FASTER, NO_EFFECT, WRONG, MISSING))
 
 
+def test_the_first_screen_says_what_to_keep_and_what_to_leave() -> None:
+    slower = replace(NO_EFFECT, change="channels-last", verdict="slower", speedup=Ratio(0.91, 0.88, 0.94, 30))
+    labels = {line.label: line.text for line in build(replace(DONE, trials=(*DONE.trials, slower))).lines}
+    assert labels["First"].startswith("Keep compile (torch.compile), 1.00 ms → 760 us per step over 21 pairs")
+    assert labels["First"].endswith("why it helps: `bottleneck explain launches`")
+    assert labels["Leave"] == "gc-freeze (no effect), bf16-autocast (wrong results), channels-last (slower)"
+    nothing = build(replace(DONE, trials=(NO_EFFECT,))).lines
+    assert nothing[1].text == "Keep the program as it is"
+
+
 def rows(done: Verification) -> list[str]:
     """The lines of the table on a terminal, without the picture above it."""
     return render(done, "terminal").partition("\nEach change")[2].splitlines()
@@ -117,9 +127,9 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
 
 def test_what_a_trial_showed_is_reported_in_phrases() -> None:
     told = details(FASTER)
-    assert "1.00 ms -> 760 us per step over 21 pairs" in told
+    assert "1.00 ms → 760 us per step over 21 pairs" in told
     assert "set-up 12.0 s, paid back after 50,000 steps" in told
-    assert "peak memory 300 MB -> 320 MB" in told
+    assert "peak memory 300 MB → 320 MB" in told
     assert "gradients differ by 4e-05 (allowed 1e-04)" in told
     assert "loss differ by 2e-01 (allowed only 1e-02)" in details(WRONG)
     assert "a change of 0.6% or more would have been seen" in details(NO_EFFECT)

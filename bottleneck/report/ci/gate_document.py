@@ -139,12 +139,16 @@ def _evidence(result: WorkloadResult, rows: int) -> list[FoldedSection]:
     if result.verdict == "pass":
         return []
     changes = phrases.differing(result)
-    folds = [FoldedSection(f"Counters that differ: {result.name}", (_counter_table(changes),))] if changes else []
+    folds = (
+        [FoldedSection(f"Counters that differ: {result.name}", (_counter_table(changes),), "Counters")]
+        if changes
+        else []
+    )
     if result.comparison is not None and rows:
         # The counters stand in a table of their own.
         compared = compare.build(replace(result.comparison, counters=()), rows)
         sections = (*compared.conditions, ListSection("", ((compared.sentence,),)), *compared.sections)
-        folds.append(FoldedSection(f"Where the time went: {result.name}", sections))
+        folds.append(FoldedSection(f"Where the time went: {result.name}", sections, "Where the time went"))
     return folds
 
 

@@ -173,7 +173,7 @@ def _summary(analysis: Analysis, document: Document, segments: "list[_Segment]",
     return {
         "document": document,
         "tiles": _tiles(analysis),
-        "step": format_us(analysis.steps.wall_us),
+        "step": f"{format_us(analysis.steps.wall_us)} per step{_whose_step(analysis)}",
         "segments": segments,
         "ledger": tables.ledger(analysis),
         "first": first_findings(analysis, _FIRST_FINDINGS, _FIRST_TEXT, _FIRST_CODE, others),
@@ -189,7 +189,11 @@ def document_to_html(
     It is a comparison, a trial, a sweep with its charts, a gate, a check-up or a prediction. ``charts`` stand above the
     tables, ``chart_section`` below them.
     """
-    anchors = [(f"section-{at}", section.title) for at, section in enumerate(document.sections, 1) if section.title]
+    names: dict[str, str] = {}
+    for at, section in enumerate(document.sections, 1):
+        if name := getattr(section, "menu", "") or section.title:
+            names.setdefault(name, f"section-{at}")
+    anchors = [(anchor, name) for name, anchor in names.items()]
     return _render(
         "document.html",
         style="",
@@ -243,12 +247,21 @@ def _segments(analysis: Analysis) -> list[_Segment]:
 def _account_segment(entry: LedgerEntry) -> _Segment:
     name = account_name(entry.account, entry.group)
     words = f"{name}, {format_us(entry.us)}, {format_share(entry.share)}"
-    return _Segment(entry.account, entry.group, label_of(entry.account), words, entry.share)
+    return _Segment(entry.account, entry.group, name, words, entry.share)
 
 
 def _phase_segment(phase: Phase) -> _Segment:
     words = f"{phase.name}: {format_us(phase.us)}, {format_share(phase.share)}"
     return _Segment(phase.name, "", phase.name, words, phase.share)
+
+
+def _whose_step(analysis: Analysis) -> str:
+    """Says which of several ranks bar and tiles are of.
+
+    It is the one that the others wait for.
+    """
+    rank = next((one.rank for one in analysis.ranks if one.ledger == analysis.ledger), None)
+    return "" if rank is None else f" of rank {rank}, which sets the pace"
 
 
 def _tiles(analysis: Analysis) -> list[tuple[str, str, str]]:
@@ -526,7 +539,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(chart_size=(WIDTH, HEIGHT))
+    environment.globals.update(chart_size=(WIDTH, HEIGHT), groups=GROUPS, most_beside=_MOST_BESIDE)
     environment.filters.update(
         shown=lambda text: clean(str(text), _LONGEST_TEXT),
         prose=_with_code,
@@ -541,13 +554,21 @@ def _environment() -> Environment:
     return environment
 
 
-_OUR_COMMAND = re.compile("`(bottleneck [^`]+)`")
+# Characters of a label and its value on a card that stand beside another pair on a phone.
+_MOST_BESIDE = 18
+
+_COMMAND = Markup(
+    '<span class="in-line"><code>{}</code><button type="button" class="copy" hidden aria-label="Copy the command">Copy'
+    "</button></span>"
+)
+# Names of a trace may hold backticks too: what a shell would take for a second command or a file gets no button.
+_OUR_COMMAND = re.compile(r"`(bottleneck [^`;|&$<>()\\\n]+)`")
 
 
 def _with_code(text: str) -> Markup:
-    """Escapes a text; a command of ours between backticks becomes code."""
+    """Escapes a text; a command of ours between backticks becomes code to copy."""
     parts = _OUR_COMMAND.split(clean(text, _LONGEST_TEXT))
-    pieces = (Markup("<code>{}</code>").format(part) if at % 2 else escape(part) for at, part in enumerate(parts))
+    pieces = (_COMMAND.format(part) if at % 2 else escape(part) for at, part in enumerate(parts))
     return Markup("").join(pieces)
 
 
@@ -563,7 +584,6 @@ def _area(values: Sequence[float]) -> str:
 
 
 def _extent(bar: WaterfallBar, figure: Waterfall) -> Markup:
-    """Position and width of a bar, in hundredths of the axis."""
-    span = (figure.high_us - figure.low_us) or 1.0
-    low, high = sorted((bar.start_us, bar.end_us))
-    return Markup(f'x="{(low - figure.low_us) / span * 100:.3f}" width="{max((high - low) / span * 100, 0.4):.3f}"')  # noqa: S704 - numbers
+    """Position and width of a bar, in hundredths of the largest change."""
+    width = max(abs(bar.change_us) / (figure.most_us or 1.0) * 100, 0.6)
+    return Markup(f'x="{-width if bar.change_us < 0 else 0:.3f}" width="{width:.3f}"')  # noqa: S704 - numbers

@@ -151,7 +151,7 @@ def _draw_fit(axes: Axes, fit: Fit) -> None:
     if fit.knee is not None and left < fit.knee < right:
         axes.axvline(fit.knee, color="0.35", linewidth=0.8, ls=":", zorder=1)
         axes.annotate(
-            f"knee {fit.knee:.3g}",
+            f"mostly fixed below {fit.knee:.3g}",
             (fit.knee, 0.97),
             xycoords=("data", "axes fraction"),
             xytext=(-3, 0),

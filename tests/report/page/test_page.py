@@ -241,7 +241,7 @@ def test_the_heat_map_of_ranks_stands_before_the_tables_of_ranks() -> None:
 
 
 def test_a_command_of_ours_in_a_list_is_code_and_markup_in_it_is_none() -> None:
-    items = (("run `bottleneck calibrate` there",), ("<b>x</b> `bottleneck <i>`",))
+    items = (("run `bottleneck calibrate` there",), ("<b>x</b> `bottleneck <i>`",), ("`bottleneck runs; rm -r x`",))
     page = document_to_html(Document("a", "b", sections=(ListSection("Notes", items),)))
-    assert "run <code>bottleneck calibrate</code> there" in page
-    assert "&lt;b&gt;x&lt;/b&gt; <code>bottleneck &lt;i&gt;</code>" in page
+    assert 'run <span class="in-line"><code>bottleneck calibrate</code><button type="button" class="copy"' in page
+    assert "&lt;b&gt;x&lt;/b&gt; `bottleneck &lt;i&gt;`" in page and "`bottleneck runs; rm -r x`" in page

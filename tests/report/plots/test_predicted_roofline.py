@@ -20,7 +20,7 @@ def test_each_device_with_a_time_has_a_panel_with_its_roofs() -> None:
     labels = [[text.get_text() for text in axes.texts] for axes in figure.axes]
     assert any("fp32 vector 66.9 TFLOP/s" in text for text in labels[0])
     assert any("fp32 vector 8.1" in text for text in labels[1])
-    assert any(text.startswith("product (70.2 %)") for text in labels[0])
+    assert any(text.startswith("matmul (70.2 %)") for text in labels[0])
     assert any("no time is predicted for H100 80GB HBM3" in text.get_text() for text in figure.texts)
 
 
