@@ -227,7 +227,7 @@ class _Fusion:
 
     def run(self) -> list[FusedLoop]:
         for position, (call, is_live) in enumerate(zip(self.step.calls, live_calls(self.step), strict=True)):
-            if is_live:
+            if is_live and not call.on_host:
                 self._add(position, call)
         alive = {(number, self.version.get(number, 0)) for number in self._kept()}
         wanted: dict[tuple[int, int], set[int]] = {key: {-1} for key in alive}

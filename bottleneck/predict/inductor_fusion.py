@@ -183,7 +183,7 @@ def least_bytes(step: StepCalls) -> float:
     What was there before the step and is read, and what outlives it and is made.
     """
     size: dict[int, float] = {}
-    live = [call for call, is_live in zip(step.calls, live_calls(step), strict=True) if is_live]
+    live = [call for call, is_live in zip(step.calls, live_calls(step), strict=True) if is_live and not call.on_host]
     for call in live:
         # A gather reads some rows of a table, and which ones is not known.
         inputs = () if FAMILY_OF.get(call.name) in ("indexing", "recommendation") else call.inputs
