@@ -237,7 +237,10 @@ def _device_gain(evidence: Evidence, names: tuple[str, ...], marks: Spans, count
 
 
 def _late_launches(evidence: Evidence, count: float) -> float:
-    """Gives the time that the device waits for launches that a fused update spares, where no replay tells it."""
+    """Gives the wait for launches that a fused update spares.
+
+    Where no replay tells it.
+    """
     gone = (1.0 - 1.0 / _LAUNCHES_OF_ONE) * count
     floor_us = min(
         gone * (evidence.analysis.device.launch_floor_us or 0.0), evidence.account_us("overhead.launch_floor")
@@ -247,9 +250,9 @@ def _late_launches(evidence: Evidence, count: float) -> float:
 
 
 def _fused_pass_less(work: KernelWork, rows: Flags, names: tuple[str, ...]) -> tuple[Floats, Floats]:
-    """Gives how much less each row takes in one fused pass, at least and at most.
+    """Gives how much less each row takes in one fused pass.
 
-    The pass moves a part of their bytes, at the rates of fused loops. Where bytes have no floor, time goes by bytes.
+    At least, and at most. The pass moves a part of their bytes, at the rates of fused loops. Where bytes have no floor, time goes by bytes.
     """
     part = fused_bytes(names)
     bytes_us = part * work.memory_us()

@@ -198,7 +198,10 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
         return bool(makers)
 
     def _makers_on_host(self, number: int) -> set[int]:
-        """Positions of the calls that made a storage; empty where one of them was given something on the device."""
+        """Finds the calls that made a storage on the host.
+
+        None did where one of them was given something on the device, or a parameter.
+        """
         seen, rest, makers = {number}, [number], set[int]()
         while rest:
             number = rest.pop()

@@ -82,12 +82,15 @@ def _is_another_way(before: PricedWork, after: PricedWork) -> bool:
 
 
 def _same_work(side: PricedWork, other: PricedWork) -> float:
-    """The part of a step that is work of the host which both have, as the step grows with it."""
+    """Returns the part of a step that is the host's own work in both.
+
+    By how much the step grows with it.
+    """
     return sum(_same_host(side, other) * side.sensitivities()[1:])
 
 
 def _same_host(side: PricedWork, other: PricedWork) -> Floats:
-    """The parts of the host's start and issuing that are work of its own which both have."""
+    """Returns the parts of the host's start and issuing that are its own work in both."""
     same = np.minimum(side.own_work, other.own_work)
     return same / np.maximum(side.units, _NO_ERROR)
 

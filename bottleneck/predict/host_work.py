@@ -1,4 +1,4 @@
-"""Prices the work that the host does itself in a step: ops on tensors in its own memory.
+"""Prices ops on tensors that lie in the memory of the host.
 
 Random numbers that are made there and then moved to the device, masks, the counters of an optimizer. The rates are
 those of one core of a server of 2022 (EPYC of the fourth generation, torch 2.13): ops there are as many times as slow

@@ -400,7 +400,10 @@ def _reasons(priced: PricedWork) -> list[str]:
 
 
 def _host_work(priced: PricedWork) -> list[str]:
-    """Says what the host works itself, where that is more than a trifle of the step."""
+    """Says how long the host works itself, and most at which line.
+
+    Nothing where that is a trifle of the step.
+    """
     work, calls = host_work_us(priced.calls), priced.calls.calls
     us = sum(work.values()) * priced.pace / read_rates()["pace"]
     if us < _LEAST_HOST_WORK * priced.us():

@@ -208,7 +208,10 @@ def _product(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
 
 
 def _weight_product(call: OpCall, cost: Cost, result: float) -> list[Kernel]:
-    """Returns the kernel of a product with packed weights, which few rows leave to the bandwidth."""
+    """Returns the kernel of a product with packed weights.
+
+    Few rows leave it to the bandwidth.
+    """
     if (cost.m or 1.0) > MOST_ROWS:
         return _product(call, cost, result)
     weights = (cost.n or 1.0) * (cost.k or 1.0)

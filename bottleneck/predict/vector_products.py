@@ -1,6 +1,6 @@
-"""Prices products of few rows with a large matrix of weights, as in the decoding of tokens.
+"""Prices products of few rows with a large matrix of weights.
 
-They read each weight once. Weights narrower than the activations are unpacked on the lanes meanwhile: converted,
+The decoding of tokens is made of them. They read each weight once. Weights narrower than the activations are unpacked on the lanes meanwhile: converted,
 scaled, multiplied and added. The fewer bytes a weight has, the more of the time this takes, and the less of the
 bandwidth is reached. vector_products.csv holds the rates, solved from steps that others timed, whose other kernels have
 the prices that they have here (`python -m benchmarks.vector_products`).
@@ -26,5 +26,8 @@ def vector_rates() -> Mapping[str, float]:
 
 
 def unpacking_flops(weights: float, weight_bytes: float) -> float:
-    """Returns the time of unpacking as FLOPs at the peak of the lanes; none for weights of two bytes and more."""
+    """Returns the time of unpacking as FLOPs at the peak of the lanes.
+
+    Weights of two bytes and more take none.
+    """
     return weights * _FLOPS * vector_rates().get(f"operations per weight of {weight_bytes:g} bytes", 0.0)
