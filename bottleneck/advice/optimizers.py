@@ -252,7 +252,8 @@ def _late_launches(evidence: Evidence, count: float) -> float:
 def _fused_pass_less(work: KernelWork, rows: Flags, names: tuple[str, ...]) -> tuple[Floats, Floats]:
     """Gives how much less each row takes in one fused pass.
 
-    At least, and at most. The pass moves a part of their bytes, at the rates of fused loops. Where bytes have no floor, time goes by bytes.
+    At least, and at most. The pass moves a part of their bytes, at the rates of fused loops. Where bytes have no floor,
+    time goes by bytes.
     """
     part = fused_bytes(names)
     bytes_us = part * work.memory_us()

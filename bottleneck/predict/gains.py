@@ -90,7 +90,10 @@ def _same_work(side: PricedWork, other: PricedWork) -> float:
 
 
 def _same_host(side: PricedWork, other: PricedWork) -> Floats:
-    """Returns the parts of the host's start and issuing that are its own work in both."""
+    """Returns the parts of the host's times that are its own work in both.
+
+    Those of its start and of its issuing.
+    """
     same = np.minimum(side.own_work, other.own_work)
     return same / np.maximum(side.units, _NO_ERROR)
 

@@ -1,9 +1,9 @@
 """Prices products of few rows with a large matrix of weights.
 
-The decoding of tokens is made of them. They read each weight once. Weights narrower than the activations are unpacked on the lanes meanwhile: converted,
-scaled, multiplied and added. The fewer bytes a weight has, the more of the time this takes, and the less of the
-bandwidth is reached. vector_products.csv holds the rates, solved from steps that others timed, whose other kernels have
-the prices that they have here (`python -m benchmarks.vector_products`).
+The decoding of tokens is made of them. They read each weight once. Weights narrower than the activations are unpacked
+on the lanes meanwhile: converted, scaled, multiplied and added. The fewer bytes a weight has, the more of the time this
+takes, and the less of the bandwidth is reached. vector_products.csv holds the rates, solved from steps that others
+timed, whose other kernels have the prices that they have here (`python -m benchmarks.vector_products`).
 """
 
 import csv
