@@ -25,9 +25,16 @@ GAINS = [
     ("int8 weights", "int4 weights"),
     ("Llama-3.1-8B bf16", "Llama-3.1-8B int8 weights"),
 ]
-# Width, layers, heads, heads of keys, inner width, vocabulary.
-_MODELS = {"llama2": (4096, 32, 32, 32, 11008, 32000), "llama3": (4096, 32, 32, 8, 14336, 128256)}
-_LENGTH, _GROUP = 208, 32
+# Width, layers, heads, heads of keys, inner width, vocabulary. The models of 70 billion weights are no cases: rates are
+# learned from them (benchmarks/vector_products.py). A half is what each of two devices has of the layers.
+_MODELS = {
+    "llama2": (4096, 32, 32, 32, 11008, 32000),
+    "llama3": (4096, 32, 32, 8, 14336, 128256),
+    "llama2-70b": (8192, 80, 64, 8, 28672, 32000),
+    "llama2-70b-half": (8192, 80, 32, 4, 14336, 32000),
+    "llama3-70b": (8192, 80, 64, 8, 28672, 128256),
+}
+_LENGTH, _GROUP, _HEAD = 208, 32, 128
 
 
 class Product(nn.Module):
@@ -82,9 +89,9 @@ class Block(nn.Module):
 
     def __init__(self, width, heads, keys, inner, weights):
         super().__init__()
-        self.heads, self.keys, self.head = heads, keys, width // heads
+        self.heads, self.keys, self.head = heads, keys, _HEAD
         self.qkv = Product(width, (heads + 2 * keys) * self.head, weights)
-        self.out, self.down = Product(width, width, weights), Product(inner, width, weights)
+        self.out, self.down = Product(heads * _HEAD, width, weights), Product(inner, width, weights)
         self.gate, self.up = Product(width, inner, weights), Product(width, inner, weights)
         self.before, self.between = Norm(width), Norm(width)
         for name in ("past_keys", "past_values"):
@@ -97,7 +104,7 @@ class Block(nn.Module):
         q, k, v = (each.transpose(1, 2) for each in (rotate(q, turns), rotate(k, turns), v))
         self.past_keys[:, :, position], self.past_values[:, :, position] = k, v
         k, v = (each.repeat_interleave(self.heads // self.keys, 1) for each in (self.past_keys, self.past_values))
-        x = x + self.out(scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(x.shape))
+        x = x + self.out(scaled_dot_product_attention(q, k, v, attn_mask=mask).transpose(1, 2).reshape(1, 1, -1))
         y = self.between(x)
         return x + self.down(silu(self.gate(y)) * self.up(y))
 
@@ -111,7 +118,7 @@ class Decoder(nn.Module):
         self.embedding = nn.Embedding(vocabulary, width, dtype=torch.bfloat16)
         self.blocks = nn.ModuleList(Block(width, heads, keys, inner, weights) for _ in range(layers))
         self.norm, self.head = Norm(width), Product(width, vocabulary, weights)
-        self.register_buffer("turns", torch.zeros(_LENGTH, width // heads // 2, 2, dtype=torch.bfloat16))
+        self.register_buffer("turns", torch.zeros(_LENGTH, _HEAD // 2, 2, dtype=torch.bfloat16))
         self.register_buffer("mask", torch.ones(_LENGTH, _LENGTH, dtype=torch.bool))
 
     def forward(self, token, position):

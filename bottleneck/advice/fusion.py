@@ -10,24 +10,20 @@ import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.dispatch import FUSED, compiled_parts, drawn_ahead, us_per_call
-from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
+from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, loop_times, requires_gain, work_of
 from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, format_range, is_compiled
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.wasted_work import growing_join
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, some_rows
-from bottleneck.schema.learned_rates import attention_share, fused_share
+from bottleneck.schema.learned_rates import attention_share
 from bottleneck.schema.op_names import IN_PLACE
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import FRESH_FROM_BYTES, text_matches
 from bottleneck.units import counted, format_share, format_si, format_us
 
 _NORMS = re.compile(r"norm|rsqrt|dropout|bernoulli")
-# What a compiled loop takes at most, as a multiple of its floor: on a CPU measured 1.2 to 1.7 (Inductor's C++ on a
-# chain of 8 multiplications of 16 million numbers). A device reaches the share of its bandwidth that timings taught
-# (schema/learned_rates.py), less where it reduces.
-_SLACK = 2.0
 # Times its floor that kernels take which the device holds back: by its clock, its power, or memory of the host.
 _FAR_BEYOND = 20.0
 # On a CPU, what a compiled loop takes of the time that an op takes beyond its bytes, at least and at most. Measured
@@ -169,7 +165,7 @@ def _estimate(work: KernelWork, found: _Candidates, of_row: Integers, ops: Integ
     runs = np.maximum(total(np.ones(place.size)) / ops, 1.0)
     launch_us = total(np.nan_to_num(work.roof("launch_us"))[place]) / (ops * runs) * work.scale / work.evidence.steps
     reduces = total(work.family(*_STATISTICS)[place].astype(np.float64)) > 0
-    fastest, slowest = _loop_times(work.evidence, reduces)
+    fastest, slowest = loop_times(work.evidence, reduces)
     # Kernels that run at a small part of any ceiling are held back by the device, which does so with the fused one too.
     is_slow = us > _FAR_BEYOND * np.maximum(memory_us + total(kept_most), launch_us)
     reached = np.where(is_slow & (not work.evidence.is_host_only), us / bytes_all, 0.0)
@@ -190,19 +186,6 @@ def _estimate(work: KernelWork, found: _Candidates, of_row: Integers, ops: Integ
     spared = (of_row >= 0) & (work.op != np.append(first_op, -1)[of_row])
     made = total(np.where(in_place, 0.0, between))
     return Chains(of_row, ops, bytes_all, best, made, np.asarray(norm), spared, low, high)
-
-
-def _loop_times(evidence: Evidence, reduces: Flags) -> tuple[Floats, Floats]:
-    """Gives the time of each chain's fused loop.
-
-    It is a multiple of the loop's floor. The two arrays are at least and at most.
-    """
-    if evidence.is_host_only:
-        return np.ones(reduces.size), np.full(reduces.size, _SLACK)
-    pointwise, reduction = fused_share("pointwise"), fused_share("reduction")
-    usual = np.where(reduces, 1 / reduction[0], 1 / pointwise[0])
-    spread = np.where(reduces, reduction[1], pointwise[1])
-    return usual, np.maximum(usual * spread, _SLACK)
 
 
 def _kept_us(work: KernelWork, found: _Candidates) -> tuple[Floats, Floats]:

@@ -21,6 +21,7 @@ from bottleneck.schema.evidence import Evidence, ShorterKernels, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, union
 from bottleneck.schema.kernel_dtypes import kernel_dtype
 from bottleneck.schema.kernel_names import name_in_sentence
+from bottleneck.schema.learned_rates import fused_share
 from bottleneck.schema.op_names import at_source
 from bottleneck.schema.tables import OVER_LINK, as_integers, text_matches
 from bottleneck.units import SHORT_DTYPE, format_share, format_us
@@ -36,6 +37,10 @@ _NAME_LIMIT = 1000
 _LONGEST = 80
 _LEAST_GAIN = 0.001  # of the step
 _SETS_THE_PACE = 0.8  # of the step that a device works
+# What a compiled loop takes at most, as a multiple of its floor: on a CPU measured 1.2 to 1.7 (Inductor's C++ on a
+# chain of 8 multiplications of 16 million numbers). A device reaches the share of its bandwidth that timings taught
+# (schema/learned_rates.py), less where it reduces.
+_SLACK = 2.0
 
 
 class KernelWork(Struct, frozen=True):
@@ -417,6 +422,19 @@ def _held_us(evidence: Evidence) -> Floats:
     if evidence.is_host_only:
         held[evidence.held_up["op"].to_numpy()] = evidence.held_up["beyond_us"].to_numpy() / evidence.steps
     return held
+
+
+def loop_times(evidence: Evidence, reduces: Flags) -> tuple[Floats, Floats]:
+    """Gives the time of fused loops.
+
+    It is a multiple of each loop's floor. The two arrays are at least and at most.
+    """
+    if evidence.is_host_only:
+        return np.ones(reduces.size), np.full(reduces.size, _SLACK)
+    pointwise, reduction = fused_share("pointwise"), fused_share("reduction")
+    usual = np.where(reduces, 1 / reduction[0], 1 / pointwise[0])
+    spread = np.where(reduces, reduction[1], pointwise[1])
+    return usual, np.maximum(usual * spread, _SLACK)
 
 
 def requires_gain(rule: Callable[[Evidence], Draft | None]) -> Callable[[Evidence], Draft | None]:

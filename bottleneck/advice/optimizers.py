@@ -9,7 +9,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import requires_gain, work_of
+from bottleneck.advice.kernel_work import KernelWork, loop_times, requires_gain, work_of
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
@@ -23,7 +23,7 @@ from bottleneck.advice.quantities import (
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import Flags, Spans
+from bottleneck.schema.intervals import Flags, Floats, Spans
 from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP
 from bottleneck.units import counted, format_share, format_us
 
@@ -53,6 +53,10 @@ _LISTS = (
     "of torch.optim does, take that with fused=True."
 )
 _NEARLY_ALL = 0.9
+# Kernels of one op for each parameter that one kernel for lists of tensors replaces.
+_LAUNCHES_OF_ONE = 10
+# Of the time of bytes that a fused pass spares, this part is certain where no floor of the bytes is known.
+_LEAST_OF_PASSES = 0.6
 _LEAST_SHARE = 0.01
 # What a step takes beside its ops, fused or not, in times of one op of it (torch 2.13, EPYC, one thread): of Adam over
 # 1, 2, 8 and 64 parameters 15, 40, 199 and 1253 us were gone, and 22, 51, 244 and 1540 are by this at most; of SGD with
@@ -152,7 +156,7 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
     if count / parameters < _PER_PARAMETER:
         return None
     host_only = evidence.is_host_only
-    gain = _host_gain(evidence, names, marks, count) if host_only else _device_gain(evidence, count)
+    gain = (_host_gain if host_only else _device_gain)(evidence, names, marks, count)
     if evidence.share_of_step(gain.high) < _LEAST_SHARE:
         return None
     claims = claims_of(evidence, *ISSUE_ACCOUNTS, "overhead.launch_floor", "memory", most_us=gain.high)
@@ -213,20 +217,52 @@ def _host_gain(evidence: Evidence, names: tuple[str, ...], marks: Spans, count: 
     return Interval(low * (per_call + memory_us), min(high * per_call + memory_us, evidence.step_us))
 
 
-def _device_gain(evidence: Evidence, count: float) -> Interval:
+def _device_gain(evidence: Evidence, names: tuple[str, ...], marks: Spans, count: float) -> Interval:
     """Gives the gain on a device of a fused update.
 
-    Launches saved are worth the wait for the host where it waits, else their part of the launch floor. About one launch
-    in ten stays: kernels take the tensors in chunks of some dozens.
+    Its kernels take what one pass over their bytes takes. About one launch in ten stays: kernels take the tensors in
+    chunks of some dozens. Of the host's time for the others, that part is gone at least which was measured on a CPU.
     """
-    gone = 0.9 * count
+    work = work_of(evidence)
+    rows = issued_within(evidence, marks)[work.row]
+    low_us, high_us = _fused_pass_less(work, rows, names)
+    passes = work.gain(low_us, high_us)
+    if evidence.predict is None:
+        waits = _late_launches(evidence, count)
+        return Interval(waits / 2, min(waits, evidence.group_us("overhead")))
+    spared = rows & (np.cumsum(rows) % _LAUNCHES_OF_ONE != 1)
+    fewer = work.gain(low_us, high_us, spared)
+    certain = _LESS_OVERHEAD[0] * max(fewer.low - passes.low, 0.0)
+    return Interval(passes.low + certain, max(fewer.high, passes.high))
+
+
+def _late_launches(evidence: Evidence, count: float) -> float:
+    """Gives the wait for launches that a fused update spares.
+
+    Where no replay tells it.
+    """
+    gone = (1.0 - 1.0 / _LAUNCHES_OF_ONE) * count
     floor_us = min(
         gone * (evidence.analysis.device.launch_floor_us or 0.0), evidence.account_us("overhead.launch_floor")
     )
-    late_us = issue_us(evidence)
     launches = max(evidence.analysis.totals.launch_count, 1.0)
-    high_us = floor_us + late_us * min(gone / launches, 1.0)
-    return Interval(high_us / 2, min(high_us, evidence.group_us("overhead")))
+    return floor_us + issue_us(evidence) * min(gone / launches, 1.0)
+
+
+def _fused_pass_less(work: KernelWork, rows: Flags, names: tuple[str, ...]) -> tuple[Floats, Floats]:
+    """Gives how much less each row takes in one fused pass.
+
+    At least, and at most. The pass moves a part of their bytes, at the rates of fused loops. Where bytes have no floor,
+    time goes by bytes.
+    """
+    part = fused_bytes(names)
+    bytes_us = part * work.memory_us()
+    fastest, slowest = loop_times(work.evidence, np.zeros(rows.size, dtype=bool))
+    by_bytes = work.us * (1.0 - part)
+    low, high = (np.clip(work.us - times * bytes_us, 0.0, None) for times in (slowest, fastest))
+    is_known = bytes_us > 0
+    low, high = np.where(is_known, low, _LEAST_OF_PASSES * by_bytes), np.where(is_known, high, by_bytes)
+    return np.where(rows, low, 0.0), np.where(rows, high, 0.0)
 
 
 _FOREACH, _FUSED_STEP = re.compile(r"^aten::_foreach_"), re.compile(r"^aten::_fused_")
@@ -237,8 +273,8 @@ _LEAST_PASSES = 0.03
 def foreach_optimizer(evidence: Evidence) -> Draft | None:
     """Finds an optimizer on a device whose step is one pass for each op.
 
-    It takes lists of tensors, as torch does by itself. Gain: the part of these bytes that one fused pass does not move,
-    from 60 % of it.
+    It takes lists of tensors, as torch does by itself. Gain: what one fused pass over a part of their bytes leaves of
+    their time.
     """
     names, work = optimizer_names(evidence), work_of(evidence)
     if evidence.is_host_only or evidence.is_broken or not names or not all(name in FUSABLE for name in names):
@@ -248,7 +284,7 @@ def foreach_optimizer(evidence: Evidence) -> Draft | None:
     rows = work.op_like(_FOREACH) & work.inside(OPTIMIZER_STEP)
     if work.share(rows) < _LEAST_PASSES:
         return None
-    less = np.where(rows, work.us * (1 - fused_bytes(names)), 0.0)
+    least, less = _fused_pass_less(work, rows, names)
     cls = names[0]
     return Draft(
         slug="foreach-optimizer",
@@ -262,7 +298,7 @@ def foreach_optimizer(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Let {cls} update all parameters in one fused call (fused=True; it unscales for a GradScaler too).",
         code=f"optimizer = torch.optim.{cls}(model.parameters(), lr=lr, fused=True)",
-        gain_us=work.gain(0.6 * less, less),
+        gain_us=work.gain(least, less),
         claims=work.claims(less),
         tries=("fused-optimizer",),
     )

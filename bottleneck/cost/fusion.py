@@ -55,7 +55,8 @@ class FusedLoop:
     It has their positions in the step, and what the group reads and writes.
 
     ``sizes`` are the numbers of elements that it walks over, ``bytes`` what it moves. One that ``folds`` reduces; where
-    it ``splits``, what follows needs all of its results. A call of a library stands alone; in channels last it may copy
+    it ``splits``, what follows needs all of its results. One that ``is_product`` multiplies a matrix by a vector.
+    A call of a library stands alone; in channels last it may copy
     its input (``moves_input``) and its result (``moves_result``) from and into the usual layout.
     """
 
@@ -69,6 +70,7 @@ class FusedLoop:
     reads_again: float = 0.0
     bytes: float = 0.0
     is_library: bool = False
+    is_product: bool = False
     moves_input: bool = False
     moves_result: bool = False
 
@@ -227,7 +229,7 @@ class _Fusion:
 
     def run(self) -> list[FusedLoop]:
         for position, (call, is_live) in enumerate(zip(self.step.calls, live_calls(self.step), strict=True)):
-            if is_live:
+            if is_live and not call.on_host:
                 self._add(position, call)
         alive = {(number, self.version.get(number, 0)) for number in self._kept()}
         wanted: dict[tuple[int, int], set[int]] = {key: {-1} for key in alive}
@@ -252,6 +254,7 @@ class _Fusion:
             self._add_convolution(position, call)
         elif self.tunes and name in _VECTOR_PRODUCTS and _is_by_vector(call):
             self._add_reduction(position, call, {max(math.prod(use.dims) for use in call.inputs)})
+            self.maker[self._key(call.outputs[0])].is_product = True
         elif family in _LIBRARY or is_large or not call.outputs:
             self._add_library(position, call)
         elif name == "cat" and len(call.inputs) > 1:

@@ -6,7 +6,7 @@ It also records from when to when each piece of the step's memory is held.
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -116,6 +116,7 @@ class _Memory:
     created: int
     freed: int | None = None
     kind: StorageKind | None = None
+    is_on_device: bool = False
     is_seen_alive: bool = field(default=True)
 
 
@@ -144,6 +145,7 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
         self.read_numbers: set[str] = set()
         self.is_on = False
         self.in_optimizer = False
+        self.counts_on_host = False
         self.modules: list[str] = []
         self._torch, self._replaced = torch, replaced
         self._their_item = getattr(torch.Tensor, _THEIR_ITEM, torch.Tensor.item)
@@ -154,12 +156,14 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
         self._memory: list[_Memory] = []
         self._number_of: dict[int, int] = {}
         self._watches: dict[int, Any] = {}
+        self._makers: dict[int | None, list[int]] = {}
         self._forward_places: dict[int, _CallPlace] = {}
         self._ops_since = 0
 
     def start(self) -> None:
         """Begins to record; what is alive now was there before the step."""
         self.calls.clear()
+        self._makers.clear()
         self._forward_places.clear()
         self.host_ops = self._ops_since = 0
         for memory in self._memory:
@@ -177,6 +181,39 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
             number = self._number_of.get(storage_key(tensor.untyped_storage()))
             if number is not None:
                 self._memory[number].kind = kind
+
+    def take_to_device(self, tensor: Any) -> bool:
+        """Tells whether the step made a tensor in the host's memory.
+
+        It is asked where the program moves the tensor to the device. The calls that made it are work of the host then.
+        A tensor that comes from one on the device, or from a parameter, was there already.
+        """
+        number = self._storage(tensor)
+        if number is None or self._memory[number].is_on_device:
+            return False
+        makers = self._makers_on_host(number)
+        for position in makers:
+            self.calls[position] = replace(self.calls[position], on_host=True)
+        self._memory[number].is_on_device = True
+        return bool(makers)
+
+    def _makers_on_host(self, number: int) -> set[int]:
+        """Finds the calls that made a storage on the host.
+
+        None did where one of them was given something on the device, or a parameter.
+        """
+        seen, rest, makers = {number}, [number], set[int]()
+        while rest:
+            number = rest.pop()
+            memory = self._memory[number]
+            if memory.is_on_device or memory.kind is not None:
+                return set()
+            makers.update(self._makers.get(number, ()))
+            used = {use.storage for position in self._makers.get(number, ()) for use in self.calls[position].inputs}
+            new = {storage for storage in used if storage is not None} - seen
+            seen |= new
+            rest += new
+        return makers
 
     def storages(self) -> tuple[tuple[Storage, ...], Mapping[int, int]]:
         """Returns the memory of the step.
@@ -208,20 +245,18 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
                 result = func.decompose(*args, **options)
             if result is not NotImplemented:
                 return result
-        options = self._on_cpu(options)
+        device = options.get("device")
+        is_on_device = device is not None and self._torch.device(device).type not in ("cpu", "meta")
+        if is_on_device:
+            options = {**options, "device": self._torch.device("cpu")}
         result = func(*args, **options)
         if self.is_on:
             self._record(func, args, options, result)
-        else:
-            for tensor in _tensors(result):
-                self._storage(tensor)
+        for tensor in _tensors(result):
+            number = self._storage(tensor)
+            if is_on_device and number is not None:
+                self._memory[number].is_on_device = True
         return result
-
-    def _on_cpu(self, options: dict[str, Any]) -> dict[str, Any]:
-        device = options.get("device")
-        if device is not None and self._torch.device(device).type not in ("cpu", "meta"):
-            return {**options, "device": self._torch.device("cpu")}
-        return options
 
     def answer_reads(self) -> None:
         """Gives the program an answer where it reads a value that is not there."""
@@ -299,6 +334,8 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
         )
 
     def _append(self, call: StepCall) -> None:
+        for use in call.outputs:
+            self._makers.setdefault(use.storage, []).append(len(self.calls))
         self.calls.append(call)
         self._ops_since = 0
 
@@ -310,9 +347,9 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
         written = list(_tensors(result)) if result is not None else _mutated(func, args, options)
         is_move = name == "aten::_to_copy" and _is_same(args[0], result)
         is_count = self.in_optimizer and all(tensor.dim() == 0 for tensor in written)
-        if name in _FREE or func.is_view or is_move or is_count:
-            for tensor in _tensors(result):
-                self._storage(tensor)
+        # An op on the counters of all parameters goes from one to the next on the host.
+        counts_many = is_count and self.counts_on_host and len(written) > 1
+        if name in _FREE or func.is_view or is_move or (is_count and not counts_many):
             return
         values = _in_order(func, args, options)
         if "convolution" in name and args[0].dim() > 3:
@@ -332,6 +369,7 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
                 module=module,
                 source=source,
                 host_ops=self._ops_since,
+                on_host=counts_many,
             )
         )
 

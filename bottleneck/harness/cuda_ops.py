@@ -39,7 +39,8 @@ class CudaChoices:
     """The replaced ops, by name, and what the program was seen to ask for.
 
     ``uses_compile`` turns true once it calls torch.compile, which gives back what it got; ``autocast`` holds the types
-    of the autocast regions that it entered, ``copied_bytes`` counts what it moves from the host to the device.
+    of the autocast regions that it entered, ``copied_bytes`` counts what it moves from the host to the device, of which
+    ``take_to_device`` is told: it gives true for what was made in the step.
     Everything holds as long as this object lives.
     """
 
@@ -47,6 +48,7 @@ class CudaChoices:
         self.uses_compile = False
         self.autocast: set[str] = set()
         self.copied_bytes = 0
+        self.take_to_device: Callable[[Any], bool] = lambda _: False
         self._torch, self._aten = torch, torch.ops.aten
         self.replaced: dict[Any, Callable[..., Any]] = {
             self._aten.scaled_dot_product_attention.default: self._attention,
@@ -141,10 +143,14 @@ class CudaChoices:
         return self._to(values, dtype=dtype, **given, **options)
 
     def _count_copy(self, values: Any, device: Any) -> None:
-        """Counts a tensor of a data loader that moves to the device."""
-        if getattr(values, ON_HOST, False) and device is not None and self._torch.device(device).type == "cuda":
-            setattr(values, ON_HOST, False)
+        """Counts a tensor that moves from the host to the device."""
+        if device is None or self._torch.device(device).type != "cuda":
+            return
+        is_of_loader = getattr(values, ON_HOST, False)
+        if self.take_to_device(values) or is_of_loader:
             self.copied_bytes += values.numel() * values.element_size()
+        if is_of_loader:
+            setattr(values, ON_HOST, False)
 
     def _dropout(self, values: Any, p: float, train: bool) -> Any:
         """One kernel makes the mask and applies it."""

@@ -349,6 +349,7 @@ class _StepRecorder:
 
         recorder = CallRecorder(self._torch, self._choices.replaced)
         recorder.answer_reads()
+        self._choices.take_to_device = recorder.take_to_device
         return recorder
 
     def assume(self, assumed: Sequence[tuple[str, bool]]) -> None:
@@ -383,6 +384,8 @@ class _StepRecorder:
     def _before_optimizer(self, optimizer: Any, *_: Any) -> None:
         self._optimizers[id(optimizer)] = optimizer
         self._recorder.in_optimizer = True
+        groups = optimizer.param_groups
+        self._recorder.counts_on_host = not any(group.get("fused") or group.get("capturable") for group in groups)
 
     def _after_optimizer(self, *_: Any) -> None:
         self._recorder.in_optimizer = False

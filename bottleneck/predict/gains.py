@@ -64,7 +64,8 @@ def half_width(before: PricedWork, after: PricedWork, pace: float = 1.0, factor:
     sides, changed = zip(*(_errors(side, other) for side, other in ((before, after), (after, before))), strict=True)
     variance = sum(error**2 for side in sides for error in side.values())
     shared = sum(2 * sides[0][name] * sides[1][name] for name in sides[0].keys() & sides[1].keys())
-    whole = math.hypot(_OF_CHANGES * max(changed), _OF_ANOTHER_WAY if _is_another_way(before, after) else 0.0)
+    of_way = _OF_ANOTHER_WAY * (1.0 - _same_work(before, after)) if _is_another_way(before, after) else 0.0
+    whole = math.hypot(_OF_CHANGES * max(changed), of_way)
     runs = _BETWEEN_RUNS if max(changed) > 0.0 or before.backend != after.backend else 0.0
     own = max(factor * math.hypot(whole, math.sqrt(max(variance - _GO_TOGETHER * shared, 0.0))), runs)
     middle = before.us() / after.us()
@@ -80,6 +81,23 @@ def _is_another_way(before: PricedWork, after: PricedWork) -> bool:
     return before.backend != after.backend and {before.backend, after.backend} != {"eager", "captured"}
 
 
+def _same_work(side: PricedWork, other: PricedWork) -> float:
+    """Returns the part of a step that is the host's own work in both.
+
+    By how much the step grows with it.
+    """
+    return sum(_same_host(side, other) * side.sensitivities()[1:])
+
+
+def _same_host(side: PricedWork, other: PricedWork) -> Floats:
+    """Returns the parts of the host's times that are its own work in both.
+
+    Those of its start and of its issuing.
+    """
+    same = np.minimum(side.own_work, other.own_work)
+    return same / np.maximum(side.units, _NO_ERROR)
+
+
 def _errors(side: PricedWork, other: PricedWork) -> tuple[dict[str, float], float]:
     """Returns the relative errors of a step by what the other has not.
 
@@ -88,7 +106,8 @@ def _errors(side: PricedWork, other: PricedWork) -> tuple[dict[str, float], floa
     table, run = read_spreads(), run_of(side.backend)
     changed = _changed_part(side, other)
     device, start, host = side.sensitivities()
-    hosts = (start, host) if side.units != other.units or side.backend != other.backend else (0.0, 0.0)
+    is_other_host = side.units != other.units or side.backend != other.backend
+    hosts = np.array([start, host]) * (1.0 - _same_host(side, other)) if is_other_host else np.zeros(2)
     errors: dict[str, float] = {}
     engines = np.array(side.engines)
     for engine in set(side.engines):

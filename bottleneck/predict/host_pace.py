@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from bottleneck.cost.call import OpCall, Unmodelled, parse_call
+from bottleneck.predict.host_work import host_work_us
 from bottleneck.predict.rates import LIBRARY_KINDS
 from bottleneck.predict.step_kernels import FAMILY_OF, Kernel
 from bottleneck.schema.device_facts import board_of
@@ -121,7 +122,7 @@ def _count_ops(counts: dict[str, float], calls: Sequence[StepCall]) -> None:
     # The first call of an op in a step finds the caches of the processor without it.
     counts["new op"] += float(len({call.name for call in calls}))
     for call in calls:
-        counts[host_kind(call)] += call.calls
+        counts["view" if call.on_host else host_kind(call)] += call.calls
         counts["op"] += call.calls if _adds_bias(call) else 0.0
         counts["view"] += max(call.host_ops - 1, 0) * call.calls
 
@@ -163,6 +164,16 @@ def host_time_units(counts: Mapping[str, float], rates: Mapping[str, float]) -> 
     """
     lead, issue = (sum(counts[kind] * rates[f"host:{kind}"] for kind in kinds) for kinds in (LEADS, HOST_KINDS))
     return lead, issue
+
+
+def own_work_units(step: StepCalls, rates: Mapping[str, float]) -> tuple[float, float]:
+    """Returns the host's own work before the first kernel and beside the device.
+
+    As multiples of its time for one op. In a loop the device works on the step before meanwhile, unless the host waits
+    for it in each step.
+    """
+    work = sum(host_work_us(step).values()) / rates["pace"]
+    return (work, 0.0) if any(call.waits for call in step.calls) else (0.0, work)
 
 
 def slower_than_usual(device_name: str) -> float:

@@ -3,6 +3,7 @@
 A two-dimensional convolution runs in channels last where `decide_layout_opt` says so.
 """
 
+import math
 from dataclasses import dataclass
 
 from bottleneck.cost.call import Cost, Unmodelled, parse_call
@@ -19,10 +20,12 @@ from bottleneck.predict.step_kernels import (
     split,
 )
 from bottleneck.predict.tensor_products import ALIGNED_BYTES
+from bottleneck.predict.vector_products import unpacking_flops
 from bottleneck.schema.predicted_step import Backend
 from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import StepCall, StepCalls
+from bottleneck.units import ITEM_BYTES
 
 # Kernels for which 'max-autotune' has templates of its own beside those of the library (torch/_inductor/kernel).
 AUTOTUNED = frozenset({"product", "convolution", "convolution channels last"})
@@ -52,7 +55,7 @@ def fuse(step: StepCalls, backend: Backend = "compile") -> tuple[list[KernelGrou
     unknown: dict[Reason, int] = {}
     for loop in fuse_calls(step, channels_last=channels_last, tunes=autotunes):
         call = step.calls[loop.calls[0]]
-        kernels = _library_kernels(call, loop, channels_last, autotunes) if loop.is_library else [_kernel(call, loop)]
+        kernels = _library_kernels(call, loop, channels_last, autotunes) if loop.is_library else [_kernel(step, loop)]
         if not isinstance(kernels, Reason):
             kernels = [_with_padding(kernel, call, step) for kernel in kernels]
         if isinstance(kernels, Reason):
@@ -62,10 +65,27 @@ def fuse(step: StepCalls, backend: Backend = "compile") -> tuple[list[KernelGrou
     return groups, unknown
 
 
-def _kernel(call: StepCall, loop: FusedLoop) -> Kernel:
+def _kernel(step: StepCalls, loop: FusedLoop) -> Kernel:
     """The kernel that Inductor generates for a loop."""
+    if loop.is_product:
+        return Kernel(
+            "vector product",
+            call=loop.calls[0],
+            bytes=loop.bytes,
+            flops=_unpacking(step, loop),
+            launches=loop.launches,
+            count=step.calls[loop.calls[0]].calls,
+        )
     kind = "fused statistics" if loop.splits else "fused reduction" if loop.folds else "fused pointwise"
-    return Kernel(kind, call=loop.calls[0], bytes=loop.bytes, launches=loop.launches, count=call.calls)
+    return Kernel(
+        kind, call=loop.calls[0], bytes=loop.bytes, launches=loop.launches, count=step.calls[loop.calls[0]].calls
+    )
+
+
+def _unpacking(step: StepCalls, loop: FusedLoop) -> float:
+    """Returns the work of unpacking the narrow weights that a loop reads."""
+    given = {use.storage: use for position in loop.calls for use in step.calls[position].inputs}
+    return sum(unpacking_flops(math.prod(use.dims), ITEM_BYTES.get(use.type, 4.0)) for use in given.values())
 
 
 def _library_kernels(call: StepCall, loop: FusedLoop, channels_last: bool, autotunes: bool) -> list[Kernel] | Reason:
@@ -183,7 +203,7 @@ def least_bytes(step: StepCalls) -> float:
     What was there before the step and is read, and what outlives it and is made.
     """
     size: dict[int, float] = {}
-    live = [call for call, is_live in zip(step.calls, live_calls(step), strict=True) if is_live]
+    live = [call for call, is_live in zip(step.calls, live_calls(step), strict=True) if is_live and not call.on_host]
     for call in live:
         # A gather reads some rows of a table, and which ones is not known.
         inputs = () if FAMILY_OF.get(call.name) in ("indexing", "recommendation") else call.inputs

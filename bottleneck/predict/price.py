@@ -15,11 +15,13 @@ from bottleneck.predict.host_pace import (
     EAGER_KERNELS,
     host_counts,
     host_time_units,
+    own_work_units,
     replays_graph,
     sensitivities,
     slower_than_usual,
     step_us,
 )
+from bottleneck.predict.host_work import host_work_us
 from bottleneck.predict.inductor_fusion import KernelGroup, copied_bytes, fuse, least_bytes
 from bottleneck.predict.interval import (
     ANOTHER_BOARD,
@@ -52,7 +54,7 @@ from bottleneck.schema.predicted_step import Backend, PredictedBound, PredictedK
 from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import StepCalls
-from bottleneck.units import US_PER_S, counted, format_share
+from bottleneck.units import US_PER_S, counted, format_share, format_us
 
 BOUNDS: tuple[Literal["compute"], Literal["memory"], Literal["latency"], Literal["overhead"]] = (
     "compute",
@@ -64,6 +66,8 @@ BOUNDS: tuple[Literal["compute"], Literal["memory"], Literal["latency"], Literal
 _MOST_BY_DEVICE = 0.5
 # The time of a step of which more than this share has no predicted time would say nothing.
 _MOST_UNPRICED = 0.25
+# Less of a step is not worth a line.
+_LEAST_HOST_WORK = 0.05
 
 
 def plan(step: StepCalls, backend: Backend) -> tuple[list[KernelGroup], dict[Reason, int]]:
@@ -98,10 +102,10 @@ def _eager(step: StepCalls) -> tuple[list[KernelGroup], dict[Reason, int]]:
     groups: list[KernelGroup] = []
     unknown: dict[Reason, int] = {}
     for position, call in enumerate(step.calls):
-        kernels = split(call, position)
+        kernels = () if call.on_host else split(call, position)
         if isinstance(kernels, Reason):
             unknown[kernels] = unknown.get(kernels, 0) + 1
-        else:
+        elif kernels:
             groups.append(KernelGroup((position,), kernels))
     return groups, unknown
 
@@ -116,7 +120,8 @@ class PricedWork(Struct, frozen=True):
 
     The time of each kernel, and of the host. ``work``, ``ceilings``, ``found`` and ``floor`` have an entry per kernel,
     ``engines`` the names of the ceilings. ``units`` is the time of the host before the first kernel and for issuing, in
-    times of its ``pace``. The true pace may be ``pace_factor`` times as slow or quick; 1 where it was given.
+    times of its ``pace``, ``own_work`` the part of it that is no launching. The true pace may be ``pace_factor`` times
+    as slow or quick; 1 where it was given.
     """
 
     calls: StepCalls
@@ -130,6 +135,7 @@ class PricedWork(Struct, frozen=True):
     floor: tuple[Floats, Floats, Floats]
     found: PredictedTimes
     units: tuple[float, float]
+    own_work: tuple[float, float]
     pace: float
     pace_factor: float
 
@@ -183,11 +189,26 @@ def price_work(
     ceilings, engines = ceilings_of(kernels, calls.settings, device)
     floor = floors(work, ceilings, device)
     predicted = _above(floor[2], times(work, ceilings, rates))
-    units = host_time_units(host_counts(calls, backend, kernels), rates)
+    own_work = own_work_units(calls, rates)
+    lead, issue = host_time_units(host_counts(calls, backend, kernels), rates)
+    units = lead + own_work[0], issue + own_work[1]
     pace = host_pace_us or rates["pace"] * slower_than_usual(device.name)
     factor = 1.0 if host_pace_us else pace_factor()
     return PricedWork(
-        calls, device, backend, groups, unknown, work, ceilings, engines, floor, predicted, units, pace, factor
+        calls,
+        device,
+        backend,
+        groups,
+        unknown,
+        work,
+        ceilings,
+        engines,
+        floor,
+        predicted,
+        units,
+        own_work,
+        pace,
+        factor,
     )
 
 
@@ -372,6 +393,21 @@ def _reasons(priced: PricedWork) -> list[str]:
         reasons.append("the host's pace is the usual one of the device's year, since --host-pace gives none")
     if any(engine.endswith("_tensor") for engine in priced.engines) and not is_timed(priced.device.architecture):
         reasons.append("no products on tensor cores were timed on this generation: their rates are those of others")
+    reasons += _host_work(priced)
     if priced.calls.origin == "trace":
         reasons.append("a trace records no results: fused bytes follow from the inputs of the calls alone")
     return reasons
+
+
+def _host_work(priced: PricedWork) -> list[str]:
+    """Says how long the host works itself, and most at which line.
+
+    Nothing where that is a trifle of the step.
+    """
+    work, calls = host_work_us(priced.calls), priced.calls.calls
+    us = sum(work.values()) * priced.pace / read_rates()["pace"]
+    if us < _LEAST_HOST_WORK * priced.us():
+        return []
+    most = calls[max(work, key=work.__getitem__)]
+    place = f" at {most.source}" if most.source else ""
+    return [f"the host itself works about {format_us(us)} in each step, most of it in {most.name}{place}"]

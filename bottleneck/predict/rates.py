@@ -25,6 +25,7 @@ from bottleneck.predict.tensor_products import (
     width_of,
 )
 from bottleneck.predict.tensor_products import arithmetic_us as tensor_arithmetic_us
+from bottleneck.predict.vector_products import vector_rates
 from bottleneck.schema.device import Device
 from bottleneck.schema.device_facts import USUAL_LANES, board_of, generation_of
 from bottleneck.schema.intervals import Flags, Floats, Integers
@@ -79,6 +80,7 @@ KINDS = (
     "fused reduction",
     "fused statistics",
     "convolution channels last",
+    "vector product",
 )
 _CODE = {kind: code for code, kind in enumerate(KINDS)}
 # Rows and columns that a block computes: cuBLAS's kernels for fp32 are named for them (ampere_sgemm_128x64_nn).
@@ -261,6 +263,7 @@ def times(
 
 def _memory_us(work: KernelColumns, ceilings: KernelCeilings, rates: Mapping[str, float]) -> Floats:
     share = np.array([rates.get(f"{kind}:memory", 1.0) for kind in KINDS])[work.kind] * rates["memory"]
+    share = np.where(work.are("vector product"), vector_rates()["share of bandwidth"], share)
     spared = np.clip(1.0 - work.bytes / np.maximum(ceilings.cache, 1.0), 0.0, 1.0)
     faster = 1.0 + (rates["cache"] - 1.0) * spared
     needless = work.are(*LAYOUTS) & ~ceilings.is_tensor

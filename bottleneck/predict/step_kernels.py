@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from bottleneck.cost import OP_FAMILIES, compute_cost
 from bottleneck.cost.call import Cost, OpCall, Tensor, Unmodelled, parse_call
 from bottleneck.predict.tensor_products import ALIGNED_BYTES
+from bottleneck.predict.vector_products import MOST_ROWS, unpacking_flops
 from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import StepCall
@@ -204,6 +205,19 @@ def _product(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
             element_bytes=element,
         )
     ]
+
+
+def _weight_product(call: OpCall, cost: Cost, result: float) -> list[Kernel]:
+    """Returns the kernel of a product with packed weights.
+
+    Few rows leave it to the bandwidth.
+    """
+    if (cost.m or 1.0) > MOST_ROWS:
+        return _product(call, cost, result)
+    weights = (cost.n or 1.0) * (cost.k or 1.0)
+    width = 0.5 if "int4" in call.name else 1.0
+    unpacking = unpacking_flops(weights, width)
+    return [Kernel("vector product", bytes=cost.bytes_low, least_bytes=cost.bytes_low, flops=unpacking)]
 
 
 def _attention(call: OpCall, cost: Cost, result: float) -> list[Kernel]:
@@ -423,6 +437,9 @@ _BY_NAME: Mapping[str, Callable[[OpCall, Cost, float], list[Kernel]]] = {
     "max_pool2d_with_indices": _pooling("max pooling"),
     "max_pool3d_with_indices": _pooling("max pooling"),
     "logsumexp": _logsumexp,
+    "_weight_int8pack_mm": _weight_product,
+    "_weight_int4pack_mm": _weight_product,
+    "_weight_int4pack_mm_with_scales_and_zeros": _weight_product,
     "cumsum": _scan,
     "cumprod": _scan,
 }

@@ -4,7 +4,8 @@ A block computes a tile of the result, or a part of the inner dimension of one. 
 multiprocessor. Each tile and each split has a time, and a library takes the quickest. Rows that do not begin at 16
 bytes are loaded by 4 or 2 bytes at once, which bounds the arithmetic whatever the tensor cores could do.
 tensor_products.csv holds what was learned, by generation. `python -m benchmarks.tensor_core_rates FOLDER --ship`
-learns it from public traces and published benchmarks of products.
+learns it from public traces and published benchmarks of products. int8_products.csv holds the shares that products of
+8-bit integers reach with cuBLAS, each with its source.
 """
 
 import csv
@@ -19,6 +20,7 @@ from bottleneck.analysis.tiles import count_tiles
 from bottleneck.schema.intervals import Floats
 
 TABLE = Path(__file__).with_name("tensor_products.csv")
+_INT8_TABLE = Path(__file__).with_name("int8_products.csv")
 # A generation that was not timed has the mean of the others.
 OTHERS = "others"
 # Rows that begin at multiples of this are loaded as quickly as the hardware can.
@@ -112,15 +114,18 @@ def _loaded(products: TensorProducts, rates: Mapping[str, float]) -> Floats:
 
 
 def width_of(engine: str) -> str:
-    """Returns 'tf32' or 'half', by which shares are learned."""
-    return "tf32" if engine.startswith("tf32") else "half"
+    """Returns 'tf32', 'int8' or 'half', by which shares are learned."""
+    return next((width for width in ("tf32", "int8") if engine.startswith(width)), "half")
 
 
 @lru_cache(maxsize=1)
 def product_rates() -> Mapping[str, float]:
     """Reads what was learned of products on tensor cores, by name."""
-    with TABLE.open(encoding="utf-8", newline="") as lines:
-        return {row["name"]: float(row["value"]) for row in csv.DictReader(lines)}
+    rates: dict[str, float] = {}
+    for table in (TABLE, _INT8_TABLE):
+        with table.open(encoding="utf-8", newline="") as lines:
+            rates |= {row["name"]: float(row["value"]) for row in csv.DictReader(lines)}
+    return rates
 
 
 def of_generation(rates: Mapping[str, float], architecture: str | None, name: str) -> float:

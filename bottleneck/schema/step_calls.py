@@ -46,7 +46,7 @@ class TensorUse:
 
 @dataclass(frozen=True)
 class StepCall:
-    """One call of an op that launches work on a device.
+    """One call of an op that works on tensors.
 
     Views and ops that only call others are left out.
 
@@ -54,7 +54,8 @@ class StepCall:
     takes them unchanged; the type of a list of tensors names their item size ('TensorList[2]').
     ``inputs`` are its tensor arguments in order, those in lists included; ``outputs`` its results, which for an op in
     place are inputs too. Both are empty where they are not known, as in a trace. ``host_ops`` counts the ops that the
-    host dispatched since the call before, this one included. With ``waits`` the host waits for its result.
+    host dispatched since the call before, this one included. With ``waits`` the host waits for its result. One
+    ``on_host`` works on tensors in the host's memory, and launches nothing.
     """
 
     name: str
@@ -70,6 +71,7 @@ class StepCall:
     host_ops: int = 1
     waits: bool = False
     calls: float = 1.0
+    on_host: bool = False
 
     @property
     def result(self) -> str | None:

@@ -419,3 +419,40 @@ def test_script_without_its_arguments_is_told_where_they_stand(tmp_path: Path) -
     with pytest.raises(WorkloadError) as failure:
         calls_of(tmp_path, text + "parser.parse_args()\n")
     assert "its own arguments stand behind --" in failure.value.fix
+
+
+DRAWS = """
+import torch
+
+def workload(device="cuda", makes="host", reads=False):
+    model = torch.nn.Linear(512, 512).to(device)
+    optimizer = torch.optim.AdamW(model.parameters(), fused=makes == "fused" or None)
+
+    def step():
+        x = torch.randn(64, 512, device=None if makes == "host" else device)
+        x = (x / 2).to(device)
+        mask = torch.ones(512, 512).tril().to(device)
+        y = (model(x) @ mask).to(device)
+        y.sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+"""
+
+
+def on_host(calls: StepCalls) -> set[str]:
+    return {call.name.removeprefix("aten::") for call in calls.calls if call.on_host}
+
+
+def test_what_a_step_makes_before_it_moves_to_the_device_is_work_of_the_host(tmp_path: Path) -> None:
+    calls = calls_of(tmp_path, DRAWS)
+    assert on_host(calls) == {"randn", "div", "ones", "tril", "_foreach_add_"}
+    assert {"addmm", "mm"} <= set(names(calls)) - on_host(calls)
+    assert calls.copied_bytes == 4 * (64 * 512 + 512 * 512)
+
+
+def test_what_is_made_on_the_device_or_moved_nowhere_is_no_work_of_the_host(tmp_path: Path) -> None:
+    assert on_host(calls_of(tmp_path, DRAWS, "makes=device")) == {"ones", "tril", "_foreach_add_"}
+    assert "_foreach_add_" not in on_host(calls_of(tmp_path, DRAWS, "makes=fused"))
+    assert on_host(calls_of(tmp_path, DRAWS, "device=cpu")) == {"_foreach_add_"}

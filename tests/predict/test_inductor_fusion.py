@@ -148,7 +148,7 @@ def decode(weight_type: str) -> StepCalls:
 
 def test_a_compiler_that_tunes_reads_narrow_weights_of_a_product_with_one_row_as_they_are() -> None:
     (group,), _ = fuse(decode("signed char"), "max-autotune")
-    assert group.calls == (0, 1) and group.kernels[0].kind == "fused reduction"
+    assert group.calls == (0, 1) and group.kernels[0].kind == "vector product"
     assert group.kernels[0].bytes == 4096 * 4096 + 2 * 4 * 4096
 
 

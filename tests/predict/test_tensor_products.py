@@ -21,6 +21,7 @@ from bottleneck.predict.tensor_products import (
     product_rates,
     width_of,
 )
+from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import EngineSettings
 
 DEVICES = ("NVIDIA A100-SXM4-80GB", "NVIDIA H100 80GB HBM3", "NVIDIA B200", "NVIDIA GeForce RTX 4090")
@@ -127,6 +128,23 @@ def test_rows_are_loaded_as_the_names_of_kernels_in_traces_say(row: int, element
     assert load_bytes([1024, row], element) == loads
 
 
-def test_engines_are_of_two_widths() -> None:
+@pytest.mark.parametrize(
+    ("device", "sizes", "tops"),
+    [
+        ("NVIDIA A100-SXM4-80GB", (32768, 256, 4096), 392.7),
+        ("NVIDIA H100 80GB HBM3", (4096, 4096, 4096), 848),
+        ("NVIDIA H100 80GB HBM3", (4096, 4096, 32768), 959),
+    ],
+)
+def test_products_of_eight_bits_take_the_published_times(device: str, sizes: tuple[int, ...], tops: float) -> None:
+    rows, columns, inner = sizes
+    in_bf16 = product(*sizes)
+    # Integers of 8 bits in, of 32 bits out.
+    amount = float(rows * inner + inner * columns + 4 * rows * columns)
+    (us,) = predicted_us(device, replace(in_bf16, dtype="int8", bytes=amount, element_bytes=1.0))
+    assert in_bf16.flops / us / 1e6 == pytest.approx(tops, rel=0.05)
+
+
+def test_engines_are_of_three_widths() -> None:
     engines = ("tf32_tensor", "bf16_tensor", "fp16_tensor", "fp8_tensor", "int8_tensor")
-    assert [width_of(engine) for engine in engines] == ["tf32", *itertools.repeat("half", 4)]
+    assert [width_of(engine) for engine in engines] == ["tf32", *itertools.repeat("half", 3), "int8"]
