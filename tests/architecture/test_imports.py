@@ -31,9 +31,10 @@ MAY_IMPORT = {
     "doctor": BASE | MACHINE | {"doctor", "calibrate"},
     "gate": BASE | MACHINE | {"gate", "experiment", "compare"},
     "recorder": BASE | MACHINE | {"calibrate", "experiment", "recorder"},
+    "integrations": BASE | {"report", "harness", "recorder", "integrations"},
     "commands": BASE | MACHINE | TASKS | {"recorder", "commands"},
     "cli": BASE | {"report", "commands"},
-    "__init__": {"recorder", "harness", "_version"},
+    "__init__": {"recorder", "harness", "integrations", "_version"},
     "__main__": {"cli"},
     "pytest_plugin": set(),
 }
