@@ -224,6 +224,12 @@ def test_naming_a_block_costs_nothing_heavy() -> None:
     assert not modules_after(RECORD) & (HEAVY | {"typer", "rich"})
 
 
+def test_the_extension_of_notebooks_loads_without_ipython() -> None:
+    seen = modules_after("import bottleneck\nassert hasattr(bottleneck, 'load_ipython_extension')")
+    assert "shlex" in seen  # the probe sees what the module does import
+    assert not seen & (HEAVY | {"IPython", "typer", "rich"})
+
+
 def test_a_block_imports_neither_torch_nor_what_only_reports_need() -> None:
     seen = modules_after(EMPTY_BLOCK.format("pass"))
     assert "msgspec" in seen  # the probe sees what finishing the recording does import
