@@ -89,11 +89,11 @@ def _show(block: RecordedBlock) -> None:
     """Displays the first screen of the page; a terminal shows the report."""
     from IPython.display import display
 
-    from bottleneck.report import render_report
     from bottleneck.report.page import first_screen
+    from bottleneck.report.screen import to_screen
 
     try:
         analysis = block.analysis()
     except BottleneckError:  # there is nothing to explain, which the block has said
         return
-    display({"text/html": first_screen(analysis), "text/plain": render_report(analysis, "terminal")}, raw=True)
+    display({"text/html": first_screen(analysis), "text/plain": to_screen(analysis)}, raw=True)

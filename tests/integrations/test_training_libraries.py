@@ -139,7 +139,7 @@ def test_the_recording_is_there_long_before_the_training_ends(library: str, tmp_
 
 @pytest.mark.parametrize("library", PLAIN)
 def test_a_training_that_fails_shows_its_error_and_keeps_what_there_is(library: str, tmp_path: Path) -> None:
-    ran = run(tmp_path, f"{library}\nFAILS_AT = 20\ntrain(Callback('out', warmup=3), 200)")
+    ran = run(tmp_path, f"{library}\nFAILS_AT = 8\ntrain(Callback('out', warmup=3), 200)")
     assert ran.status == 1
     assert ran.stderr.count("ValueError: theirs") == 1
     recording = ran.recording()
@@ -151,7 +151,7 @@ def test_a_training_that_fails_shows_its_error_and_keeps_what_there_is(library: 
 def test_trainings_follow_one_another_also_after_one_that_failed(library: str, tmp_path: Path) -> None:
     body = """
     callback = Callback('out', warmup=3)
-    for FAILS_AT in (20, -1):
+    for FAILS_AT in (8, -1):
         try:
             train(callback, 60)
         except ValueError:
