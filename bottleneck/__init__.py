@@ -18,7 +18,12 @@ if TYPE_CHECKING:  # what type checkers see; at run time each is looked up when 
 
     __version__: str
 else:
-    _HOMES = {"record": "bottleneck.recorder.recorded_block", "step": "bottleneck.harness.marks"}
+    _HOMES = {
+        "record": "bottleneck.recorder.recorded_block",
+        "step": "bottleneck.harness.marks",
+        "load_ipython_extension": "bottleneck.integrations.notebook",
+        "unload_ipython_extension": "bottleneck.integrations.notebook",
+    }
 
     def __getattr__(name: str) -> object:
         """Imports and gives one of our names, or gives the version.

@@ -31,7 +31,7 @@ class BlockMeasurement:
     It lasts from ``start`` to ``finish``, both in the thread that makes it.
     """
 
-    def __init__(self, plan: Plan) -> None:
+    def __init__(self, plan: Plan, place: tuple[int, int]) -> None:
         self._session = Session(
             plan,
             Setting(
@@ -42,6 +42,7 @@ class BlockMeasurement:
                 # The first step may import, and torch 2.13 reads names of imported modules' frames from freed memory.
                 opening=Detail(stacks=False),
                 thread=threading.get_ident(),
+                place=place,
             ),
         )
         self._session.inductor = _INDUCTOR
@@ -52,6 +53,11 @@ class BlockMeasurement:
     def warnings(self) -> tuple[str, ...]:
         """The warnings of the measurement."""
         return self._session.notes.warnings
+
+    @property
+    def is_measured(self) -> bool:
+        """True once nothing more will be measured."""
+        return self._session.notes.is_measured
 
     def start(self) -> None:
         """Begins to watch torch.
@@ -103,6 +109,11 @@ class Turn:
                     fix="end that block first, or leave this one out",
                 )
             self._leave = leave
+
+    @property
+    def is_taken(self) -> bool:
+        """True while a block is being recorded."""
+        return self._leave is not None
 
     def give_back(self) -> None:
         """The next block may have it."""

@@ -558,7 +558,7 @@ class BlockFolder(RecordingFolder):
         Raises UsageError if it is not.
         """
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            self._named_folder(self.folder)
             if self._force:
                 self._remove_old()
             elif any(not self._is_of_others(path) for path in self.folder.iterdir()):

@@ -43,7 +43,8 @@ class Setting:
 
     ``hint`` is what helps where no step was found. ``is_bounded`` tells whether the start and the end of what is
     measured are those of a step, ``opening`` is what the window at the start records (null: there is none).
-    ``thread`` is the only one in which steps are looked for; null for any.
+    ``thread`` is the only one in which steps are looked for; null for any. ``place`` is rank and number of ranks; null
+    where the launcher tells them.
     """
 
     what: str
@@ -52,6 +53,7 @@ class Setting:
     is_bounded: bool
     opening: Detail | None
     thread: int | None = None
+    place: tuple[int, int] | None = None
 
 
 # From here on a step is long: few of them go into a second window, and none where the first made them hardly longer.
@@ -98,7 +100,7 @@ class Session:
         ``places`` gives this process its rank as soon as it has something to keep. Null where the rank is known now.
         """
         self.plan, self.options, self.setting = plan, plan.options, setting
-        rank, ranks = rank_of(os.environ)
+        rank, ranks = setting.place or rank_of(os.environ)
         self._places = places
         self._files = RankFiles(Path(plan.folder), rank) if places is None else None
         self.notes = Notes(ranks=ranks)

@@ -30,12 +30,13 @@ if TYPE_CHECKING:
 make_wakeable()
 
 
-def record(
+def record(  # noqa: PLR0913 - each is a choice of its own
     folder: "str | os.PathLike[str]",
     *,
     steps: int | None = None,
     warmup: int | None = None,
     step: str | None = None,
+    rank: tuple[int, int] | None = None,
     force: bool = False,
     quiet: bool = False,
 ) -> "RecordedBlock":
@@ -48,6 +49,9 @@ def record(
     ``warmup`` of them; some are timed, then ``steps`` (5) are profiled: 30 to 80 in all. A shorter loop gives what
     there is, down to one step, a longer one goes on at full speed.
 
+    ``rank`` is that of this process and their number, as in (0, 2), where no launcher tells them; all of them record
+    then. With (0, 1) this process records alone.
+
     Where the folder holds something, the recording goes to the next of FOLDER-2, FOLDER-3, … that does not, and a line
     at the end says so; ``force`` replaces an earlier recording instead. ``quiet`` writes nothing to stderr. UsageError
     if the arguments make no sense, the folder cannot be made, or another block is being recorded. What fails later is
@@ -58,10 +62,10 @@ def record(
             raise _in_code(
                 UsageError(f"{name}={value!r} is no number of steps", fix=f"pass a whole number from {least}")
             )
-    from bottleneck.harness.messages import RecordOptions
+    from bottleneck.harness.messages import RecordOptions, rank_of
 
     options = RecordOptions(steps=steps, warmup=warmup, step=step)
-    return RecordedBlock(Path(folder), options, force=force, quiet=quiet)
+    return RecordedBlock(Path(folder), options, rank or rank_of(os.environ), force=force, quiet=quiet)
 
 
 @dataclass(frozen=True)
@@ -79,11 +83,18 @@ class RecordedBlock:
     It has its ``folder`` from its beginning on, and after it the ``warnings`` of the recording.
     """
 
-    def __init__(self, folder: Path, options: "RecordOptions", *, force: bool, quiet: bool) -> None:
+    def __init__(
+        self, folder: Path, options: "RecordOptions", rank: tuple[int, int], *, force: bool, quiet: bool
+    ) -> None:
         self.folder = self._wanted = folder
         self.warnings: tuple[str, ...] = ()
-        self._options, self._force, self._quiet = options, force, quiet
+        self._options, self._rank, self._force, self._quiet = options, rank, force, quiet
         self._work: _OpenBlock | None = None
+
+    @property
+    def is_measured(self) -> bool:
+        """True once nothing more will be measured: the block may end."""
+        return self._work is not None and self._work.block.is_measured
 
     def report(self) -> str:
         """Returns the report of `bottleneck report` on the folder, as text.
@@ -152,12 +163,12 @@ class RecordedBlock:
         from bottleneck.harness.folder import RunState
         from bottleneck.harness.messages import Plan, Program
 
-        self.folder, place = _make_place(self._wanted, force=self._force)
+        self.folder, place = _make_place(self._wanted, self._rank, force=self._force)
         target, *arguments = sys.argv or [""]
         program = Program(target, tuple(arguments), "script", seed=None)
         plan = Plan(str(place.folder), program, self._options)
         try:
-            work = _OpenBlock(place, plan, BlockMeasurement(plan))
+            work = _OpenBlock(place, plan, BlockMeasurement(plan, self._rank))
             ending = _ending(())
             state = RunState(plan, ending.environment, ending.busy_processors, os.getpid())
             place.note(replace(state, versions=ending.versions, processors=ending.processors))
@@ -172,7 +183,7 @@ class RecordedBlock:
 
         work.block.finish()
         self.warnings = work.block.warnings
-        recording = _complete(work, error)
+        recording = _complete(work, error, is_alone=self._rank[1] == 1)
         if recording is None:  # other ranks are still at work; the last of them finishes it
             return
         self.warnings = recording.warnings
@@ -217,15 +228,14 @@ def _in_code(error: UsageError) -> UsageError:
     return in_code
 
 
-def _make_place(wanted: Path, *, force: bool) -> "tuple[Path, RecordingFolder]":
+def _make_place(wanted: Path, place_in_job: tuple[int, int], *, force: bool) -> "tuple[Path, RecordingFolder]":
     """Makes the folder for this process or all ranks of its job.
 
     It is the one wanted, or the next of its name with a number that is free.
     """
     from bottleneck.harness.folder import BlockFolder, FolderTakenError, RecordingFolder
-    from bottleneck.harness.messages import rank_of
 
-    rank, ranks = rank_of(os.environ)
+    rank, ranks = place_in_job
     for number in count(1):
         folder = wanted if number == 1 else wanted.with_name(f"{wanted.name}-{number}")
         place = RecordingFolder(folder, "", force=force) if ranks == 1 else BlockFolder(folder, rank, force=force)
@@ -248,7 +258,7 @@ def _ending(remarks: tuple[str, ...]) -> "Ending":
     return Ending(None, busy_processors=0.0, remarks=remarks)
 
 
-def _complete(work: _OpenBlock, error: BaseException | None) -> "Recording | None":
+def _complete(work: _OpenBlock, error: BaseException | None, *, is_alone: bool) -> "Recording | None":
     """Finishes the recording of all ranks.
 
     The last of them that ends its block does so; null for the others.
@@ -263,14 +273,15 @@ def _complete(work: _OpenBlock, error: BaseException | None) -> "Recording | Non
     remarks = () if error is None else (f"the block was left by an exception: {type(error).__name__}",)
     with exclusive(folder):
         notes = read_all_notes(folder)
-        if len(notes) > 1 and (
-            is_recording(folder) or not all(rank_notes.is_complete for rank_notes in notes.values())
-        ):
+        # Of two ranks that end at one time the other may have written the recording and taken the notes away.
+        is_of_others = is_recording(folder) or not all(rank_notes.is_complete for rank_notes in notes.values())
+        if is_of_others and not is_alone:
             return None
         return finish(work.plan, _ending(remarks), ReportSettings(lambda _: None, read_calibration))
 
 
 def _summary(wanted: Path, folder: Path, recording: "Recording") -> str:
+    from bottleneck.harness.folder import RUNS_FOLDER
     from bottleneck.recorder.finish_run import describe_steps
 
     shown = shlex.quote(str(folder))
@@ -278,7 +289,7 @@ def _summary(wanted: Path, folder: Path, recording: "Recording") -> str:
         lines = [f"recorded {describe_steps(recording)} in {shown}; see: bottleneck report {shown}"]
     else:
         lines = [f"recorded nothing that can be explained in {shown}"]
-    if folder != wanted:
+    if folder != wanted and wanted.parent.name != RUNS_FOLDER:  # there all folders have numbers
         lines.append(f"{shlex.quote(str(wanted))} was not empty, so this recording has a folder of its own")
     lines += recording.warnings
     if recording.lacks_ceilings:

@@ -24,7 +24,7 @@ MODULE, OWN, MODEL_LIBRARY, INTERNAL = 0, 1, 2, 3
 # Generated code has a name in angle brackets; so do notebook cells of older IPython, which are the user's own.
 # Files that Inductor generates are named by a hash.
 _LIBRARY_MARKS = re.compile(
-    "lib/python|(^|/)bottleneck/harness/|/torchinductor_|(^|/)c[a-z2-7]{51}[.]py|<(?!ipython-input|stdin)"
+    "lib/python|(^|/)bottleneck/(harness|integrations)/|/torchinductor_|(^|/)c[a-z2-7]{51}[.]py|<(?!ipython-input|stdin)"
 )
 _MACHINERY = (
     "torch torchgen functorch triton numpy pandas scipy tqdm nvidia apex deepspeed accelerate lightning"

@@ -31,9 +31,10 @@ MAY_IMPORT = {
     "doctor": BASE | MACHINE | {"doctor", "calibrate"},
     "gate": BASE | MACHINE | {"gate", "experiment", "compare"},
     "recorder": BASE | MACHINE | {"calibrate", "experiment", "recorder"},
+    "integrations": BASE | {"report", "harness", "recorder", "integrations"},
     "commands": BASE | MACHINE | TASKS | {"recorder", "commands"},
     "cli": BASE | {"report", "commands"},
-    "__init__": {"recorder", "harness", "_version"},
+    "__init__": {"recorder", "harness", "integrations", "_version"},
     "__main__": {"cli"},
     "pytest_plugin": set(),
 }
@@ -221,6 +222,12 @@ EMPTY_BLOCK = "import bottleneck, tempfile\nwith bottleneck.record(tempfile.mkdt
 
 def test_naming_a_block_costs_nothing_heavy() -> None:
     assert not modules_after(RECORD) & (HEAVY | {"typer", "rich"})
+
+
+def test_the_extension_of_notebooks_loads_without_ipython() -> None:
+    seen = modules_after("import bottleneck\nassert hasattr(bottleneck, 'load_ipython_extension')")
+    assert "shlex" in seen  # the probe sees what the module does import
+    assert not seen & (HEAVY | {"IPython", "typer", "rich"})
 
 
 def test_a_block_imports_neither_torch_nor_what_only_reports_need() -> None:

@@ -77,6 +77,9 @@ def train_and(folder: Path, body: str, *, status: int = 0) -> Ran:
     return ran
 
 
+RANK_0 = {"RANK": "0", "WORLD_SIZE": "2"}  # as a launcher says
+
+
 def theirs(stderr: str) -> list[str]:
     """The lines that are not ours, nor one that torch writes when a thread is the first in which it profiles."""
     return [
@@ -167,6 +170,43 @@ def test_ranks_record_into_one_folder(tmp_path: Path) -> None:
     assert left == [
         *("light.rank0.json.gz", "light.rank1.json.gz", "recording.json", "trace.rank0.json.gz", "trace.rank1.json.gz")
     ]
+
+
+def test_of_two_ranks_that_end_at_one_time_the_second_leaves_the_recording_of_the_first_alone(tmp_path: Path) -> None:
+    # Once the block has saved its notes it waits for the other rank, which takes them with it as it finishes.
+    body = """
+    from pathlib import Path
+    from bottleneck.harness import finish, folder
+
+    def finish_first(out):
+        with folder.exclusive(out):
+            (out / 'recording.json').write_text('of the other rank')
+            ready.set()
+            while not finish.read_notes(folder.RankFiles(out, 1)).is_complete:
+                pass
+            finish.remove_notes(out)
+
+    ready = threading.Event()
+    with record('out', rank=(1, 2)):
+        train(3)
+        other = threading.Thread(target=finish_first, args=(Path('out').absolute(),))
+        other.start(); ready.wait()
+    other.join()
+    print(Path('out/recording.json').read_text())
+"""
+    assert train_and(tmp_path, body).stdout == "of the other rank\n"
+
+
+def test_one_rank_of_a_job_may_record_alone(tmp_path: Path) -> None:
+    ran = run(tmp_path, TRAINING + "    with record('out', rank=(0, 1)):\n        train(40)", environment=RANK_0)
+    assert ran.stderr.startswith("bottleneck: recorded 5 steps in out;")
+    assert [trace.rank for trace in ran.recording().traces] == [0]
+
+
+def test_without_that_it_waits_for_the_others(tmp_path: Path) -> None:
+    ran = run(tmp_path, TRAINING + "    with record('out'):\n        train(40)", environment=RANK_0)
+    assert (ran.status, ran.stderr) == (0, "")
+    assert not (tmp_path / "out" / "recording.json").exists()
 
 
 def test_steps_and_warmup_are_those_that_were_asked_for(tmp_path: Path) -> None:
