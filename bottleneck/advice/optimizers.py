@@ -14,7 +14,6 @@ from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
     format_count,
-    issue_us,
     op_calls_per_step,
     optimizer_names,
     outermost_spans,
@@ -25,6 +24,7 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Spans
 from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP
+from bottleneck.schema.tables import text_matches
 from bottleneck.units import counted, format_share, format_us
 
 _MARK = re.compile(r"^Optimizer\.(step|zero_grad)#")
@@ -43,6 +43,9 @@ _FUSED_BYTES_ELSE = 7 / 19
 # Part of the optimizer's overhead that is gone: 47 % (SGD with momentum, 8 small parameters) to 80 % (AdamW, 48) of
 # its whole step (torch 2.13, EPYC, one thread, fused=True against foreach=False).
 _LESS_OVERHEAD = (0.4, 0.85)
+# Part of an update's launches on a device that lists of tensors spare: kernels take them in chunks of some dozens, and
+# each list is built anew.
+_FEWER_LAUNCHES, _TURNS = (0.4, 0.9), 10
 # Optimizers with a fused step on a device; Adagrad has one on a CPU only.
 FUSABLE = frozenset({"SGD", "Adam", "AdamW"})
 # Those of torch, which take lists of tensors on a device of themselves.
@@ -138,7 +141,7 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
     names = optimizer_names(evidence)
     # A window without a backward pass tells of parameters by what repeats alone.
     parameters = _parameters(evidence) or (_repeats_within(evidence, marks) if holds_only_optimizer(evidence) else 0)
-    if not marks.start.size or not parameters or any(_ALREADY.search(name) for name in evidence.op_sums):
+    if not marks.start.size or not parameters or _takes_lists(evidence, marks):
         return None
     fusable = FUSABLE | {"Adagrad"} if evidence.is_host_only else FUSABLE
     # On a CPU a disturbance stretches the optimizer and the rest alike, and its share of the step stays.
@@ -152,7 +155,7 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
     if count / parameters < _PER_PARAMETER:
         return None
     host_only = evidence.is_host_only
-    gain = _host_gain(evidence, names, marks, count) if host_only else _device_gain(evidence, count)
+    gain = _host_gain(evidence, names, marks, count) if host_only else _device_gain(evidence)
     if evidence.share_of_step(gain.high) < _LEAST_SHARE:
         return None
     claims = claims_of(evidence, *ISSUE_ACCOUNTS, "overhead.launch_floor", "memory", most_us=gain.high)
@@ -174,6 +177,16 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
         tries=() if is_own else ("fused-optimizer",) if host_only else ("fused-optimizer", "foreach-optimizer"),
         phase="optimizer" if host_only else None,
     )
+
+
+def _takes_lists(evidence: Evidence, marks: Spans) -> bool:
+    """True if the optimizer updates lists of tensors already.
+
+    Such ops outside of its marks are others', as those that clip gradients.
+    """
+    ops = evidence.linked.ops
+    lists = text_matches(ops["name"], _ALREADY.search)
+    return bool((lists & marks.hold(ops["ts_us"].to_numpy())).any())
 
 
 def issued_within(evidence: Evidence, marks: Spans) -> Flags:
@@ -213,20 +226,25 @@ def _host_gain(evidence: Evidence, names: tuple[str, ...], marks: Spans, count: 
     return Interval(low * (per_call + memory_us), min(high * per_call + memory_us, evidence.step_us))
 
 
-def _device_gain(evidence: Evidence, count: float) -> Interval:
-    """Gives the gain on a device of a fused update.
+def _device_gain(evidence: Evidence) -> Interval:
+    """Gives the gain on a device of an update in lists of tensors, by a replay.
 
-    Launches saved are worth the wait for the host where it waits, else their part of the launch floor. About one launch
-    in ten stays: kernels take the tensors in chunks of some dozens.
+    A part of its launches is gone, with what the host does for each; the others take what the bytes of all need.
     """
-    gone = 0.9 * count
-    floor_us = min(
-        gone * (evidence.analysis.device.launch_floor_us or 0.0), evidence.account_us("overhead.launch_floor")
-    )
-    late_us = issue_us(evidence)
-    launches = max(evidence.analysis.totals.launch_count, 1.0)
-    high_us = floor_us + late_us * min(gone / launches, 1.0)
-    return Interval(high_us / 2, min(high_us, evidence.group_us("overhead")))
+    work = work_of(evidence)
+    mine, place = work.inside(OPTIMIZER_STEP), np.arange(work.row.size)
+    # The first launch of a step stays: before it the host does other things too.
+    since_first = place - np.maximum.accumulate(np.where(mine, 0, place + 1))
+    bytes_us = float(work.memory_us()[mine].sum())
+
+    def gain_us(part: float) -> float:
+        spared = mine & (since_first % _TURNS >= (1 - part) * _TURNS)
+        left_us = bytes_us * work.us / max(work.us_of(mine & ~spared), 1e-9)
+        less_us = np.where(mine, work.us - np.where(spared, 0.0, left_us), 0.0)
+        return work.gain(less_us, less_us, spared).high
+
+    low_us, high_us = sorted(map(gain_us, _FEWER_LAUNCHES))
+    return Interval(low_us, high_us)
 
 
 _FOREACH, _FUSED_STEP = re.compile(r"^aten::_foreach_"), re.compile(r"^aten::_fused_")
