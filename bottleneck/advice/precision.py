@@ -30,8 +30,9 @@ _FASTER = 1.5
 # holds those far below it (launch, tails, latency) stays, about half of their time. In ten public traces
 # with sizes 64 % of such time is far below, in the mean: without sizes half of that stays, a third of the time.
 _FAR_BELOW, _STAYS, _STAYS_UNKNOWN = 0.5, 0.5, 1 / 3
-# Each operand of a product is read wide and written narrow, and the weights' gradients the other way round.
-_CAST_TRAFFIC = 1.5
+# Each operand of a product is read wide and written narrow: about half of its bytes. In training gradients are cast
+# too, and the weights' the other way round.
+_CAST_TRAFFIC = {False: 0.75, True: 1.5}
 
 # Of the time that fp32 saves against fp64 by peaks and bytes. Two programs on a CPU became 1.8 and 2.05 times as fast,
 # where a half of their work in fp64 would have been 1.85 times at most.
@@ -135,8 +136,10 @@ def _narrower(evidence: Evidence) -> _Narrower | None:
     # The matrix of a product with a vector is read once: its bytes are all that gets less.
     of_vectors = products & work.op_like(_TIMES_VECTOR)
     faster = np.where(of_vectors, np.minimum(faster, work.memory_us() / 2), faster)
-    halved = np.where(others, np.where(work.bound("unknown"), work.us, np.minimum(work.memory_us(), work.us)) / 2, 0.0)
-    surely = np.where(_follows_convolutions(work, products), halved / 2, 0.0)
+    # At most the time halves as the bytes do; for certain only what the bytes need at the bandwidth.
+    bytes_us = np.where(work.bound("unknown"), work.us, work.memory_us())
+    halved = np.where(others, (bytes_us if evidence.is_host_only else work.us) / 2, 0.0)
+    surely = np.where(others & _follows_convolutions(work, products), bytes_us / 4, 0.0)
     return _Narrower(dtype, narrow, narrow / full, ratios, products, others, faster, halved, surely)
 
 
@@ -178,7 +181,7 @@ def half_precision(evidence: Evidence) -> Draft | None:
         if asks:
             gain = Interval(gain.low, gain.high + float(narrow.faster_us[_by_channel(work, products)].sum()))
     else:
-        casts = np.where(products, work.memory_us() * _CAST_TRAFFIC, 0.0)
+        casts = np.where(products, work.memory_us() * _CAST_TRAFFIC[has_backward_pass(evidence)], 0.0)
         least = np.clip(narrow.faster_us / 2 - casts, 0.0, None) + narrow.surely_halved_us
         gain, costs = work.gain(least, most), ()
     part = _wide_part(work, products)

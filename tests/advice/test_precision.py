@@ -48,6 +48,15 @@ def test_a_cpu_whose_bf16_products_are_faster(tmp_path: Path) -> None:
     assert draft.evidence[2].startswith("casts and the longer calls of 1 product cost ")
 
 
+def test_work_bound_by_its_bytes_takes_half_of_its_time_at_most(tmp_path: Path) -> None:
+    calls = [product(4000.0), Call("aten::add", 600.0, [[4096, 4096], [4096, 4096], []])]
+    alone, both = (half_precision(on_gpu(tmp_path / str(count), calls[:count])) for count in (1, 2))
+    assert alone is not None and alone.gain_us is not None and both is not None and both.gain_us is not None
+    # Its 200 MB need 60 us at this device's bandwidth: it is far below, and stays so.
+    assert both.gain_us.high - alone.gain_us.high == pytest.approx(300, rel=0.05)
+    assert both.gain_us.low - alone.gain_us.low == pytest.approx(0, abs=5)
+
+
 def test_small_products_on_a_cpu_pay_more_for_casts_and_calls_than_bf16_saves(tmp_path: Path) -> None:
     peaks = {"fp32_tensor": 1e11, "fp32_vector": 1e11, "bf16_tensor": 4e11}
     device = replace(CPU, peaks_flops_per_s=peaks)

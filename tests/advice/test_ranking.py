@@ -266,3 +266,10 @@ def test_general_advice_stands_behind_fp64_that_nobody_asked_for() -> None:
         "double-precision",
         "fresh-pages",
     ]
+
+
+@pytest.mark.parametrize(("low_us", "first"), [(100.0, "unfused-attention"), (300.0, "unfused-norm")])
+def test_a_guess_does_not_stand_before_general_advice_that_gains_more_at_both_ends(low_us: float, first: str) -> None:
+    general = draft(Interval(low_us, 400.0), slug="unfused-norm")
+    guess = replace(draft(Interval(90.0, 150.0), slug="unfused-attention"), confidence="low")
+    assert ranked(*put_general_behind([general, guess], 1000.0))[0].slug == first
