@@ -313,6 +313,19 @@ def test_products_in_fp64_on_a_cpu_gain_from_fp32(tmp_path: Path, types: dict[st
         assert "in fp64 (" in draft.evidence[0]
 
 
+@pytest.mark.parametrize("name", ["aten::_slow_conv2d_forward", "aten::slow_conv3d_forward", "aten::mm"])
+def test_a_convolution_in_fp64_on_a_cpu_gains_another_kernel(tmp_path: Path, name: str) -> None:
+    sizes: list[object] = [[2, 32, 64, 64], [32, 32, 3, 3], [], [], [], []]
+    texts = {"concrete": ["", "", "[3, 3]", "", "[1, 1]", "[1, 1]"], "types": ["double", "double", "", "", "", ""]}
+    call = Call(name, 60_000, sizes, more=texts)
+    draft = double_precision(on_cpu(tmp_path, [product(60_000, **doubles(2)) if name == "aten::mm" else call]))
+    assert draft is not None and draft.gain_us is not None
+    is_replaced = name != "aten::mm"
+    assert (draft.gain_us.high > 0.8 * 60_000) is is_replaced
+    assert (draft.gain_us.low > 0.5 * 60_000) is is_replaced
+    assert ("another, faster kernel" in " ".join(draft.evidence)) is is_replaced
+
+
 def test_the_line_at_which_fp64_enters_is_named(tmp_path: Path) -> None:
     device = replace(CPU, peaks_flops_per_s={"fp32_tensor": 1e11, "fp32_vector": 1e11, "fp64_tensor": 4e10})
     sizes: list[object] = [[1024, 1024], [1024, 1024]]
