@@ -687,7 +687,9 @@ def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Fi
     if is_unmodelled:
         most = _largest_of([grounds.kernels[row] for row in part.rows])
         named = "" if most is None else f", most of all {_label(most)} ({format_share(most.share)})"
-        return f"No rule here knows how to make the {ACCOUNTS[entry.account].kind or 'other work'} faster{named}"
+        lacks_sizes = most is not None and most.reason_code == "no_shapes"
+        sizes = "; recorded sizes (record_shapes=True) may tell" if lacks_sizes else ""
+        return f"No rule here knows how to make the {ACCOUNTS[entry.account].kind or 'other work'} faster{named}{sizes}"
     rate = _rate(grounds, part.rows) if entry.account in _NAMED_BY_KERNEL else None
     if rate is not None:
         return f"This op reaches {rate}, and no rule here knows how to make it faster"
