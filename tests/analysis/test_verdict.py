@@ -74,6 +74,8 @@ def _grounds(accounts: Mapping[str, float], *kernels: KernelSummary, idle: tuple
         ({"unknown": 40, "compute": 35, "memory": 25}, "device"),
         ({"unknown.matmul": 50, "unknown.pointwise": 41, "overhead.python": 9}, "device"),
         ({"unknown.matmul": 50, "unknown.pointwise": 39, "overhead.python": 11}, "compute"),
+        ({"unknown.convolution": 45, "compute": 24, "memory": 31}, "compute"),
+        ({"unknown.convolution": 20, "unknown.matmul": 25, "compute": 24, "memory": 31}, "device"),
         ({"unknown.matmul": 30, "unknown.pointwise": 39, "overhead.python": 31}, "mixed"),
         ({"unknown.copies": 50, "unknown.lookups": 30, "communication": 20}, "memory"),
         ({"unknown.convolution": 32, "overhead.dispatch": 40, "memory": 20, "compute": 8}, "mixed"),
