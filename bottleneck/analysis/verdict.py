@@ -502,7 +502,7 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
     elif decision.bound == "mixed":
         shares = " and ".join(f"{_GROUP_WORDS[group]} {_shown(grounds, group)}" for group in (first, second))
         yield Clause("bound", f"No single limit: {shares} of {wall} per step")
-        yield Clause("place", _contributor(grounds, first), label="Largest")
+        yield Clause("place", _contributor(grounds, _leading_group(grounds, decision)), label="Largest")
     else:
         yield from _of_one_group(grounds, first)
 
@@ -619,6 +619,19 @@ def _doubt(grounds: Grounds, decision: BoundDecision) -> str | None:
     return f"another {_shown(grounds, UNMODELLED)} is unmodelled work, which could overturn this"
 
 
+def _leading_group(grounds: Grounds, decision: BoundDecision) -> str:
+    """Gives the group whose largest part is named: of two that share the step, that with the larger one."""
+    if decision.bound != "mixed" or decision.by_kind:
+        return decision.ranked[0]
+
+    def largest_us(group: str) -> float:
+        entry = _largest_entry(grounds, group)
+        kernel = _largest_kernel(grounds, _bounds_of(entry.account)) if entry.account in _NAMED_BY_KERNEL else None
+        return entry.us if kernel is None else kernel.us
+
+    return max(decision.ranked[:2], key=largest_us)
+
+
 def _contributor(grounds: Grounds, group: str) -> str:
     """Describes the largest account of a group.
 
@@ -700,7 +713,7 @@ def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Fi
     if decision.bound == "inconclusive":
         return None
     is_unmodelled = decision.bound == "device" or decision.by_kind
-    entry = _largest_entry(grounds, UNMODELLED if is_unmodelled else decision.ranked[0])
+    entry = _largest_entry(grounds, UNMODELLED if is_unmodelled else _leading_group(grounds, decision))
     part = LargestPart(entry, _rows_of_part(grounds, entry))
     if any(part.is_answered_by(finding, grounds) for finding in findings if not finding.on_request):
         return None

@@ -211,6 +211,16 @@ def test_a_largest_part_that_no_finding_answers_is_said_to_be_so_with_its_line_a
     assert verdict.first_step is None
 
 
+@pytest.mark.parametrize(("kernel_us", "largest"), [(16.0, "waiting for data"), (30.0, "aten::softmax")])
+def test_the_largest_part_of_two_groups_is_named(kernel_us: float, largest: str) -> None:
+    kernel = replace(_KERNEL, op="aten::softmax", us=kernel_us, bound="compute")
+    verdict = decide(
+        _grounds({"compute": 44.0, "overhead.input": 25.0, "overhead.python": 11.0, "memory": 20.0}, kernel)
+    )
+    (place,) = (clause.text for clause in verdict.clauses if clause.role == "place")
+    assert verdict.bound == "mixed" and place.startswith(largest)
+
+
 def test_unmodelled_work_that_no_finding_answers_is_told_by_its_kind_and_its_largest_op() -> None:
     product = replace(_KERNEL, op="aten::mm", us=60.0, share=0.6, bound="unknown", account="unknown.matmul")
     other = replace(product, op="aten::mul", us=65.0, share=0.65, account="unknown.pointwise")
