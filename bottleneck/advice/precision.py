@@ -322,13 +322,15 @@ def half_precision_not_known(evidence: Evidence) -> Draft | None:
     products = _fp32_products(work) & work.in_model
     if work.share(products) < _MUCH_OF_STEP:
         return None
+    what = "Convolutions" if work.us_of(products & work.family("convolution")) > work.us_of(products) / 2 else "Matmuls"
     return Draft(
         slug="half-precision-not-known",
-        title="Matmuls take much of the step, and what this CPU could do is not known",
+        title=f"{what} take much of the step, and what this CPU could do is not known",
         evidence=(f"fp32 products take {format_per_step(evidence, work.us_of(products))}", *work.describe(products)),
         advice="Run the program with `bottleneck run` on that machine: it measures how fast the CPU multiplies in bf16 "
         "and with more threads. Or try bf16 autocast there, and all its cores.",
         brief="Try bf16 autocast and all cores on that machine, or measure them with `bottleneck run`",
+        code=_AUTOCAST.format(kind="cpu"),
         gain_reason="the trace does not say which CPU it ran on, nor on how many threads",
         tries=("bf16-autocast",),
         changes_results=True,

@@ -396,13 +396,14 @@ def copies_not_overlapped(evidence: Evidence) -> Draft | None:
     """Finds kernels that wait for a copy which could have run before.
 
     Beside those of the step before (rule 41). The link is busy as long as before: the step cannot become shorter than
-    its copies.
+    its copies, nor be hidden behind work that there is not.
     """
     copies = copies_to_device(evidence)
     chosen = ~(copies.bytes < _SMALL_BYTES) & ~copies.weights
     count, moved, exposed_us = copies.per_step(chosen)
     linked_us = float(copies.dur_us[chosen].sum()) / copies.steps
-    hidden_us = min(exposed_us, max(0.0, evidence.step_us - linked_us))
+    computed_us = float(work_of(evidence).us.sum())
+    hidden_us = min(exposed_us, max(0.0, evidence.step_us - linked_us), computed_us)
     if not count or evidence.share_of_step(hidden_us) < _LEAST_SHARE:
         return None
     return Draft(

@@ -119,6 +119,13 @@ def test_what_is_not_pinned_cannot_run_beside_yet(tmp_path: Path, kind: str, fir
     assert draft is not None and draft.remedies == first
 
 
+def test_copies_hide_behind_no_more_work_than_there_is(tmp_path: Path) -> None:
+    with_work = copies_not_overlapped(copying_case(tmp_path / "work", 3_000.0, 60_000_000))
+    events = [event for event in copying(3_000.0, 60_000_000) if event["cat"] != "kernel"]
+    assert with_work is not None
+    assert copies_not_overlapped(case_of(tmp_path / "copies", events)) is None
+
+
 def test_copies_from_pinned_memory_are_not_called_pageable(tmp_path: Path) -> None:
     assert pageable_copies(copying_case(tmp_path, 3_000.0, 60_000_000, kind=PINNED)) is None
 
