@@ -41,6 +41,8 @@ _SAME_TIME = 0.1
 # Of the step: less does not stand before another way to save more.
 LITTLE = 0.02
 _SMALL_HOPE = 0.1
+# Findings on the machine, which leave the program as it is.
+_OF_MACHINE = frozenset({"host-stalls"})
 
 
 def in_reading_order(found: Sequence[Finding], wall_us: float, bound: Bound) -> tuple[Finding, ...]:
@@ -66,17 +68,17 @@ def put_in_reading_order(found: Sequence[Finding], wall_us: float, bound: Bound)
 def beyond_noise(found: Sequence[Finding], wall_us: float) -> Sequence[Finding]:
     """Returns the findings that the run's own noise does not hide.
 
-    Where noise hides every gain, the first large one is kept. It is still the best that is known to do. Noise does not
-    hide that results are wrong.
+    Where noise hides every gain, the first large one is kept, and the first that changes the program. They are still
+    the best that is known to do. Noise does not hide that results are wrong.
     """
     seen = [advice for advice in found if advice.corrects_results or advice.comes_first or not advice.within_noise]
     if any(finding.predicted_gain_us is not None for finding in seen):
         return seen
     gains = ((advice, advice.predicted_gain_us) for advice in found)
-    first = next(
-        (advice for advice, gain in gains if gain is not None and gain.low + gain.high >= 2 * LITTLE * wall_us), None
-    )
-    return [finding for finding in found if not finding.within_noise or finding is first]
+    large = [advice for advice, gain in gains if gain is not None and gain.low + gain.high >= 2 * LITTLE * wall_us]
+    of_program = [advice for advice in large if advice.slug not in _OF_MACHINE]
+    kept = (*large[:1], *of_program[:1])
+    return [finding for finding in found if not finding.within_noise or any(finding is other for other in kept)]
 
 
 def adds(finding: Finding) -> bool:

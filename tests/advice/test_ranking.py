@@ -285,3 +285,10 @@ def test_a_small_hope_that_may_hurt_is_read_after_what_is_not_known(gain: Interv
     guess = replace(draft(gain, slug="guess"), confidence="low")
     findings = ranked(guess, draft(None, slug="not-known"))
     assert in_reading_order(findings, 1000.0, "compute")[0].slug == first
+
+
+@pytest.mark.parametrize(("slug", "shown"), [("host-stalls", ["host-stalls", "second"]), ("first", ["first"])])
+def test_in_noise_the_first_finding_on_the_program_is_shown_too(slug: str, shown: list[str]) -> None:
+    drafts = (draft(300.0 - 50 * at, slug=name) for at, name in enumerate((slug, "second", "third")))
+    findings = [replace(finding, within_noise=True) for finding in ranked(*drafts)]
+    assert [finding.slug for finding in in_reading_order(findings, 1000.0, "overhead")] == shown
