@@ -399,7 +399,7 @@ _DIMS_OF_VOLUMES = 5  # samples, channels, depth, height, width
 
 
 def _are_volumes(work: KernelWork, rows: Flags) -> bool:
-    """True if most of these rows' time is on volumes, whose layout has a name of its own."""
+    """True if most of these rows' time is on volumes."""
     volumes = work.calls_that(rows, lambda call: len(next(iter(work.tensors_of(call)), ())) == _DIMS_OF_VOLUMES)
     return work.us_of(volumes) > work.us_of(rows) / 2
 

@@ -227,7 +227,7 @@ def _host_gain(evidence: Evidence, names: tuple[str, ...], marks: Spans, count: 
 
 
 def _device_gain(evidence: Evidence) -> Interval:
-    """Gives the gain on a device of an update in lists of tensors, by a replay.
+    """Gives the gain on a device of an update in lists, by a replay.
 
     A part of its launches is gone, with what the host does for each; the others take what the bytes of all need.
     """

@@ -110,7 +110,7 @@ _LAST_ONLY = "hidden = decoder(token, cache)\nlogits = head(hidden[:, -1:])  # o
 
 
 def _by_time(evidence: Evidence) -> Draft | None:
-    """Finds the same without recorded sizes, by how long the calls of a model take.
+    """Finds the same without sizes, by the times of a model's calls.
 
     In each of several steps they take longer and longer. A single token takes as long as the quickest call at best, and
     as the first quarter of the calls at worst; that all of the growth is the sequence's is a guess.

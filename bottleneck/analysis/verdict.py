@@ -338,7 +338,10 @@ def _likely_shares(grounds: Grounds) -> dict[str, float]:
 
 
 def _likely(kernel: KernelSummary) -> str | None:
-    """Gives the bound that unmodelled work of this kind usually has; null for other work."""
+    """Gives the usual bound of unmodelled work of this kind.
+
+    Null for other work.
+    """
     return ACCOUNTS[kernel.account].likely if kernel.account in UNMODELLED_ACCOUNTS else None
 
 
@@ -620,7 +623,10 @@ def _doubt(grounds: Grounds, decision: BoundDecision) -> str | None:
 
 
 def _leading_group(grounds: Grounds, decision: BoundDecision) -> str:
-    """Gives the group whose largest part is named: of two that share the step, that with the larger one."""
+    """Gives the group whose largest part is named.
+
+    Of two that share the step it is that with the larger one.
+    """
     if decision.bound != "mixed" or decision.by_kind:
         return decision.ranked[0]
 

@@ -77,8 +77,8 @@ def beyond_noise(found: Sequence[Finding], wall_us: float) -> Sequence[Finding]:
     gains = ((advice, advice.predicted_gain_us) for advice in found)
     large = [advice for advice, gain in gains if gain is not None and gain.low + gain.high >= 2 * LITTLE * wall_us]
     of_program = [advice for advice in large if advice.slug not in _OF_MACHINE]
-    kept = (*large[:1], *of_program[:1])
-    return [finding for finding in found if not finding.within_noise or any(finding is other for other in kept)]
+    shown = (*large[:1], *of_program[:1])
+    return [finding for finding in found if not finding.within_noise or any(finding is other for other in shown)]
 
 
 def adds(finding: Finding) -> bool:
