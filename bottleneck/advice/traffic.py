@@ -142,7 +142,7 @@ def needless_copies(evidence: Evidence) -> Draft | None:
         format_count(float((casts if casts.any() else rows).sum()) / evidence.steps),
     )
     what = "casts" if casts.any() else "copies"
-    unpacked = work.inside(_PACKED_PRODUCT)
+    is_unpacked = work.us_of(casts & work.inside(_PACKED_PRODUCT)) > cast_us / 2
     return Draft(
         slug="needless-copies",
         title="Tensors are copied only to change their dtype or layout",
@@ -159,11 +159,13 @@ def needless_copies(evidence: Evidence) -> Draft | None:
             *work.describe(rows if us else casts),
             *work.critical_path_note(less),
         ),
-        advice="Keep one dtype and one layout from end to end, so that nothing has to be cast or transposed.",
+        advice="Unpack quantized weights in the dtype of what they are multiplied with, so that nothing has to be cast."
+        if is_unpacked
+        else "Keep one dtype and one layout from end to end, so that nothing has to be cast or transposed.",
         gain_us=Interval(passes.low, passes.high + launches_us),
         claims={**work.claims(less), **issues},
         code=(
-            (_OF_UNPACKED if work.us_of(casts & unpacked) > cast_us / 2 else _ONE_DTYPE)
+            (_OF_UNPACKED if is_unpacked else _ONE_DTYPE)
             if cast_us > us / 2 or not are_long
             else "y = x.transpose(1, 2)  # a view; the op that follows takes it without .contiguous() where it can"
         ),

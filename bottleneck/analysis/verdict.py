@@ -625,17 +625,14 @@ def _doubt(grounds: Grounds, decision: BoundDecision) -> str | None:
 def _leading_group(grounds: Grounds, decision: BoundDecision) -> str:
     """Gives the group whose largest part is named.
 
-    Of two that share the step it is that with the larger one.
+    Of two that share the step it is the second where that has an account larger than any op of the first.
     """
-    if decision.bound != "mixed" or decision.by_kind:
-        return decision.ranked[0]
-
-    def largest_us(group: str) -> float:
-        entry = _largest_entry(grounds, group)
-        kernel = _largest_kernel(grounds, _bounds_of(entry.account)) if entry.account in _NAMED_BY_KERNEL else None
-        return entry.us if kernel is None else kernel.us
-
-    return max(decision.ranked[:2], key=largest_us)
+    first, second = decision.ranked[:2]
+    account, entry = (_largest_entry(grounds, group) for group in (second, first))
+    op = _largest_kernel(grounds, _bounds_of(entry.account))
+    is_op = entry.account in _NAMED_BY_KERNEL and account.account not in _NAMED_BY_KERNEL
+    is_shared = decision.bound == "mixed" and not decision.by_kind
+    return second if is_shared and is_op and op is not None and account.us > op.us else first
 
 
 def _contributor(grounds: Grounds, group: str) -> str:
