@@ -16,7 +16,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import LEAST_SHARE, backward_of, issued_by, main_source, removal_of, roots_of, top_rows
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.op_names import at_source
+from bottleneck.schema.op_names import at_known, at_source
 from bottleneck.schema.tables import as_integers, text_matches
 
 _PAIRS = {"aten::mul": "product", "aten::sub": "difference"}
@@ -85,6 +85,32 @@ def _spreads(evidence: Evidence) -> tuple[_Spread, ...]:
     return tuple(spreads)
 
 
+_ADDS_DIMENSION = re.compile(r"^aten::(?:unsqueeze|expand)$")
+_MOST_BEFORE = 3
+
+
+def _spreads_by_name(evidence: Evidence) -> tuple[_Spread, ...]:
+    """Finds the same where no sizes are recorded.
+
+    An operand gets another dimension just before the product or difference, and a sum follows it.
+    """
+    ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
+    names = ops["name"].astype(object).to_numpy()[top].tolist()
+    calls = as_integers(ops["signature"])[top].tolist()
+    spreads = []
+    for at, name in enumerate(names):
+        if name not in _PAIRS or work.tensors_of(calls[at]):
+            continue
+        if not any(_ADDS_DIMENSION.search(before) for before in names[max(at - _MOST_BEFORE, 0) : at]):
+            continue
+        end = at + 1
+        while end < min(at + _MOST_BETWEEN, len(names) - 1) and _CHAIN.search(names[end]):
+            end += 1
+        if end < len(names) and _SUMS.search(names[end]):
+            spreads.append(_Spread(tuple(top[at : end + 1].tolist()), _PAIRS[name], ((), ()), ()))
+    return tuple(spreads)
+
+
 def _broadcast(sizes: Sequence[Size]) -> Size:
     rank = max(map(len, sizes), default=0)
     padded = [(1,) * (rank - len(size)) + tuple(size) for size in sizes]
@@ -112,7 +138,7 @@ def spread_product(evidence: Evidence) -> Draft | None:
     A matrix product does that. Gain: the time of these ops and of their backward nodes. It is counted from 90 % for
     products, from half for differences, whose norm needs more than a product.
     """
-    spreads = _spreads(evidence)
+    spreads = _spreads(evidence) or _spreads_by_name(evidence)
     if not spreads:
         return None
     forward = [row for one in spreads for row in one.rows]
@@ -121,7 +147,13 @@ def spread_product(evidence: Evidence) -> Draft | None:
     if evidence.share_of_step(removal.us) < 2 * LEAST_SHARE:
         return None
     largest = max(spreads, key=lambda one: math.prod(one.result))
-    line, is_product = main_source(evidence, forward), largest.kind == "product"
+    line, is_product, is_sized = main_source(evidence, forward), largest.kind == "product", bool(largest.result)
+    made = (
+        f"{_by(largest.operands[0])} and {_by(largest.operands[1])} make a {largest.kind} of "
+        f"{_by(largest.result)} numbers{at_known(line)}"
+        if is_sized
+        else f"operands get another dimension, and make a {largest.kind}{at_known(line)} (sizes were not recorded)"
+    )
     way = (
         "multiply matrices instead (torch.matmul or torch.einsum; of normalised rows for cosines): no such tensor is "
         "written"
@@ -133,13 +165,11 @@ def spread_product(evidence: Evidence) -> Draft | None:
         slug="spread-product",
         title=f"A large {largest.kind} of broadcast operands is made only to be added up",
         evidence=(
-            f"{_by(largest.operands[0])} and {_by(largest.operands[1])} make a {largest.kind} of "
-            f"{_by(largest.result)} numbers {at_source(line)}, "
-            "which is then reduced",
+            f"{made}, which is then reduced",
             f"that takes {format_per_step(evidence, removal.us)}, with the backward pass",
             *work.describe(issued_by(evidence, work, rows)),
         ),
-        advice=f"Where the sum is all that is used {at_source(line)}, {way}.",
+        advice=f"Where the sum is all that is used{at_known(line)}, {way}.",
         places=(line,),
         code="scores = a @ b.T  # in place of (a[:, None] * b[None]).sum(-1)"
         if is_product
@@ -147,6 +177,7 @@ def spread_product(evidence: Evidence) -> Draft | None:
         gain_us=Interval(low, removal.gain.high),
         claims=removal.claims,
         removes=True,
+        confidence="medium" if is_sized else "low",
     )
 
 

@@ -373,6 +373,7 @@ def channels_first(evidence: Evidence) -> Draft | None:
         return None
     less = np.where(rows, work.us, 0.0)
     gain = work.gain(less / 2, less, rows)
+    layout = "channels_last_3d" if _are_volumes(work, rows) else "channels_last"
     return Draft(
         slug="channels-first",
         title="Images are NCHW; the tensor cores need NHWC, so each convolution transposes",
@@ -382,17 +383,25 @@ def channels_first(evidence: Evidence) -> Draft | None:
             *work.describe(rows),
             *work.critical_path_note(less),
         ),
-        advice="Keep model and images in channels_last.",
+        advice=f"Keep model and images in {layout}.",
         gain_us=gain,
         claims={
             **work.claims(less),
             **claims_of(evidence, *ISSUE_ACCOUNTS, most_us=max(0.0, gain.high - float(less.sum()))),
         },
-        code=(
-            "model = model.to(memory_format=torch.channels_last)\nimages = images.to(memory_format=torch.channels_last)"
-        ),
+        code=_LAST.format(layout=layout),
         tries=("channels-last",),
     )
+
+
+_LAST = "model = model.to(memory_format=torch.{layout})\nimages = images.to(memory_format=torch.{layout})"
+_DIMS_OF_VOLUMES = 5  # samples, channels, depth, height, width
+
+
+def _are_volumes(work: KernelWork, rows: Flags) -> bool:
+    """True if most of these rows' time is on volumes."""
+    volumes = work.calls_that(rows, lambda call: len(next(iter(work.tensors_of(call)), ())) == _DIMS_OF_VOLUMES)
+    return work.us_of(volumes) > work.us_of(rows) / 2
 
 
 def _on_host(work: KernelWork, rows: Flags) -> Draft | None:
@@ -423,9 +432,7 @@ def _on_host(work: KernelWork, rows: Flags) -> Draft | None:
         advice="Try model and images in channels_last.",
         gain_us=Interval(0.0, work.gain(less, less).high),
         claims=work.claims(less),
-        code=(
-            "model = model.to(memory_format=torch.channels_last)\nimages = images.to(memory_format=torch.channels_last)"
-        ),
+        code=_LAST.format(layout="channels_last"),
         tries=("channels-last",),
         confidence="low",
         only_measured=asks,

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.kernel_work import work_of
-from bottleneck.advice.optimizers import loops_over_parameters, optimizer_share
+from bottleneck.advice.optimizers import issued_within, loops_over_parameters, optimizer_share
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
@@ -35,7 +35,7 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, grouped, union
 from bottleneck.schema.learned_rates import fastest_host_us, host_units
-from bottleneck.schema.op_names import BACKWARD_NODE
+from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted, format_share, format_us
 
@@ -98,6 +98,8 @@ def late_launches(evidence: Evidence) -> Draft | None:
     between = 0.0 if lengths and has_few_waits else waits
     stops = f"; {format_count(between)} waiting calls per step stand in the way of one graph" if between else ""
     advice, brief, code = _to_replay(graph, between, lengths)
+    if not lengths and _optimizer_launches(evidence):
+        code = _WHOLE_STEP
     return Draft(
         slug="late-launches",
         title="The device waits for the host to launch its next kernel",
@@ -142,6 +144,23 @@ def _to_replay(graph: str, waits: float, lengths: Sequence[int]) -> tuple[str, s
     brief = f"{syncs}{replay}"
     code = 'model = torch.compile(model, mode="reduce-overhead")  # or torch.cuda.make_graphed_callables'
     return advice[0].upper() + advice[1:], brief[0].upper() + brief[1:], code
+
+
+# A compiled model leaves its optimizer out: from this part of the launches on, the graph has to hold that too.
+_MOST_LEFT_OUT = 0.2
+_WHOLE_STEP = (
+    "with torch.cuda.graph(graph):  # of the whole step, the optimizer's too (capturable=True), after a few warm-up "
+    "steps\n"
+    "    loss = loss_of(model(batch)); loss.backward(); optimizer.step()\n"
+    "graph.replay()  # in the loop, after batch.copy_(next_batch)"
+)
+
+
+def _optimizer_launches(evidence: Evidence) -> bool:
+    """True if optimizers launch a good part of the step's kernels."""
+    marks = outermost_spans(evidence, OPTIMIZER_STEP)
+    mine = issued_within(evidence, marks).sum() if marks.start.size else 0
+    return bool(mine > _MOST_LEFT_OUT * evidence.kernels_in_window.sum())
 
 
 # So many tokens one after the other are no coincidence; each adds a key and a value.

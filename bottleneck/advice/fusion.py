@@ -409,6 +409,9 @@ _FAST_PATH = re.compile(r"_transformer_encoder_layer_fwd|_native_multi_head_atte
 _OWN_ATTENTION = re.compile(r"scaled_dot_product|multi_head_attention")
 # A fused kernel reaches 35-75 % of the matrix peak (FlashAttention-2, table 1), products at hand about as much.
 _FLASH_SLACK = 2.0
+# The fused backward pass has five products in place of four, as it works out the scores again, and reaches 80 % of the
+# rate of the forward pass (FlashAttention-2, figures 4 and 5).
+_BACKWARD_ARITHMETIC, _BACKWARD_PACE = 5 / 4, 1 / 0.8
 
 
 @requires_gain
@@ -417,16 +420,21 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
 
     The scores go to memory and back several times. Gain: Sigma t of products, softmax and what lies between them, less
     the floor of the arithmetic of the two products, and what a fused kernel of such sizes takes at most.
-    Its backward pass is the larger gain again in training. Only that of the softmax itself is counted.
+    In training so does the backward pass, around the softmax's own: what stands between its four products is gone
+    too, where their sizes are those of the scores.
     """
     work = work_of(evidence)
     forward = attention_rows(work)
-    rows = forward | (work.op_like(_SOFTMAX_BACKWARD) if forward.any() else np.zeros(work.row.size, dtype=bool))
+    backward = attention_backward_rows(work) if forward.any() else forward
+    rows = forward | backward
     if work.share(rows) < _LEAST_SHARE:
         return None
-    left = np.where(forward & work.family("matmul"), np.minimum(work.compute_us(), work.us), 0.0)
+    arithmetic_us = np.where(backward, _BACKWARD_ARITHMETIC, 1.0) * work.compute_us()
+    left = np.where(rows & work.family("matmul"), np.minimum(arithmetic_us, work.us), 0.0)
     high = np.where(rows, work.us - left, 0.0)
-    low = _least_gain_us(work, forward, left)
+    low = _least_gain_us(work, forward, arithmetic_us)
+    if not evidence.is_host_only:
+        low = low + _least_gain_us(work, backward, _BACKWARD_PACE * arithmetic_us)
     if _inside_attention(work, forward, _FAST_PATH):
         return None  # what torch has for inference, which makes no other choice
     held = _inside_attention(work, forward, _OWN_ATTENTION)
@@ -436,6 +444,11 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
         evidence=(
             f"a softmax between two products, in trace order, takes {format_us(work.us_of(forward))} per "
             f"step ({format_share(work.share(forward))}) with them",
+            *(
+                [f"its backward pass {format_us(work.us_of(backward))} ({format_share(work.share(backward))})"]
+                if backward.any()
+                else []
+            ),
             *work.describe(rows),
             *(["it is called by an attention op that could not take its fused kernel here"] if held else []),
             *work.critical_path_note(high),
@@ -454,21 +467,21 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
     )
 
 
-def _least_gain_us(work: KernelWork, forward: Flags, floor_us: Floats) -> Floats:
-    """Gives what fused attention saves at least of each row.
+def _least_gain_us(work: KernelWork, rows: Flags, floor_us: Floats) -> Floats:
+    """Gives what fused attention saves at least of each row of one pass.
 
     On tensor cores its products reach the share of the peak that timings taught, less their spread.
     """
-    products = forward & work.family("matmul")
+    products = rows & work.family("matmul")
     on_matrix = (work.evidence.linked.kernels["engine"] == "matrix").to_numpy()[work.row]
     if work.us_of(products & on_matrix) <= work.us_of(products) / 2:
-        return np.where(forward, np.clip(work.us - _FLASH_SLACK * floor_us, 0.0, None), 0.0) / 2
+        return np.where(rows, np.clip(work.us - _FLASH_SLACK * floor_us, 0.0, None), 0.0) / 2
     n, k = work.cost("n"), work.cost("k")
     share, spread = attention_share(work.evidence.analysis.device.architecture, np.fmin(n, k), np.fmax(n, k))
     left_us = np.divide(spread * floor_us, share, out=np.zeros(share.shape), where=products)
-    # Both products are one kernel, which also takes the time of what stood between them.
-    whole_us, fused_us = work.us_of(forward), float(left_us.sum())
-    return np.where(forward, work.us * max(1.0 - fused_us / whole_us, 0.0), 0.0)
+    # Its products are one kernel, which also takes the time of what stood between them.
+    whole_us, fused_us = work.us_of(rows), float(left_us.sum())
+    return np.where(rows, work.us * max(1.0 - fused_us / whole_us, 0.0), 0.0)
 
 
 def attention_rows(work: KernelWork) -> Flags:
@@ -494,6 +507,26 @@ def attention_rows(work: KernelWork) -> Flags:
         held = work.evidence.is_host_only and bool(random[one:two].any())
         if two - one <= _BETWEEN and scores[0] == scores[1] == count[at] and not held:
             rows[one : two + 1] = True
+    return rows
+
+
+def attention_backward_rows(work: KernelWork) -> Flags:
+    """Masks the backward pass of a softmax and of the attention around it.
+
+    Two products stand before it and two after it. Those count, with all between them, whose largest matrix has as many
+    numbers as the scores; else the softmax's own backward pass does.
+    """
+    softmax_rows = work.op_like(_SOFTMAX_BACKWARD)
+    rows, product = softmax_rows.copy(), np.flatnonzero(work.family("matmul"))
+    count = work.elements(softmax_rows)
+    m, n, k, batch = (work.cost(name) for name in ("m", "n", "k", "batch"))
+    largest = np.fmax(np.fmax(m * n, m * k), n * k) * batch
+    for at in np.flatnonzero(softmax_rows).tolist():
+        place = int(np.searchsorted(product, at))
+        around = product[max(place - 2, 0) : place + 2]
+        around = around[(largest[around] == count[at]) & (np.abs(around - at) <= _BETWEEN)]
+        if around.size:
+            rows[min(int(around[0]), at) : max(int(around[-1]), at) + 1] = True
     return rows
 
 

@@ -121,7 +121,7 @@ def host_sync(evidence: Evidence) -> Draft | None:
             *idle_lines(evidence, "sync"),
         ),
         advice=advice,
-        brief="Start the exchange whose sizes the host reads a batch earlier" if advice == _SPLITS_EARLIER[0] else None,
+        brief=_SPLITS_IN_BRIEF.get(advice),
         code=code,
         gain_us=up_to(high_us),
         claims=claims_of(evidence, *_SYNC_ACCOUNTS, most_us=high_us),
@@ -160,7 +160,8 @@ def _without_waiting(evidence: Evidence, others: Integers) -> tuple[str, str]:
     if dur_us[waits][_scaler_reads(evidence).hold(start)].sum() > dur_us[waits].sum() / 2:
         return _WITH_SCALER
     if dur_us[waits][_reads_splits(evidence, start)].sum() > dur_us[waits].sum() / 2:
-        return _SPLITS_EARLIER
+        of_data = outermost_spans(evidence, _EXCHANGE_MARK).hold(start)
+        return _SPLITS_EARLIER if dur_us[waits][of_data].sum() > dur_us[waits].sum() / 2 else _SPLITS_FIXED
     return (
         "Keep on the device what .item(), .cpu() or nonzero() reads in each step, and read it every so many steps or "
         "one step later.",
@@ -190,9 +191,21 @@ _SPLITS_BYTES = (8, 4096)
 _SPLITS_EARLIER = (
     "What the host reads there are the sizes (splits) of an all-to-all: start that exchange a batch earlier, so that "
     "they are on the host when it needs them, or fix the sizes (a capacity per rank), so that nothing is read.",
-    "pipeline = PrefetchTrainPipelineSparseDist(model, optimizer, device)  # TorchRec: exchanges a batch earlier\n"
-    "splits = counts.to('cpu', non_blocking=True)  # elsewhere: a step earlier, into pinned memory",
+    "pipeline = PrefetchTrainPipelineSparseDist(model, optimizer, device)  # TorchRec: exchanges a batch earlier",
 )
+# A router inside the model makes its sizes just before they are needed: nothing can be read earlier.
+_SPLITS_FIXED = (
+    "What the host reads there are the sizes (splits) of an all-to-all: fix them (a capacity per expert and rank, what "
+    "is beyond it dropped or padded), so that nothing is read; or exchange by sizes that stay on the device. Only "
+    "where they come from the data, and not from this layer's router, can the exchange start a batch earlier.",
+    "capacity = ceil(1.25 * tokens / ranks)  # of each rank: the same splits in each step, known to the host",
+)
+
+
+_SPLITS_IN_BRIEF = {
+    _SPLITS_EARLIER[0]: "Start the exchange whose sizes the host reads a batch earlier",
+    _SPLITS_FIXED[0]: "Fix the sizes of the all-to-all that the host reads (a capacity per expert)",
+}
 
 
 def _reads_splits(evidence: Evidence, at_us: Floats) -> Flags:

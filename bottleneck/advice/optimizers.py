@@ -25,6 +25,7 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Spans
 from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP
+from bottleneck.schema.tables import text_matches
 from bottleneck.units import counted, format_share, format_us
 
 _MARK = re.compile(r"^Optimizer\.(step|zero_grad)#")
@@ -43,6 +44,9 @@ _FUSED_BYTES_ELSE = 7 / 19
 # Part of the optimizer's overhead that is gone: 47 % (SGD with momentum, 8 small parameters) to 80 % (AdamW, 48) of
 # its whole step (torch 2.13, EPYC, one thread, fused=True against foreach=False).
 _LESS_OVERHEAD = (0.4, 0.85)
+# Part of an update's launches on a device that lists of tensors spare: kernels take them in chunks of some dozens, and
+# each list is built anew.
+_FEWER_LAUNCHES, _TURNS = (0.4, 0.9), 10
 # Optimizers with a fused step on a device; Adagrad has one on a CPU only.
 FUSABLE = frozenset({"SGD", "Adam", "AdamW"})
 # Those of torch, which take lists of tensors on a device of themselves.
@@ -142,7 +146,7 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
     names = optimizer_names(evidence)
     # A window without a backward pass tells of parameters by what repeats alone.
     parameters = _parameters(evidence) or (_repeats_within(evidence, marks) if holds_only_optimizer(evidence) else 0)
-    if not marks.start.size or not parameters or any(_ALREADY.search(name) for name in evidence.op_sums):
+    if not marks.start.size or not parameters or _takes_lists(evidence, marks):
         return None
     fusable = FUSABLE | {"Adagrad"} if evidence.is_host_only else FUSABLE
     # On a CPU a disturbance stretches the optimizer and the rest alike, and its share of the step stays.
@@ -178,6 +182,16 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
         tries=() if is_own else ("fused-optimizer",) if host_only else ("fused-optimizer", "foreach-optimizer"),
         phase="optimizer" if host_only else None,
     )
+
+
+def _takes_lists(evidence: Evidence, marks: Spans) -> bool:
+    """True if the optimizer updates lists of tensors already.
+
+    Such ops outside of its marks are others', as those that clip gradients.
+    """
+    ops = evidence.linked.ops
+    lists = text_matches(ops["name"], _ALREADY.search)
+    return bool((lists & marks.hold(ops["ts_us"].to_numpy())).any())
 
 
 def issued_within(evidence: Evidence, marks: Spans) -> Flags:
@@ -220,8 +234,8 @@ def _host_gain(evidence: Evidence, names: tuple[str, ...], marks: Spans, count: 
 def _device_gain(evidence: Evidence, names: tuple[str, ...], marks: Spans, count: float) -> Interval:
     """Gives the gain on a device of a fused update.
 
-    Its kernels take what one pass over their bytes takes. About one launch in ten stays: kernels take the tensors in
-    chunks of some dozens. Of the host's time for the others, that part is gone at least which was measured on a CPU.
+    Its kernels take what one pass over their bytes takes. Of its launches 40 to 90 % are gone in a replay: kernels
+    take the tensors in chunks of some dozens.
     """
     work = work_of(evidence)
     rows = issued_within(evidence, marks)[work.row]
@@ -230,10 +244,12 @@ def _device_gain(evidence: Evidence, names: tuple[str, ...], marks: Spans, count
     if evidence.predict is None:
         waits = _late_launches(evidence, count)
         return Interval(waits / 2, min(waits, evidence.group_us("overhead")))
-    spared = rows & (np.cumsum(rows) % _LAUNCHES_OF_ONE != 1)
-    fewer = work.gain(low_us, high_us, spared)
-    certain = _LESS_OVERHEAD[0] * max(fewer.low - passes.low, 0.0)
-    return Interval(passes.low + certain, max(fewer.high, passes.high))
+    # The first launch of a step stays: before it the host does other things too.
+    place = np.arange(rows.size)
+    since_first = place - np.maximum.accumulate(np.where(rows, 0, place + 1))
+    spared = [rows & (since_first % _TURNS >= (1 - part) * _TURNS) for part in _FEWER_LAUNCHES]
+    least, most = (work.gain(low_us, high_us, launches) for launches in spared)
+    return Interval(max(least.low, passes.low), max(most.high, passes.high))
 
 
 def _late_launches(evidence: Evidence, count: float) -> float:
@@ -241,7 +257,7 @@ def _late_launches(evidence: Evidence, count: float) -> float:
 
     Where no replay tells it.
     """
-    gone = (1.0 - 1.0 / _LAUNCHES_OF_ONE) * count
+    gone = _FEWER_LAUNCHES[1] * count
     floor_us = min(
         gone * (evidence.analysis.device.launch_floor_us or 0.0), evidence.account_us("overhead.launch_floor")
     )

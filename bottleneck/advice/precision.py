@@ -30,12 +30,18 @@ _FASTER = 1.5
 # holds those far below it (launch, tails, latency) stays, about half of their time. In ten public traces
 # with sizes 64 % of such time is far below, in the mean: without sizes half of that stays, a third of the time.
 _FAR_BELOW, _STAYS, _STAYS_UNKNOWN = 0.5, 0.5, 1 / 3
-# Each operand of a product is read wide and written narrow, and the weights' gradients the other way round.
-_CAST_TRAFFIC = 1.5
+# Each operand of a product is read wide and written narrow: about half of its bytes. In training gradients are cast
+# too, and the weights' the other way round.
+_CAST_TRAFFIC = {False: 0.75, True: 1.5}
 
 # Of the time that fp32 saves against fp64 by peaks and bytes. Two programs on a CPU became 1.8 and 2.05 times as fast,
 # where a half of their work in fp64 would have been 1.85 times at most.
 _HALVED = (0.75, 1.25)
+
+# Of the time of a convolution in fp64 on a CPU, what fp32 saves: oneDNN has none for fp64, which ATen multiplies by
+# way of im2col, without vectors in the copies. With torch 2.13 (EPYC, one thread, ten shapes of 3 to 256 channels)
+# fp32 was 2.2 to 7.7 times as fast forward and 2.1 to 6.1 times with the backward pass.
+_OTHER_KERNEL = (1 - 1 / 2.1, 1 - 1 / 7.7)
 
 # What autocast costs on a CPU (torch 2.13, EPYC with AVX512-BF16, one thread, linear layers of 8x64 to 1536x1536 on 1
 # to 1024 rows), in times of the machine's smallest op. A bf16 product goes through oneDNN, whose call takes 10 to 15 us
@@ -135,8 +141,10 @@ def _narrower(evidence: Evidence) -> _Narrower | None:
     # The matrix of a product with a vector is read once: its bytes are all that gets less.
     of_vectors = products & work.op_like(_TIMES_VECTOR)
     faster = np.where(of_vectors, np.minimum(faster, work.memory_us() / 2), faster)
-    halved = np.where(others, np.where(work.bound("unknown"), work.us, np.minimum(work.memory_us(), work.us)) / 2, 0.0)
-    surely = np.where(_follows_convolutions(work, products), halved / 2, 0.0)
+    # At most the time halves as the bytes do; for certain only what the bytes need at the bandwidth.
+    bytes_us = np.where(work.bound("unknown"), work.us, work.memory_us())
+    halved = np.where(others, (bytes_us if evidence.is_host_only else work.us) / 2, 0.0)
+    surely = np.where(others & _follows_convolutions(work, products), bytes_us / 4, 0.0)
     return _Narrower(dtype, narrow, narrow / full, ratios, products, others, faster, halved, surely)
 
 
@@ -178,7 +186,7 @@ def half_precision(evidence: Evidence) -> Draft | None:
         if asks:
             gain = Interval(gain.low, gain.high + float(narrow.faster_us[_by_channel(work, products)].sum()))
     else:
-        casts = np.where(products, work.memory_us() * _CAST_TRAFFIC, 0.0)
+        casts = np.where(products, work.memory_us() * _CAST_TRAFFIC[has_backward_pass(evidence)], 0.0)
         least = np.clip(narrow.faster_us / 2 - casts, 0.0, None) + narrow.surely_halved_us
         gain, costs = work.gain(least, most), ()
     part = _wide_part(work, products)
@@ -314,13 +322,15 @@ def half_precision_not_known(evidence: Evidence) -> Draft | None:
     products = _fp32_products(work) & work.in_model
     if work.share(products) < _MUCH_OF_STEP:
         return None
+    what = "Convolutions" if work.us_of(products & work.family("convolution")) > work.us_of(products) / 2 else "Matmuls"
     return Draft(
         slug="half-precision-not-known",
-        title="Matmuls take much of the step, and what this CPU could do is not known",
+        title=f"{what} take much of the step, and what this CPU could do is not known",
         evidence=(f"fp32 products take {format_per_step(evidence, work.us_of(products))}", *work.describe(products)),
         advice="Run the program with `bottleneck run` on that machine: it measures how fast the CPU multiplies in bf16 "
         "and with more threads. Or try bf16 autocast there, and all its cores.",
         brief="Try bf16 autocast and all cores on that machine, or measure them with `bottleneck run`",
+        code=_AUTOCAST.format(kind="cpu"),
         gain_reason="the trace does not say which CPU it ran on, nor on how many threads",
         tries=("bf16-autocast",),
         changes_results=True,
@@ -605,7 +615,7 @@ def double_precision(evidence: Evidence) -> Draft | None:
 
     fp32 has half of the bytes and at least twice the peak. Gain: t (1 - P_fp64/P_fp32) of what is bound by arithmetic,
     where both peaks are known, else t/2; from 75 % of it, on a CPU up to 125 %: of half the bytes more stay in its
-    caches.
+    caches. Convolutions on a CPU get another kernel, whose gain was measured.
     """
     work, peaks = work_of(evidence), evidence.analysis.device.peaks_flops_per_s
     double, single = (
@@ -618,7 +628,11 @@ def double_precision(evidence: Evidence) -> Draft | None:
         return None
     ratio = double / single if double and single and double < single else 0.5
     less = np.where(rows, work.us * np.where(work.bound("compute"), 1 - ratio, 0.5), 0.0)
-    most = np.minimum(_HALVED[1] * less, work.us) if evidence.is_host_only else less
+    least, most = _HALVED[0] * less, np.minimum(_HALVED[1] * less, work.us) if evidence.is_host_only else less
+    replaced = rows & work.family("convolution") & evidence.is_host_only
+    least, most = (
+        np.where(replaced, part * work.us, us) for part, us in zip(_OTHER_KERNEL, (least, most), strict=True)
+    )
     entry = _first_double(evidence)
     where = "" if entry is None else f", {at_source(entry[0])}"
     return Draft(
@@ -627,13 +641,18 @@ def double_precision(evidence: Evidence) -> Draft | None:
         evidence=(
             f"{format_us(work.us_of(rows))} per step in fp64 ({format_share(work.share(rows))})"
             + ("" if entry is None else f"; the first op of a step with fp64 is {entry[1]} {at_source(entry[0])}"),
+            *(
+                [f"{format_us(work.us_of(replaced))} of it in convolutions, for which fp32 has another, faster kernel"]
+                if replaced.any()
+                else []
+            ),
             *work.describe(rows),
             *work.critical_path_note(most),
         ),
         advice=f"Convert to fp32 where the data enters{where}, unless the method needs 64 bits: NumPy's numbers are "
         "fp64.",
         places=() if entry is None else (entry[0],),
-        gain_us=work.gain(_HALVED[0] * less, most),
+        gain_us=work.gain(least, most),
         claims=work.claims(most),
         code="x = torch.from_numpy(array).float()  # and model.float(), no torch.set_default_dtype(torch.float64)",
         changes_results=True,

@@ -121,17 +121,23 @@ def put_general_behind(drafts: Sequence[Draft], step_us: float) -> list[Draft]:
     """Returns the drafts with general advice behind the rest.
 
     The rest names work which the step need not do. Work is done without before it is done faster; how much general
-    advice then gains is another matter.
+    advice then gains is another matter, unless it gains more at both ends than a guess does.
     """
-    specific = tuple(
-        draft.slug
+    specific = [
+        (draft.slug, draft.gain_us.high if draft.confidence == "low" else math.inf)
         for draft in drafts
         if (draft.removes or draft.slug in _ACCIDENTS)
         and draft.gain_us is not None
         and draft.gain_us.low >= _LEAST_SPECIFIC * step_us
-    )
+    ]
+
+    def ahead_of(draft: Draft) -> tuple[str, ...]:
+        least_us = 0.0 if draft.gain_us is None else draft.gain_us.low
+        return tuple(slug for slug, most_us in specific if most_us >= least_us)
+
     return [
-        replace(draft, remedies=(*draft.remedies, *specific)) if draft.slug in _GENERAL else draft for draft in drafts
+        replace(draft, remedies=(*draft.remedies, *ahead_of(draft))) if draft.slug in _GENERAL else draft
+        for draft in drafts
     ]
 
 

@@ -12,6 +12,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.advice.slow_calls import match_of
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import Spans
 from bottleneck.units import counted, format_share, format_us
 
 _GETS_ITEM = re.compile(r"\.py\(\d+\): __getitem__$")
@@ -20,6 +21,9 @@ _COLLATES = re.compile(r"_utils[/\\]collate\.py\(\d+\): default_collate$")
 # two to four tensors (torch 2.13, one thread). One that is decoded, parsed or augmented takes 100 us and more.
 _CHEAP_US = 60.0
 _LEAST_SAMPLES = 16
+# Without Python calls: each sample takes a row of each of its tensors, and collating stacks each of these. Recording
+# the ops makes them up to so much longer (benchmarks/results/run.md).
+_TAKES_ROW, _STACKS, _STRETCH = "aten::select", "aten::stack", 1.3
 # What indexing a whole batch leaves of the loading, at most and at least.
 _GONE = (0.6, 0.97)
 # A line with so much of the loading that a known quicker way exists for says more than this.
@@ -80,14 +84,30 @@ def _samples(evidence: Evidence) -> tuple[float, float]:
     loads = event_spans(evidence, rows_of_events(evidence, LOADER))
     gets = outermost_frames(evidence, _GETS_ITEM)
     inside = int(np.count_nonzero(loads.hold(gets.start))) if loads.start.size else 0
+    us = loads.total() * evidence.host_scale
+    if not inside and evidence.linked.places is None:
+        inside, us = _taken_rows(evidence, loads), us / _STRETCH
     if not inside:
         return 0.0, 0.0
-    us = loads.total() * evidence.host_scale
     # The profiler stretches calls of Python more than the rest: the ledger's wait is the truer one where it is all.
     per_step_us = us / evidence.steps
     if evidence.is_host_only:
         per_step_us = min(per_step_us, evidence.account_us(INPUT))
     return inside / evidence.steps, per_step_us * evidence.steps / inside
+
+
+def _taken_rows(evidence: Evidence, loads: Spans) -> int:
+    """Counts the samples of these loads by their ops.
+
+    Rows that are taken, by the tensors of each load that are stacked. 0 where none is stacked.
+    """
+    ops, at_us = evidence.linked.ops, evidence.linked.ops["ts_us"].to_numpy()
+    rows, stacks = (
+        int(np.count_nonzero((ops["name"] == name).to_numpy() & loads.hold(at_us) & (ops["depth"] == 0).to_numpy()))
+        for name in (_TAKES_ROW, _STACKS)
+    )
+    fields = stacks / max(loads.start.size, 1)
+    return int(rows / fields) if fields >= 1 else 0
 
 
 def _collated_share(evidence: Evidence) -> float:

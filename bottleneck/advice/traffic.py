@@ -97,6 +97,14 @@ def _mixed(work: KernelWork, signature: int) -> bool:
 # These copy their bias to where the product is added to it.
 _ADDS_TO_BIAS = re.compile(r"^aten::(?:_?addmm(?:_activation)?|addmv|addbmm|baddbmm)$")
 _COPY = re.compile(r"^aten::(?:copy_|_to_copy|to|clone|contiguous|_foreach_copy_|_copy_from)$")
+# Kernels that read one dtype and write another.
+_CASTING = re.compile(r"copy_kernel_cuda.*WithCast|\bb?float\d+\w*_copy_kernel_cuda")
+# Products of bitsandbytes that unpack their weight in the dtype in which it was packed.
+_PACKED_PRODUCT = re.compile(r"^MatMul(?:4Bit|8bit)")
+_ONE_DTYPE = "model = model.to(torch.bfloat16)  # parameters too: nothing is cast on the way"
+_OF_UNPACKED = (
+    "BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat16)  # weights unpacked as inputs are"
+)
 _FEW_BYTES = 65536.0
 _TOO_MUCH_COPYING = 0.05
 
@@ -113,7 +121,7 @@ def needless_copies(evidence: Evidence) -> Draft | None:
     work = work_of(evidence)
     rows = work.op_like(_COPY) & work.in_model & ~copies_on_purpose(evidence)
     rows &= ~work.op_like(_ADDS_TO_BIAS, above=True)
-    casts = work.calls_that(rows, lambda signature: _casts(work, signature))
+    casts = work.calls_that(rows, lambda signature: _casts(work, signature)) | (rows & work.kernel_like(_CASTING))
     # Few bytes that take long were waited for, not moved.
     rows &= ~(work.roof("bytes_low") < _FEW_BYTES)
     if is_listed_alone(evidence) and not casts.any():
@@ -129,28 +137,35 @@ def needless_copies(evidence: Evidence) -> Draft | None:
     are_long = us > _TOO_MUCH_COPYING * busy_us and work.share(rows) >= _LEAST_SHARE
     if not are_long and evidence.share_of_step(launches_us) < _LEAST_SHARE:
         return None
-    cast_us, count = work.us_of(rows & casts), format_count(float(casts.sum()) / evidence.steps)
+    cast_us, count = (
+        work.us_of(rows & casts),
+        format_count(float((casts if casts.any() else rows).sum()) / evidence.steps),
+    )
+    what = "casts" if casts.any() else "copies"
+    is_unpacked = work.us_of(casts & work.inside(_PACKED_PRODUCT)) > cast_us / 2
     return Draft(
         slug="needless-copies",
         title="Tensors are copied only to change their dtype or layout",
         evidence=(
-            f"copies inside the device take {format_us(us)} per step ({format_share(us / busy_us)} of its work), "
-            f"{format_us(cast_us)} of it in casts"
+            f"copies inside the device take {format_us(us)} per step ({format_share(us / busy_us)} of its work)"
+            + (f", {format_us(cast_us)} of it in casts" if cast_us else "")
             if us
             else f"{count} casts of few bytes per step",
             *(
-                [f"the device waits for the launches of {count} casts: up to {format_us(launches_us)}"]
+                [f"the device waits for the launches of {count} {what}: up to {format_us(launches_us)}"]
                 if issues
                 else []
             ),
             *work.describe(rows if us else casts),
             *work.critical_path_note(less),
         ),
-        advice="Keep one dtype and one layout from end to end, so that nothing has to be cast or transposed.",
+        advice="Unpack quantized weights in the dtype of what they are multiplied with, so that nothing has to be cast."
+        if is_unpacked
+        else "Keep one dtype and one layout from end to end, so that nothing has to be cast or transposed.",
         gain_us=Interval(passes.low, passes.high + launches_us),
         claims={**work.claims(less), **issues},
         code=(
-            "model = model.to(torch.bfloat16)  # parameters too: nothing is cast on the way"
+            (_OF_UNPACKED if is_unpacked else _ONE_DTYPE)
             if cast_us > us / 2 or not are_long
             else "y = x.transpose(1, 2)  # a view; the op that follows takes it without .contiguous() where it can"
         ),

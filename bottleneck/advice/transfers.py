@@ -396,13 +396,14 @@ def copies_not_overlapped(evidence: Evidence) -> Draft | None:
     """Finds kernels that wait for a copy which could have run before.
 
     Beside those of the step before (rule 41). The link is busy as long as before: the step cannot become shorter than
-    its copies.
+    its copies, nor do they hide behind more work than there is, on the device or the other way over the link.
     """
     copies = copies_to_device(evidence)
     chosen = ~(copies.bytes < _SMALL_BYTES) & ~copies.weights
     count, moved, exposed_us = copies.per_step(chosen)
     linked_us = float(copies.dur_us[chosen].sum()) / copies.steps
-    hidden_us = min(exposed_us, max(0.0, evidence.step_us - linked_us))
+    computed_us, returned_us = float(work_of(evidence).us.sum()), _copied_back_us(evidence)
+    hidden_us = min(exposed_us, max(0.0, evidence.step_us - linked_us), computed_us + returned_us)
     if not count or evidence.share_of_step(hidden_us) < _LEAST_SHARE:
         return None
     return Draft(
@@ -418,7 +419,8 @@ def copies_not_overlapped(evidence: Evidence) -> Draft | None:
             ),
             *sources_of(evidence, ops_of(evidence, copies.rows[chosen]), most=2),
         ),
-        advice="Copy the next batch on a stream of its own while this one is computed.",
+        advice="Copy the next batch on a stream of its own while "
+        + ("this one is computed." if computed_us >= returned_us else "results are copied back: a link has two ways."),
         code="with torch.cuda.stream(copying):\n"
         "    following = batch.to(device, non_blocking=True)  # from pinned memory\n"
         "torch.cuda.current_stream().wait_stream(copying)  # before it is used",
@@ -428,6 +430,13 @@ def copies_not_overlapped(evidence: Evidence) -> Draft | None:
         remedies=("pageable-copies",) if bool(copies.pageable[chosen].all()) else (),
         transformation=Transformation(("overlap copy",)),
     )
+
+
+def _copied_back_us(evidence: Evidence) -> float:
+    """Gives the time per step of copies to the host."""
+    kernels = evidence.linked.kernels
+    rows = (kernels["copy_way"] == "to_host").to_numpy() & evidence.kernels_in_window
+    return float(kernels["dur_us"].to_numpy()[rows].sum()) / evidence.steps
 
 
 def offloaded_weights(evidence: Evidence) -> Draft | None:

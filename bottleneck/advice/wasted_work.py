@@ -11,7 +11,15 @@ import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.kernel_work import KernelWork, has_backward_pass, is_size, work_of
-from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, model_call, ops_in_window, rows_of_ops
+from bottleneck.advice.quantities import (
+    ISSUE_ACCOUNTS,
+    claims_of,
+    format_per_step,
+    model_call,
+    model_runs,
+    ops_in_window,
+    rows_of_ops,
+)
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import main_source
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
@@ -55,8 +63,10 @@ def no_kv_cache(evidence: Evidence) -> Draft | None:
     """
     work = work_of(evidence)
     products = np.flatnonzero(work.family("matmul"))
-    if has_backward_pass(evidence) or not products.size:
+    if has_backward_pass(evidence):
         return None
+    if not products.size:
+        return _by_time(evidence)  # no sizes are recorded
     growing = [growth for growth in _growths(work, products) if growth is not None]
     if not growing:
         return None
@@ -91,6 +101,51 @@ def no_kv_cache(evidence: Evidence) -> Draft | None:
         gain_us=Interval(low_us, whole_us - weights_us),
         claims=work.claims(less_us),
         comes_first=evidence.share_of_step(low_us) >= _FIRST,
+    )
+
+
+# Calls of one model in a step, of which the last quarter takes so much longer than the first; and how evenly they grow.
+_LEAST_CALLS, _LONGER, _EVENLY = 8, 1.5, 0.8
+_LAST_ONLY = "hidden = decoder(token, cache)\nlogits = head(hidden[:, -1:])  # of the last position only"
+
+
+def _by_time(evidence: Evidence) -> Draft | None:
+    """Finds the same without sizes, by the times of a model's calls.
+
+    In each of several steps they take longer and longer. A single token takes as long as the quickest call at best, and
+    as the first quarter of the calls at worst; that all of the growth is the sequence's is a guess.
+    """
+    runs, seen, low_us, high_us = model_runs(evidence), [], 0.0, 0.0
+    for (module, source), mine in runs.groupby(["module", "source"], sort=False):
+        calls = len(mine) // evidence.steps
+        if evidence.steps < 2 or calls < _LEAST_CALLS or len(mine) % evidence.steps:
+            continue
+        us = mine["us"].to_numpy(dtype=np.float64).reshape(evidence.steps, calls)
+        usual_us, quarter = np.median(us, axis=0), calls // 4
+        begin_us, end_us = float(usual_us[:quarter].mean()), float(usual_us[-quarter:].mean())
+        ranks = np.argsort(np.argsort(usual_us, kind="stable"), kind="stable")
+        if end_us >= _LONGER * begin_us and np.corrcoef(ranks, np.arange(calls))[0, 1] >= _EVENLY:
+            seen.append((float(us.sum()) / evidence.steps, str(module), str(source), calls, begin_us, end_us))
+            low_us += max(seen[-1][0] - calls * begin_us, 0.0) / 2
+            high_us += seen[-1][0] - calls * float(us.min())
+    if evidence.share_of_step(math.fsum(us for us, *_ in seen)) < _LEAST_SHARE:
+        return None
+    seen.sort(reverse=True)
+    return Draft(
+        slug="no-kv-cache",
+        title="Each call of a model takes longer than the one before, as over a longer and longer sequence",
+        evidence=tuple(
+            f"{module} takes {format_per_step(evidence, us)} in {counted(calls, 'call')}: the first quarter of them "
+            f"{format_us(begin_us)} each, the last {format_us(end_us)}"
+            for us, module, _, calls, begin_us, end_us in seen
+        ),
+        advice="Where it is given all tokens so far, keep keys and values of past ones (a KV cache), pass the newest "
+        f"only, and let the last layer work on the last position{at_known(seen[0][2])}.",
+        brief="Keep keys and values of past tokens (a KV cache), and let the last layer work on the last position only",
+        places=(seen[0][2],),
+        code=_LAST_ONLY,
+        gain_us=Interval(low_us, high_us),
+        confidence="low",
     )
 
 

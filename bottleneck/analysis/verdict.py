@@ -190,7 +190,8 @@ def find_bound(grounds: Grounds) -> BoundDecision:
     ``mixed`` when the largest known group holds under half and the next is within 10 points. Where more than half, or
     more than in any other group, is unmodelled: ``device`` if a device works nearly all of the time, else the bound
     that such kinds of work usually have; so too where unmodelled work of such kinds would overturn the bound.
-    ``inconclusive`` when the kinds are not known either, or when the trace cannot be trusted; where other programs
+    Unmodelled convolutions of a device count as compute, which products may not be. ``inconclusive`` when the kinds are
+    not known either, or when the trace cannot be trusted; where other programs
     disturbed it, only if the bound depends on which part of the time they took.
     """
     if grounds.disturbed is not None:
@@ -206,11 +207,22 @@ def find_bound(grounds: Grounds) -> BoundDecision:
         decision = _bound_of(grounds, judged, shares, ranked)
         return by_kind if _is_in_doubt(grounds, decision) and by_kind.bound != decision.bound else decision
     busy = _busy_share(grounds)
-    if busy > _BUSY and not grounds.host_only and shares["communication"] + shares["transfer"] < 1 - _BUSY:
+    keeps_busy = busy > _BUSY and not grounds.host_only and shares["communication"] + shares["transfer"] < 1 - _BUSY
+    if keeps_busy and not (by_kind.bound == "compute" and _with_convolutions(grounds, judged) > _MOST):
         return BoundDecision("device", None, busy, shares, ranked)
     if _is_mostly_unknown(likely, _ranked(likely)):
         return BoundDecision("inconclusive", None, shares["unknown"], shares, ranked)
     return by_kind
+
+
+_CONVOLUTIONS = "unknown.convolution"
+
+
+def _with_convolutions(grounds: Grounds, shares: Mapping[str, float]) -> float:
+    """Gives the share of compute with that of unmodelled convolutions."""
+    return shares["compute"] + math.fsum(
+        entry.share for entry in grounds.ledger.entries if entry.account == _CONVOLUTIONS
+    )
 
 
 # Of the host's own time, what may have been waiting for a processor that two threads share.
@@ -323,6 +335,14 @@ def _likely_shares(grounds: Grounds) -> dict[str, float]:
     thin = math.fsum(kernel.share for kernel in grounds.kernels if _is_thin_product(kernel))
     shares["compute"], shares["memory"] = max(shares["compute"] - thin, 0.0), shares["memory"] + thin
     return shares
+
+
+def _likely(kernel: KernelSummary) -> str | None:
+    """Gives the usual bound of unmodelled work of this kind.
+
+    Null for other work.
+    """
+    return ACCOUNTS[kernel.account].likely if kernel.account in UNMODELLED_ACCOUNTS else None
 
 
 def _is_thin_product(kernel: KernelSummary) -> bool:
@@ -479,10 +499,13 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
             held = f"{_limits(grounds, first, 'probably ')}: {format_share(likely[first])} of {wall} per step"
             yield Clause("bound", f"{held}, guessed from the types of its ops")
         yield Clause("cause", _kinds(grounds))
+        if (most := _largest_of([row for row in grounds.kernels if first in {row.bound, _likely(row)}])) is not None:
+            words = f"{_label(most)}, {format_us(most.us)} ({format_share(most.share)})"
+            yield Clause("place", words, label="Largest")
     elif decision.bound == "mixed":
         shares = " and ".join(f"{_GROUP_WORDS[group]} {_shown(grounds, group)}" for group in (first, second))
         yield Clause("bound", f"No single limit: {shares} of {wall} per step")
-        yield Clause("place", _contributor(grounds, first), label="Largest")
+        yield Clause("place", _contributor(grounds, _leading_group(grounds, decision)), label="Largest")
     else:
         yield from _of_one_group(grounds, first)
 
@@ -599,6 +622,19 @@ def _doubt(grounds: Grounds, decision: BoundDecision) -> str | None:
     return f"another {_shown(grounds, UNMODELLED)} is unmodelled work, which could overturn this"
 
 
+def _leading_group(grounds: Grounds, decision: BoundDecision) -> str:
+    """Gives the group whose largest part is named.
+
+    Of two that share the step it is the second where that has an account larger than any op of the first.
+    """
+    first, second = decision.ranked[:2]
+    account, entry = (_largest_entry(grounds, group) for group in (second, first))
+    op = _largest_kernel(grounds, _bounds_of(entry.account))
+    is_op = entry.account in _NAMED_BY_KERNEL and account.account not in _NAMED_BY_KERNEL
+    is_shared = decision.bound == "mixed" and not decision.by_kind
+    return second if is_shared and is_op and op is not None and account.us > op.us else first
+
+
 def _contributor(grounds: Grounds, group: str) -> str:
     """Describes the largest account of a group.
 
@@ -680,14 +716,16 @@ def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Fi
     if decision.bound == "inconclusive":
         return None
     is_unmodelled = decision.bound == "device" or decision.by_kind
-    entry = _largest_entry(grounds, UNMODELLED if is_unmodelled else decision.ranked[0])
+    entry = _largest_entry(grounds, UNMODELLED if is_unmodelled else _leading_group(grounds, decision))
     part = LargestPart(entry, _rows_of_part(grounds, entry))
     if any(part.is_answered_by(finding, grounds) for finding in findings if not finding.on_request):
         return None
     if is_unmodelled:
         most = _largest_of([grounds.kernels[row] for row in part.rows])
-        named = "" if most is None else f", most of all {_label(most)} ({format_share(most.share)})"
-        return f"No rule here knows how to make the {ACCOUNTS[entry.account].kind or 'other work'} faster{named}"
+        named = "" if most is None or decision.by_kind else f", most of all {_label(most)} ({format_share(most.share)})"
+        lacks_sizes = most is not None and most.reason_code == "no_shapes"
+        sizes = "; recorded sizes (record_shapes=True) may tell" if lacks_sizes else ""
+        return f"No rule here knows how to make the {ACCOUNTS[entry.account].kind or 'other work'} faster{named}{sizes}"
     rate = _rate(grounds, part.rows) if entry.account in _NAMED_BY_KERNEL else None
     if rate is not None:
         return f"This op reaches {rate}, and no rule here knows how to make it faster"

@@ -40,6 +40,9 @@ SURE_FINDINGS = frozenset(
 _SAME_TIME = 0.1
 # Of the step: less does not stand before another way to save more.
 LITTLE = 0.02
+_SMALL_HOPE = 0.1
+# Findings on the machine, which leave the program as it is.
+_OF_MACHINE = frozenset({"host-stalls"})
 
 
 def in_reading_order(found: Sequence[Finding], wall_us: float, bound: Bound) -> tuple[Finding, ...]:
@@ -47,7 +50,7 @@ def in_reading_order(found: Sequence[Finding], wall_us: float, bound: Bound) -> 
 
     ``found`` is in order of rank. Those that add to the ones above come first, then other ways to save the same time
     and gains that may be losses, then what adds too little of the step to be worth a place before those, then those
-    without a gain.
+    without a gain, then small hopes that may be losses.
     """
     seen = (finding for finding in beyond_noise(found, wall_us) if not finding.on_request)
     return tuple(sorted(seen, key=lambda finding: _place(finding, wall_us, bound)))
@@ -65,17 +68,17 @@ def put_in_reading_order(found: Sequence[Finding], wall_us: float, bound: Bound)
 def beyond_noise(found: Sequence[Finding], wall_us: float) -> Sequence[Finding]:
     """Returns the findings that the run's own noise does not hide.
 
-    Where noise hides every gain, the first large one is kept. It is still the best that is known to do. Noise does not
-    hide that results are wrong.
+    Where noise hides every gain, the first large one is kept, and the first that changes the program. They are still
+    the best that is known to do. Noise does not hide that results are wrong.
     """
     seen = [advice for advice in found if advice.corrects_results or advice.comes_first or not advice.within_noise]
     if any(finding.predicted_gain_us is not None for finding in seen):
         return seen
     gains = ((advice, advice.predicted_gain_us) for advice in found)
-    first = next(
-        (advice for advice, gain in gains if gain is not None and gain.low + gain.high >= 2 * LITTLE * wall_us), None
-    )
-    return [finding for finding in found if not finding.within_noise or finding is first]
+    large = [advice for advice, gain in gains if gain is not None and gain.low + gain.high >= 2 * LITTLE * wall_us]
+    of_program = [advice for advice in large if advice.slug not in _OF_MACHINE]
+    shown = (*large[:1], *of_program[:1])
+    return [finding for finding in found if not finding.within_noise or any(finding is other for other in shown)]
 
 
 def adds(finding: Finding) -> bool:
@@ -87,7 +90,8 @@ def adds(finding: Finding) -> bool:
 def _place(finding: Finding, wall_us: float, bound: Bound) -> int:
     """The group of a finding.
 
-    Where the device limits a step that cannot be modelled, a change without a figure comes before little gains.
+    A guess that may as well hurt, and would not gain much, comes last. Where the device limits a step that cannot be
+    modelled, a change without a figure comes before little gains.
     """
     gain, speedup = finding.predicted_gain_us, finding.predicted_speedup
     if finding.corrects_results or finding.comes_first:
@@ -95,7 +99,10 @@ def _place(finding: Finding, wall_us: float, bound: Bound) -> int:
     if gain is None:
         is_first = bound == "device" and finding.code is not None and finding.confidence != "low"
         return 3 if is_first else 5
-    if not adds(finding) or (gain.low < 0 and speedup is not None and not is_certain(speedup)):
+    may_hurt = gain.low < 0 and speedup is not None and not is_certain(speedup)
+    if may_hurt and finding.confidence == "low" and gain.high < _SMALL_HOPE * wall_us:
+        return 6
+    if not adds(finding) or may_hurt:
         return 2
     added = finding.added_gain_us or gain
     return 1 if added.low + added.high >= 2 * LITTLE * wall_us else 4

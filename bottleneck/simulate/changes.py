@@ -330,14 +330,15 @@ def _as_one_graph(evidence: Evidence) -> GraphChange:
 def shorten(evidence: Evidence, work: ShorterKernels) -> GraphChange:
     """Returns the change to shorter kernels.
 
-    What the host does from one launch to a spared one falls away.
+    What the host does from one launch to a spared one falls away. A spared kernel without any time left is not there.
     """
     graph = graph_of(evidence)
     us, row = graph.device.us, graph.device.row
     left = np.divide(us - work.less_us[row], us, out=np.ones(us.size), where=us > 0)
-    change = GraphChange(device=np.maximum(left, _LEAST_LEFT))
+    left = np.maximum(left, _LEAST_LEFT)
     if work.spared is None:
-        return change
+        return GraphChange(device=left)
+    change = GraphChange(device=np.where(work.spared[row] & (left <= _LEAST_LEFT), 0.0, left))
     point, is_issued = graph.device.point, graph.device.point >= 0
     chosen = (is_issued, is_issued & work.spared[row])
     issued, spared = (np.bincount(point[rows], minlength=graph.awaited.size + 1) for rows in chosen)

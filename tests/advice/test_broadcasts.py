@@ -54,6 +54,27 @@ def test_other_sums_and_broadcasts_are_left_alone(tmp_path: Path) -> None:
     assert spread_product(two_steps(tmp_path / "used", [*spread("sub")[:2], *used])) is None
 
 
+@pytest.mark.parametrize(
+    ("first", "last", "is_told"),
+    [("unsqueeze", "sum", True), ("view", "sum", False), ("unsqueeze", "mean", True), ("unsqueeze", "relu", False)],
+    ids=["a broadcast and a sum", "operands as they are", "a mean", "no sum"],
+)
+def test_without_sizes_a_dimension_that_is_added_and_summed_tells_it(
+    tmp_path: Path, first: str, last: str, is_told: bool
+) -> None:
+    body = [
+        program_line(11, 100, 520),
+        op(f"aten::{first}", 102, 3),
+        op("aten::sub", 110, 200),
+        op("aten::pow", 310, 200),
+        op(f"aten::{last}", 510, 100),
+    ]
+    draft = spread_product(two_steps(tmp_path, [*body, op("aten::mm", 710, 200)]))
+    assert (draft is not None) is is_told
+    if draft is not None:
+        assert draft.confidence == "low" and "sizes were not recorded" in draft.evidence[0]
+
+
 @pytest.mark.parametrize("name", ["repeat", "repeat_interleave"])
 def test_a_tensor_that_is_repeated_is_to_be_broadcast(tmp_path: Path, name: str) -> None:
     repeat = op(f"aten::{name}", 110, 300, dims=[[64, 1024], []], concrete=["", "[1, 16]"])

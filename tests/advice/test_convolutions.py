@@ -201,6 +201,17 @@ def test_kernels_that_turn_images_round_would_go(tmp_path: Path) -> None:
     assert channels_first(on_gpu(tmp_path / "none", [convolution(500)])) is None
 
 
+@pytest.mark.parametrize(
+    ("size", "layout"), [((2, 8, 64, 64), "channels_last"), ((2, 8, 16, 64, 64), "channels_last_3d")]
+)
+def test_the_layout_of_volumes_has_a_name_of_its_own(tmp_path: Path, size: tuple[int, ...], layout: str) -> None:
+    sizes: list[object] = [list(size), [8, 8, *[3] * (len(size) - 2)]]
+    turns = Call("aten::cudnn_convolution", 200, sizes, "void cudnn::ops::nchwToNhwcKernel<float, float>(int)")
+    draft = channels_first(on_gpu(tmp_path, [turns, convolution(500)]))
+    assert draft is not None and draft.code is not None
+    assert all(line.endswith(f"torch.{layout})") for line in draft.code.splitlines())
+
+
 def test_rounding_to_tf32_is_no_change_of_layout(tmp_path: Path) -> None:
     kernel = (
         "void cudnn::engines_precompiled::convertTensor_kernel<float, float, float, (cudnnKernelDataType_t)2>(float)"

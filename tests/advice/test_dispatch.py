@@ -43,6 +43,15 @@ def test_waiting_calls_make_the_gain_of_a_graph_doubtful(tmp_path: Path) -> None
     assert once is not None and once.gain_us is not None and once.gain_us.low == once.gain_us.high / 2
 
 
+@pytest.mark.parametrize("launched", [4, 40])
+def test_a_graph_holds_the_optimizer_where_that_launches_much(tmp_path: Path, launched: int) -> None:
+    events = gpu_events(kernels=50, kernel_us=1, every_us=12, steps=1)
+    mark = complete("Optimizer.step#AdamW.step", "user_annotation", 12 * (50 - launched) - 0.5, 12 * launched)
+    draft = late_launches(case_of(tmp_path, [*events, mark]))
+    assert draft is not None and draft.code is not None
+    assert ("optimizer.step()" in draft.code) is (launched == 40)
+
+
 def test_on_hip_the_graph_has_its_name(tmp_path: Path) -> None:
     events = [{**each, "name": each["name"].replace("cuda", "hip")} for each in gpu_events(**LATE)]
     draft = late_launches(case_of(tmp_path, events))

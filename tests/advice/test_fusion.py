@@ -366,6 +366,35 @@ def test_attention_on_tensor_cores_is_worth_what_it_is_worth_where_it_is_predict
     assert draft.gain_us.low > 0.75 * saved_us
 
 
+def backward_of_attention(length: int = 1024) -> list[Call]:
+    q, scores = [8, length, 64], [8, length, length]
+    before, after = (
+        [Call("aten::bmm", 40, sizes, "ampere_sgemm_128x64_nt") for sizes in pair]
+        for pair in (([[8, length, length], q], [q, [8, 64, length]]), ([scores, q], [[8, 64, length], scores]))
+    )
+    between = [
+        Call("aten::mul", 60, [scores, scores]),
+        Call("aten::_softmax_backward_data", 90, [scores, scores, [], []], "softmax_warp_backward<float>(int)"),
+        Call("aten::mul", 60, [scores, []]),
+    ]
+    return [*before, *between, *after]
+
+
+def test_the_backward_pass_of_attention_by_hand_goes_as_a_whole(tmp_path: Path) -> None:
+    forward = unfused_attention(on_gpu(tmp_path / "forward", attention()))
+    training = unfused_attention(on_gpu(tmp_path / "training", [*attention(), *backward_of_attention()]))
+    # Products of other sizes are not its.
+    apart = [Call("aten::mm", 40, [[64, 64], [64, 64]], "ampere_sgemm_128x64_nn")] * 2
+    calls = [*attention(), *apart, *backward_of_attention()[2:5], *apart]
+    other = unfused_attention(on_gpu(tmp_path / "other", calls))
+    assert forward is not None and training is not None and other is not None
+    assert forward.gain_us is not None and training.gain_us is not None and other.gain_us is not None
+    work = 4 * 40 + 60 + 90 + 60
+    assert 0.5 * work < training.gain_us.high - forward.gain_us.high <= work
+    assert training.gain_us.low > forward.gain_us.low
+    assert other.gain_us.high - forward.gain_us.high == pytest.approx(90, rel=0.2)
+
+
 def test_attention_that_could_not_fuse_is_told_what_holds_it(tmp_path: Path) -> None:
     draft = unfused_attention(on_gpu(tmp_path, attention(inside="aten::_scaled_dot_product_attention_math")))
     assert draft is not None

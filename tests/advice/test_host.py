@@ -140,6 +140,16 @@ def test_a_read_of_the_sizes_of_an_exchange_is_to_come_earlier(tmp_path: Path, m
     assert draft is not None and ("sizes (splits) of an all-to-all" in draft.advice) == is_told
 
 
+def test_only_sizes_that_come_from_the_data_can_be_read_earlier(tmp_path: Path) -> None:
+    mark, exchange = complete("## all2all_data:lengths ##", "user_annotation", 11, 2100), op("c10d::alltoall_", 2032, 4)
+    of_data, of_router = (
+        host.host_sync(case_of(tmp_path / name, [*waiting(2000), more]))
+        for name, more in (("data", mark), ("router", exchange))
+    )
+    assert of_data is not None and (of_data.brief or "").endswith("a batch earlier")
+    assert of_router is not None and (of_router.brief or "").startswith("Fix the sizes")
+
+
 @pytest.mark.parametrize(
     ("nbytes", "collective", "is_told"),
     [(16, "all_to_allv", True), (4, "all_to_allv", False), (16, "allreduce", False)],

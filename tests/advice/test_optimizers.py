@@ -52,6 +52,22 @@ def test_on_a_device_launches_are_worth_the_wait_for_them(tmp_path: Path) -> Non
     assert draft.gain_us.high <= idle
 
 
+def test_a_device_that_waits_for_an_optimizers_launches_gains_most_of_the_wait(tmp_path: Path) -> None:
+    case = case_of(tmp_path, training(12, device=True))
+    draft = unfused_optimizer(case)
+    assert draft is not None and draft.gain_us is not None
+    # Of 24 launches, one every 10 us, the last four of every ten fall away at least, and the last nine at most.
+    assert draft.gain_us.low == pytest.approx(8 * 10, rel=0.1)
+    assert draft.gain_us.high == pytest.approx(21 * 10, rel=0.1)
+
+
+@pytest.mark.parametrize("within", [True, False])
+def test_lists_of_tensors_count_in_the_optimizer_only(tmp_path: Path, within: bool) -> None:
+    clipping = op("aten::_foreach_mul_", 62 if within else 40, 1, external_id=900)
+    draft = unfused_optimizer(case_of(tmp_path, [*training(12), clipping], unprofiled_us=250.0))
+    assert (draft is None) is within
+
+
 def test_parameters_of_a_trace_from_windows_are_counted_too(tmp_path: Path) -> None:
     node = NODE.replace("torch::", "struct torch::")
     events = [event | {"name": node} if event["name"] == NODE else event for event in training(12)]

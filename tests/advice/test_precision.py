@@ -48,6 +48,15 @@ def test_a_cpu_whose_bf16_products_are_faster(tmp_path: Path) -> None:
     assert draft.evidence[2].startswith("casts and the longer calls of 1 product cost ")
 
 
+def test_work_bound_by_its_bytes_takes_half_of_its_time_at_most(tmp_path: Path) -> None:
+    calls = [product(4000.0), Call("aten::add", 600.0, [[4096, 4096], [4096, 4096], []])]
+    alone, both = (half_precision(on_gpu(tmp_path / str(count), calls[:count])) for count in (1, 2))
+    assert alone is not None and alone.gain_us is not None and both is not None and both.gain_us is not None
+    # Its 200 MB need 60 us at this device's bandwidth: it is far below, and stays so.
+    assert both.gain_us.high - alone.gain_us.high == pytest.approx(300, rel=0.05)
+    assert both.gain_us.low - alone.gain_us.low == pytest.approx(0, abs=5)
+
+
 def test_small_products_on_a_cpu_pay_more_for_casts_and_calls_than_bf16_saves(tmp_path: Path) -> None:
     peaks = {"fp32_tensor": 1e11, "fp32_vector": 1e11, "bf16_tensor": 4e11}
     device = replace(CPU, peaks_flops_per_s=peaks)
@@ -302,6 +311,19 @@ def test_products_in_fp64_on_a_cpu_gain_from_fp32(tmp_path: Path, types: dict[st
         assert draft.gain_us.high == pytest.approx(60_000 * 0.6 * 1.25, rel=0.01)
         assert draft.gain_us.low == pytest.approx(draft.gain_us.high * 0.6)
         assert "in fp64 (" in draft.evidence[0]
+
+
+@pytest.mark.parametrize("name", ["aten::_slow_conv2d_forward", "aten::slow_conv3d_forward", "aten::mm"])
+def test_a_convolution_in_fp64_on_a_cpu_gains_another_kernel(tmp_path: Path, name: str) -> None:
+    sizes: list[object] = [[2, 32, 64, 64], [32, 32, 3, 3], [], [], [], []]
+    texts = {"concrete": ["", "", "[3, 3]", "", "[1, 1]", "[1, 1]"], "types": ["double", "double", "", "", "", ""]}
+    call = Call(name, 60_000, sizes, more=texts)
+    draft = double_precision(on_cpu(tmp_path, [product(60_000, **doubles(2)) if name == "aten::mm" else call]))
+    assert draft is not None and draft.gain_us is not None
+    is_replaced = name != "aten::mm"
+    assert (draft.gain_us.high > 0.8 * 60_000) is is_replaced
+    assert (draft.gain_us.low > 0.5 * 60_000) is is_replaced
+    assert ("another, faster kernel" in " ".join(draft.evidence)) is is_replaced
 
 
 def test_the_line_at_which_fp64_enters_is_named(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from bottleneck.advice.ranking import Draft, put_general_behind, rank, speedup_o
 from bottleneck.advice.widening import Basis, Widening
 from bottleneck.report.json_text import from_json, to_json
 from bottleneck.schema.analysis import Analysis, Finding, IdleCause, Interval, is_certain
+from bottleneck.schema.finding_order import in_reading_order
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.records import replace
 from tests.report.samples import analysis, kernel
@@ -266,3 +267,28 @@ def test_general_advice_stands_behind_fp64_that_nobody_asked_for() -> None:
         "double-precision",
         "fresh-pages",
     ]
+
+
+@pytest.mark.parametrize(("low_us", "first"), [(100.0, "unfused-attention"), (300.0, "unfused-norm")])
+def test_a_guess_does_not_stand_before_general_advice_that_gains_more_at_both_ends(low_us: float, first: str) -> None:
+    general = draft(Interval(low_us, 400.0), slug="unfused-norm")
+    guess = replace(draft(Interval(90.0, 150.0), slug="unfused-attention"), confidence="low")
+    assert ranked(*put_general_behind([general, guess], 1000.0))[0].slug == first
+
+
+@pytest.mark.parametrize(
+    ("gain", "first"),
+    [(Interval(-170.0, 80.0), "not-known"), (Interval(-170.0, 400.0), "guess"), (Interval(10.0, 80.0), "guess")],
+    ids=["a small hope that may hurt", "a large one", "what cannot hurt"],
+)
+def test_a_small_hope_that_may_hurt_is_read_after_what_is_not_known(gain: Interval, first: str) -> None:
+    guess = replace(draft(gain, slug="guess"), confidence="low")
+    findings = ranked(guess, draft(None, slug="not-known"))
+    assert in_reading_order(findings, 1000.0, "compute")[0].slug == first
+
+
+@pytest.mark.parametrize(("slug", "shown"), [("host-stalls", ["host-stalls", "second"]), ("first", ["first"])])
+def test_in_noise_the_first_finding_on_the_program_is_shown_too(slug: str, shown: list[str]) -> None:
+    drafts = (draft(300.0 - 50 * at, slug=name) for at, name in enumerate((slug, "second", "third")))
+    findings = [replace(finding, within_noise=True) for finding in ranked(*drafts)]
+    assert [finding.slug for finding in in_reading_order(findings, 1000.0, "overhead")] == shown

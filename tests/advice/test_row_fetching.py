@@ -8,8 +8,9 @@ from bottleneck.advice import RULES, data_loading
 from bottleneck.advice.row_fetching import row_fetching
 from bottleneck.advice.slow_calls import without_general
 from bottleneck.schema.evidence import Evidence
-from tests.advice.test_data_loading import SEVERAL, loading_case
-from tests.builders import Event, frame
+from tests.advice.cases import case_of
+from tests.advice.test_data_loading import LENGTH, ONE, SEVERAL, loading_case, loading_events
+from tests.builders import Event, frame, op
 
 
 def samples(count: int, each_us: float) -> tuple[Event, ...]:
@@ -57,3 +58,17 @@ def test_samples_that_cost_nothing_are_known_by_the_collating(tmp_path: Path) ->
     draft = row_fetching(loading_case(tmp_path / "all", 12_000.0, inside=collated(9_000.0)))
     assert draft is not None and "takes 75" in draft.evidence[1]
     assert row_fetching(loading_case(tmp_path / "part", 12_000.0, inside=collated(3_000.0))) is None
+
+
+@pytest.mark.parametrize(
+    ("rows", "is_told"), [(512, True), (8, False), (100, False)], ids=["cheap", "few", "each costs something"]
+)
+def test_without_python_calls_rows_that_are_taken_tell_the_samples(tmp_path: Path, rows: int, is_told: bool) -> None:
+    """A load of 12 ms takes a row of each of two tensors for a sample, and stacks each."""
+    taken = [op("aten::select", 10 + 20 * number, 2) for number in range(rows)]
+    inside = (*taken, *(op("aten::stack", 11_000 + 100 * field, 50) for field in range(2)))
+    recorded = [event for event in loading_events(12_000.0, ONE, inside=inside) if event["cat"] != "python_function"]
+    draft = row_fetching(case_of(tmp_path, recorded, unprofiled_us=LENGTH))
+    assert (draft is not None) is is_told
+    if draft is not None:
+        assert "36.1 us for each of 256 samples" in draft.evidence[0]

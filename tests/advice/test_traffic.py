@@ -77,6 +77,17 @@ def test_casts_beyond_a_twentieth_of_the_work_are_needless_copies(tmp_path: Path
     assert needless_copies(on_gpu(tmp_path / "few", [PRODUCT, cast(40)])) is None
 
 
+@pytest.mark.parametrize(("loads", "is_cast"), [("LoadWithCast<1>", True), ("LoadWithoutCast", False)])
+def test_a_kernel_that_converts_is_a_cast_without_recorded_types(tmp_path: Path, loads: str, is_cast: bool) -> None:
+    name = f"unrolled_elementwise_kernel<at::native::direct_copy_kernel_cuda(at::TensorIteratorBase&), {loads}>(int)"
+    copied = Call("aten::_to_copy", 100, [SQUARE, [], []], name, inside="MatMul4Bit", more={"types": ["c10::Half"]})
+    draft = needless_copies(on_gpu(tmp_path, [PRODUCT, copied]))
+    assert draft is not None and draft.code is not None
+    assert ("100 us of it in casts" in draft.evidence[0]) is is_cast
+    assert "0 us of it in casts" not in draft.evidence[0].replace("100 us", "")
+    assert ("bnb_4bit_compute_dtype" in draft.code) is is_cast
+
+
 def test_casts_of_few_bytes_cost_the_launches_that_the_device_waits_for(tmp_path: Path) -> None:
     """Autocast casts each small parameter of an fp32 model anew: the device is done in 2 us and waits for the next."""
     small: list[object] = [128]

@@ -119,6 +119,17 @@ def test_what_is_not_pinned_cannot_run_beside_yet(tmp_path: Path, kind: str, fir
     assert draft is not None and draft.remedies == first
 
 
+def test_copies_hide_behind_no_more_work_than_there_is(tmp_path: Path) -> None:
+    with_work = copies_not_overlapped(copying_case(tmp_path / "work", 3_000.0, 60_000_000))
+    events = [event for event in copying(3_000.0, 60_000_000) if event["cat"] != "kernel"]
+    assert with_work is not None and with_work.advice.endswith("while this one is computed.")
+    assert copies_not_overlapped(case_of(tmp_path / "copies", events)) is None
+    back = [memcpy(900 + at, 4_000 + LENGTH * at, 2_000, 40_000_000, "DtoH (Device -> Pinned)") for at in range(2)]
+    both_ways = copies_not_overlapped(case_of(tmp_path / "both", [*events, *back]))
+    assert both_ways is not None and both_ways.gain_us is not None and "two ways" in both_ways.advice
+    assert both_ways.gain_us.high <= 2_000
+
+
 def test_copies_from_pinned_memory_are_not_called_pageable(tmp_path: Path) -> None:
     assert pageable_copies(copying_case(tmp_path, 3_000.0, 60_000_000, kind=PINNED)) is None
 

@@ -48,6 +48,39 @@ def test_a_sequence_that_grows_by_a_token_per_call_is_computed_in_vain(tmp_path:
     assert advise(case)[0].slug == "no-kv-cache"
 
 
+def unsized_calls(lengths: list[list[float]]) -> list[Event]:
+    """Steps that call one module for so many microseconds each, without recorded sizes."""
+    events, at, whole = [], 0.0, sum(map(sum, lengths)) + 10 * len(lengths)
+    events += [frame("generate.py(3): <module>", 0, whole)]
+    for number, step_us in enumerate(lengths):
+        events.append(step(number, at, sum(step_us) + 9))
+        for us in step_us:
+            events += [frame("nn.Module: Decoder_0", at + 1, us - 2), op("aten::addmm", at + 2, us - 4)]
+            at += us
+        at += 10
+    return events
+
+
+GROWING = [20.0 + 5 * number for number in range(16)]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "is_told"),
+    [([GROWING] * 3, True), ([GROWING], False), ([GROWING[::-1]] * 3, False), ([[60.0] * 16] * 3, False)],
+    ids=["longer and longer", "a single step", "shorter and shorter", "as long"],
+)
+def test_without_sizes_calls_that_take_longer_and_longer_tell_it(
+    tmp_path: Path, lengths: list[list[float]], is_told: bool
+) -> None:
+    draft = no_kv_cache(case_of(tmp_path, unsized_calls(lengths)))
+    assert (draft is not None) is is_told
+    if draft is not None:
+        assert draft.gain_us is not None and draft.confidence == "low"
+        # All 16 calls of a step as quick as the first one, or as the first four, of which half is counted.
+        assert draft.gain_us.high == pytest.approx(sum(GROWING) - 16 * 20, rel=0.05)
+        assert draft.gain_us.low == pytest.approx((sum(GROWING) - 16 * 27.5) / 2, rel=0.05)
+
+
 @pytest.mark.parametrize(
     "lengths",
     [[96] * 8, [96, 120, 33, 77, 96, 45, 60, 99], [1, 2, 3, 4, 5, 6, 7, 8], [96, 97, 98] * 2],

@@ -74,6 +74,8 @@ def _grounds(accounts: Mapping[str, float], *kernels: KernelSummary, idle: tuple
         ({"unknown": 40, "compute": 35, "memory": 25}, "device"),
         ({"unknown.matmul": 50, "unknown.pointwise": 41, "overhead.python": 9}, "device"),
         ({"unknown.matmul": 50, "unknown.pointwise": 39, "overhead.python": 11}, "compute"),
+        ({"unknown.convolution": 45, "compute": 24, "memory": 31}, "compute"),
+        ({"unknown.convolution": 20, "unknown.matmul": 25, "compute": 24, "memory": 31}, "device"),
         ({"unknown.matmul": 30, "unknown.pointwise": 39, "overhead.python": 31}, "mixed"),
         ({"unknown.copies": 50, "unknown.lookups": 30, "communication": 20}, "memory"),
         ({"unknown.convolution": 32, "overhead.dispatch": 40, "memory": 20, "compute": 8}, "mixed"),
@@ -207,6 +209,16 @@ def test_a_largest_part_that_no_finding_answers_is_said_to_be_so_with_its_line_a
         "no rule here knows how to make it faster."
     )
     assert verdict.first_step is None
+
+
+@pytest.mark.parametrize(("kernel_us", "largest"), [(16.0, "waiting for data"), (30.0, "aten::softmax")])
+def test_the_largest_part_of_two_groups_is_named(kernel_us: float, largest: str) -> None:
+    kernel = replace(_KERNEL, op="aten::softmax", us=kernel_us, bound="compute")
+    verdict = decide(
+        _grounds({"compute": 44.0, "overhead.input": 25.0, "overhead.python": 11.0, "memory": 20.0}, kernel)
+    )
+    (place,) = (clause.text for clause in verdict.clauses if clause.role == "place")
+    assert verdict.bound == "mixed" and place.startswith(largest)
 
 
 def test_unmodelled_work_that_no_finding_answers_is_told_by_its_kind_and_its_largest_op() -> None:
