@@ -27,6 +27,9 @@ from bottleneck.errors import BottleneckError, UsageError
 # Options end at the first argument of `run`: everything after the file belongs to the user's program.
 _PROGRAM: Mapping[str, Any] = {"context_settings": {"allow_interspersed_args": False}}
 
+# Commands whose options end at the program or a module.
+_OF_PROGRAMS = frozenset({"run", "watch"})
+
 # The command NAME is the function `NAME_command` of bottleneck/commands/NAME.py, imported when it is needed. The list
 # of commands has room for 64 characters of each `short_help`.
 COMMANDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
@@ -99,7 +102,7 @@ def build_app(only: str | None = None) -> typer.Typer:
 def _add_command(app: typer.Typer, name: str, settings: Mapping[str, Any]) -> None:
     function = getattr(import_module(f"bottleneck.commands.{name}"), f"{name}_command")
     kind: type[ExampleCommand] = ExampleCommand
-    if name == "run":
+    if name in _OF_PROGRAMS:
         from bottleneck.commands.run import ProgramCommand  # noqa: PLC0415 - no other command needs it
 
         kind = ProgramCommand

@@ -209,7 +209,10 @@ def test_a_commit_against_the_working_tree_marks_the_line_that_changed(
 ) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     turns = TimeResult(
-        "fine", ratio=Ratio(1.01, 0.99, 1.03, 7), base_us=Timing(100, 99, 101, 7), candidate_us=Timing(101, 99, 103, 7)
+        "fine",
+        ratio=Ratio(1.01, 0.99, 1.03, 7),
+        base_us=Timing(10, 9.9, 10.1, 7),
+        candidate_us=Timing(10.1, 9.9, 10.3, 7),
     )
     monkeypatch.setattr("bottleneck.experiment.turns.time_in_pairs", lambda *_, **__: turns)
     (clone / "program.py").write_text(CHANGED)
@@ -223,7 +226,7 @@ def test_a_commit_against_the_working_tree_marks_the_line_that_changed(
     others = [row["is_touched"] for row in document["rows"] if row["name"] == "aten::sum"]
     assert others == [False]
     assert not any("not in turns" in note for note in document["notes"])
-    assert (document["before"]["step_us"], document["after"]["step_us"]) == pytest.approx((100.0, 101.0))
+    assert (document["before"]["step_us"], document["after"]["step_us"]) == pytest.approx((10.0, 10.1))
     assert document["time_floor"]["basis"] == "turns" and "so the two may be equally fast" in document["sentence"]
     assert not any("touches no line" in note for note in document["notes"])
     assert next(step for step in document["counters"] if step["name"] == "ops")["after"] is not None

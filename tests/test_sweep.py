@@ -198,7 +198,7 @@ def test_an_interrupted_sweep_shows_what_it_has_and_leaves_no_process(number: in
     sweep.send_signal(number)
     said, told = sweep.communicate()
     assert sweep.returncode == 130, told
-    assert "1 OF 2 POINTS" in said and "not measured: the sweep was interrupted" in " ".join(said.split())
+    assert "1 of 2 points" in said and "not measured: the sweep was interrupted" in " ".join(said.split())
     assert "interrupted; 1 of 2 points measured, which follow" in told
     with pytest.raises(ProcessLookupError):
         os.kill(child, 0)

@@ -144,8 +144,8 @@ def noise_caveats(
     if is_short:
         beside = f", and {load}" if load else ""
         message = f"the ceilings of {device} come from a short measurement{beside}; the long one: bottleneck calibrate"
-        slug = "noisy-calibration" if load else "short-calibration"
-        return (Caveat(slug, f"{message} {options}"),)
+        text = f"{message} {options}"
+        return (Caveat("noisy-calibration", text) if load else Caveat("short-calibration", text),)
     signs = [load] if load else []
     restless = [ceiling.name for ceiling in ceilings if not ceiling.stable]
     named = ", ".join(restless[:_MOST_NAMED]) + (" …" if len(restless) > _MOST_NAMED else "")

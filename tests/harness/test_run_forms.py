@@ -189,7 +189,7 @@ BATCHED = """
 
 @pytest.mark.process
 def test_a_batch_size_is_doubled_unseen_and_the_profilers_options_are_tried(tmp_path: Path) -> None:
-    run = record(tmp_path, BATCHED, "--set", "batch_size=8", "--warmup", "2")
+    run = record(tmp_path, BATCHED, "--set", "batch_size=8", "--warmup", "2", "--probe")
     assert (run.status, run.stdout, run.stderr) == (0, "made for 8\n", "")
     test, costs = run.recording.batch_test, run.recording.option_costs
     assert test is not None and test.reason is None and test.batch_size == 8

@@ -101,7 +101,7 @@ _PROGRAMS = {
     "._dataset": LOADING,
     "._num_yielded": LOADING,
 }
-# Asked for by predict, by verify, and by a workload whose batch is doubled, none of which runs a script to its end.
+# Asked for by predict, verify, watch, and a workload whose batch is doubled: none of them runs a script under `run`.
 NOT_IN_A_SCRIPT = {
     "torch._C._current_autograd_node",
     "torch.autograd._get_sequence_nr",
@@ -111,6 +111,7 @@ NOT_IN_A_SCRIPT = {
     "._workers",
     "._num_workers",
     "._prefetch_factor",
+    "torch.autograd.graph.log",
 }
 
 
