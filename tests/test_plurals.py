@@ -52,6 +52,7 @@ ALWAYS_SEVERAL = {
     "workers begin": "said of two or more",
     "multiprocessors take": "of a device, which has many",
     "multiprocessors, the": "of a device, which has many",
+    "samples per second": "a rate, which is a number with a fraction",
     "events, and the budget": "many, where there are too many",
 }
 
