@@ -120,6 +120,18 @@ def test_a_program_that_is_killed_leaves_its_log(tmp_path: Path) -> None:
     assert "the program was cut off after step" in done.stderr
 
 
+def test_by_force_a_log_is_replaced_and_never_added_to(tmp_path: Path) -> None:
+    watch(tmp_path)
+    (tmp_path / "log" / "watch.rank1.json").write_text("{}")
+    command = [sys.executable, "-m", "bottleneck.cli", "watch", "-o", "log", "train.py"]
+    refused = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2 and "log is not empty" in refused.stderr
+    command.insert(4, "--force")
+    subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    (rank,) = read_watched(tmp_path / "log")
+    assert rank.steps == 383
+
+
 def test_its_failure_is_the_programs_own(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("raise SystemExit(7)")
     command = [sys.executable, "-m", "bottleneck.cli", "watch", "-o", "log", "train.py"]

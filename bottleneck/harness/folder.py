@@ -47,6 +47,11 @@ _FINISHED = (
 _OURS = (
     *_FINISHED,
     "compiled.rank*.json",
+    "steps.rank*.bin",
+    "slow.rank*.jsonl",
+    "watch.rank*.json",
+    ".steps.rank*",
+    ".watch.rank*",
     "bottleneck-crash.txt",
     ".run.*",
     ".recording.json.*",

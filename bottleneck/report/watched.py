@@ -90,7 +90,7 @@ def _lines(run: WatchedRun, rank: WatchedRunRank) -> tuple[LabelledLine, ...]:
         first = f"Your program waits for data: {times}"
     else:
         part = rank.phases_us[largest] / total_us if total_us else 0.0
-        first = f"{usual}; most of it is {_WORDS[PHASES[largest]]} ({format_share(part)})"
+        first = f"{usual}; the largest part is {_WORDS[PHASES[largest]]} ({format_share(part)})"
     lines = [LabelledLine("", first)]
     causes = _causes(run)
     late = _late(run)
@@ -138,7 +138,7 @@ def _action(cause: WatchedCause, run: WatchedRun) -> Action:
     if cause.steps:
         shown = ", ".join(f"{step:,}" for step in cause.steps[:_MOST_STEPS])
         more = f" and {len(cause.steps) - _MOST_STEPS} more" if len(cause.steps) > _MOST_STEPS else ""
-        lines.insert(0, LabelledLine("steps", f"{shown}{more}"))
+        lines.insert(0, LabelledLine("steps" if len(cause.steps) > 1 else "step", f"{shown}{more}"))
     return Action(_told(cause, run), tuple(lines), key=cause.kind.partition(":")[0])
 
 
