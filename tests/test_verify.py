@@ -323,13 +323,20 @@ def test_what_would_bring_nothing_is_tried_alone(other: list[str], capsys: pytes
 
 @pytest.mark.process
 def test_what_would_bring_nothing_is_tried_and_what_cannot_be_is_told(tmp_path: Path) -> None:
+    """Compares with the recording's own lines, which a busy machine may have fewer of."""
     program = Path(__file__).parents[1] / "benchmarks" / "no_gain" / "projections.py"
-    (tmp_path / "projections.py").write_text(program.read_text())
-    small = ("--set", "batch_size=256", "--set", "width=512", "--budget", "2", "--format", "json")
-    done = verify("--no-gain", *small, "projections.py", folder=tmp_path)
+    small = ("--set", "batch_size=256", "--set", "width=512")
+    recording = tmp_path / "recording"
+    assert _run(["run", "--quiet", *small, "--output", str(recording), str(program)]) == 0
+    lines = explain([recording]).analysis.no_gain
+    done = verify("--no-gain", "--budget", "2", "--format", "json", str(recording), folder=tmp_path)
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
     assert document["tried"] == "no-gain"
     trials = {trial["change"]: trial for trial in document["trials"]}
-    assert trials["read-later"]["verdict"] == "not applicable"
-    assert 1.0 <= trials["read-later"]["predicted_most"] <= 1.03
+    assert set(trials) == {name for line in lines for name in line.tries or (line.code,)}
+    untried = {line.code: line.most_share for line in lines if not line.tries}
+    assert {name for name, trial in trials.items() if trial["verdict"] == "not applicable"} >= set(untried)
+    assert {name: trials[name]["predicted_most"] for name in untried} == pytest.approx(
+        {name: 1.0 / (1.0 - share) for name, share in untried.items()}
+    )
