@@ -202,7 +202,8 @@ class Boundaries:
     an optimizer's step; where there is none, the start of a call of the outermost module that repeats; where there is
     none, or several calls belong to each batch, the start of a data loader's `next`. A call of `bottleneck.step()`
     overrules them all. ``wanted`` is what the user named, which alone counts then; ``thread`` the only one in which
-    steps are looked for, null for that in which each leader is first met.
+    steps are looked for, null for that in which each leader is first met. ``on_first`` is called at the first batch,
+    module call or optimizer's step of all.
     """
 
     def __init__(
@@ -212,11 +213,13 @@ class Boundaries:
         wanted: str | None = None,
         thread: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        on_first: Callable[[], None] = lambda: None,
     ) -> None:
         self.met: list[str] = []
         self.problem: str | None = None
         self._on_boundary = on_boundary
         self._on_new_source = on_new_source
+        self._on_first = on_first
         self._wanted = wanted
         self._thread = thread
         self._clock = clock
@@ -455,6 +458,8 @@ class Boundaries:
         return self._wanted is None or self._wanted in (source, name)
 
     def _meet(self, name: str) -> None:
+        if not self.met:
+            self._on_first()
         if name not in self.met and len(self.met) < _MOST_NAMES:
             self.met.append(name)
 

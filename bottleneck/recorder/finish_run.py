@@ -264,11 +264,14 @@ def _with_pieces(explained: "Explanation", folder: Path, settings: ReportSetting
 
 def _summary(folder: Path, recording: "Recording", result: FinishResult) -> str:
     from bottleneck.schema.measurements import tell_step
+    from bottleneck.schema.start_up import tell_start_up
 
     where = f" in {shown(folder)}" if result.is_worth_keeping else ""
     lines = [f"recorded {describe_steps(recording)}{where}"]
     if recording.step_name is not None and recording.steps_seen is not None:
         lines.append(tell_step(recording.step_name, recording.steps_seen))
+    if recording.start_up is not None:
+        lines.append(tell_start_up(recording.start_up))
     return "\n".join(lines)
 
 
