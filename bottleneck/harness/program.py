@@ -24,7 +24,7 @@ _began_ns: int | None = None
 
 def note_start(names: Set[str], began_ns: int) -> None:
     """Notes the modules that plain Python has loaded too when a program starts, and when ours began."""
-    global _at_start, _began_ns  # noqa: PLW0603 - of the whole process, like sys.modules
+    global _at_start, _began_ns
     _at_start, _began_ns = names, began_ns
 
 

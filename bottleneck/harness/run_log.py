@@ -265,7 +265,8 @@ class RunLog:
         Also the stretches between them that were our own, or were profiled. When the first step began is not known: it
         is taken to begin at 0.
         """
-        steps, own = [], []
+        steps: list[tuple[int, int]] = []
+        own: list[tuple[int, int]] = []
         begin_ns = 0
         for number, end_ns in enumerate(self.ticks):
             own_end_ns = end_ns + self.own_ns.get(number, 0)

@@ -8,7 +8,6 @@ parts add up to the whole.
 import _thread
 import bisect
 import contextlib
-import importlib._bootstrap as import_system  # type: ignore[import-not-found]
 import os
 import sys
 import threading
@@ -26,8 +25,10 @@ from bottleneck.system.process_usage import bytes_from_storage, seconds_since_st
 
 PERIOD_S = 0.01
 _MOST_SAMPLES, _DEEPEST = 20_000, 200
+# What Python imports modules with.
+_import_system: Any = sys.modules["_frozen_importlib"]
 # A step is steady from the first on that takes at most so many times the median of the unprofiled ones.
-STEADY = 1.25
+STEADY = 1.5
 
 
 class PartKey(NamedTuple):
@@ -105,18 +106,18 @@ class ImportClock:
 
     def start(self) -> None:
         """Follows each import from now on."""
-        self._plain = getattr(import_system, "_load_unlocked", None)
+        self._plain = getattr(_import_system, "_load_unlocked", None)
         if self._plain is None:  # another version of Python
             return
         space = {"enter": self.enter, "leave": self.leave, "load": self._plain}
         exec(compile(_LOAD, _FROZEN, "exec"), space)
         self._ours = space["_load_unlocked"]
-        import_system._load_unlocked = self._ours
+        _import_system._load_unlocked = self._ours
 
     def stop(self) -> None:
         """Gives the import system its own function back."""
-        if self._ours is not None and import_system._load_unlocked is self._ours:
-            import_system._load_unlocked = self._plain
+        if self._ours is not None and _import_system._load_unlocked is self._ours:
+            _import_system._load_unlocked = self._plain
         self._ours = None
 
     def enter(self, spec: Any) -> bool:

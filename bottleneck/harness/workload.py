@@ -78,7 +78,9 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
     first_s = (first.end_ns - first.begin_ns) / 1e9
     torch: Any = sys.modules.get("torch")
     # Until the times of the step settle, within bounds, or as often as the user requested.
-    warmed = warm_up(step, torch, None if session.options.warmup is not None else _WARM_UP, session.options.least_warmup)
+    warmed = warm_up(
+        step, torch, None if session.options.warmup is not None else _WARM_UP, session.options.least_warmup
+    )
     was_reset = reset_peak(torch)
     session.look_at_memory(step)
     session.look_at_threads()

@@ -40,6 +40,9 @@ START_KINDS: Mapping[StartKind, str] = {
     "steps": "steps themselves",
 }
 
+# Findings on the start of a program.
+START_FINDINGS = frozenset({"compiles-at-start", "heavy-import", "own-code-at-start", "slow-weights", "tunes-at-start"})
+
 
 @dataclass(frozen=True)
 class StartPart:
@@ -72,7 +75,7 @@ class StartUp:
     """The time from the start of the process to its first steady step.
 
     ``parts`` add up to ``total_s``. What bottleneck itself took meanwhile is in neither. A step is steady from the
-    first on that takes at most a quarter longer than the median of the unprofiled steps. Without samples only what
+    first on that takes at most half again as long as the median of the unprofiled steps. Without samples only what
     torch and the interpreter tell is told apart: the rest is the program's own Python.
     """
 
