@@ -202,8 +202,8 @@ class Boundaries:
     an optimizer's step; where there is none, the start of a call of the outermost module that repeats; where there is
     none, or several calls belong to each batch, the start of a data loader's `next`. A call of `bottleneck.step()`
     overrules them all. ``wanted`` is what the user named, which alone counts then; ``thread`` the only one in which
-    steps are looked for, null for that in which each leader is first met. ``on_first`` is called at the first batch,
-    module call or optimizer's step of all.
+    steps are looked for, null for that in which each leader is first met. ``on_first`` is called as the first batch is
+    taken or the first module called, whichever is earlier, unless an optimizer has stepped before.
     """
 
     def __init__(
@@ -400,6 +400,8 @@ class Boundaries:
     def _before_module(self, module: Any) -> None:
         if id(module) in self._inner or self._is_worse("module") or not self._is_here():
             return
+        if not self.met:
+            self._on_first()
         name = _class_of(module)
         if not self._is_class_wanted and not self._modules.is_led_by(module) and is_nested_call(self._torch):
             self._inner.add(id(module))
@@ -415,6 +417,8 @@ class Boundaries:
     def _before_batch(self, iterator: Any) -> None:
         if self._is_worse("loader") or not self._is_here():
             return
+        if not self.met:
+            self._on_first()
         self._meet("loader")
         if not self._is_wanted("loader", "DataLoader") or not self._loaders.takes_turn(dataset_of(iterator)):
             return
@@ -458,8 +462,6 @@ class Boundaries:
         return self._wanted is None or self._wanted in (source, name)
 
     def _meet(self, name: str) -> None:
-        if not self.met:
-            self._on_first()
         if name not in self.met and len(self.met) < _MOST_NAMES:
             self.met.append(name)
 
