@@ -1,4 +1,4 @@
-"""Rules on the start of a program: imports, compilations, tuning, weights and its own Python.
+"""Rules on the start of a program.
 
 They speak where the start was looked at (`bottleneck run --startup`). None of them gains anything for a step.
 """
@@ -7,7 +7,7 @@ import re
 
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.start_up import StartKind, StartPart, StartUp
+from bottleneck.schema.start_up import StartKind, StartLedger, StartPart
 from bottleneck.units import format_share, format_si, format_us
 
 # Of the start, and in seconds: a part with less of both is no finding.
@@ -36,27 +36,27 @@ _OF_TORCH = frozenset(
 _SLOW_BYTES_PER_S = 1e9
 
 
-def _start(evidence: Evidence) -> StartUp | None:
+def _start(evidence: Evidence) -> StartLedger | None:
     start = evidence.analysis.start_up
     return start if start is not None and start.is_sampled and start.total_s >= _SHORT_S else None
 
 
-def _is_large(start: StartUp, seconds: float) -> bool:
+def _is_large(start: StartLedger, seconds: float) -> bool:
     return seconds >= max(_LEAST * start.total_s, _LEAST_S)
 
 
-def _large(start: StartUp, kind: StartKind) -> StartPart | None:
+def _large(start: StartLedger, kind: StartKind) -> StartPart | None:
     """The largest part of a kind, where it is large."""
     return next((part for part in start.of_kind(kind) if _is_large(start, part.seconds)), None)
 
 
-def _without(start: StartUp, seconds: float) -> str:
+def _without(start: StartLedger, seconds: float) -> str:
     """Says what the start would take without so much of it."""
     whole_us, left_us = start.total_s * 1e6, max(start.total_s - seconds, 0.0) * 1e6
     return f"none for the step; without it the start would take {format_us(left_us)} instead of {format_us(whole_us)}"
 
 
-def _seen(start: StartUp, seconds: float, what: str) -> str:
+def _seen(start: StartLedger, seconds: float, what: str) -> str:
     whole = f"{format_us(start.total_s * 1e6)} {start.end_words}"
     return f"{format_us(seconds * 1e6)} of {whole} ({format_share(seconds / start.total_s)}): {what}"
 
@@ -140,7 +140,10 @@ def tunes_at_each_start(evidence: Evidence) -> Draft | None:
 
 
 def slow_weights(evidence: Evidence) -> Draft | None:
-    """Finds weights that are read slowly, in a large part of the start. Rule 59."""
+    """Finds weights that are read slowly.
+
+    Rule 59. They take a large part of the start.
+    """
     start = _start(evidence)
     part = None if start is None else _large(start, "weights")
     if start is None or part is None:
@@ -163,7 +166,10 @@ def slow_weights(evidence: Evidence) -> Draft | None:
 
 
 def own_code_at_start(evidence: Evidence) -> Draft | None:
-    """Finds lines of the program's own that take a large part of its start. Rule 60."""
+    """Finds lines of the program that take much of its start.
+
+    Rule 60. Samples before the first step tell.
+    """
     start = _start(evidence)
     parts = () if start is None else tuple(part for part in start.of_kind("program") if part.source is not None)
     seconds = sum(part.seconds for part in parts)

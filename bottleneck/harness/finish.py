@@ -42,7 +42,7 @@ from bottleneck.schema.recording import (
     write_recording,
 )
 from bottleneck.schema.records import unsound_fields
-from bottleneck.schema.start_up import StartUp
+from bottleneck.schema.start_up import StartLedger
 from bottleneck.schema.telemetry import HOST, write_samples
 from bottleneck.system.child_process import Child
 
@@ -226,8 +226,8 @@ def finish_recording(
 _MOST_EARLIER = 20
 
 
-def _beside_earlier(start: StartUp, folder: Path, command: Sequence[str]) -> StartUp:
-    """Adds the start of the newest earlier recording of the same command, which lies beside this one."""
+def _beside_earlier(start: StartLedger, folder: Path, command: Sequence[str]) -> StartLedger:
+    """Adds the start of the same command's newest recording beside this one."""
     try:
         files = [path for path in folder.parent.glob(f"*/{RECORDING_FILE}") if path.parent != folder]
         newest = sorted(files, key=lambda path: -path.stat().st_mtime)[:_MOST_EARLIER]

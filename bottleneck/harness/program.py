@@ -23,7 +23,7 @@ _began_ns: int | None = None
 
 
 def note_start(names: Set[str], began_ns: int) -> None:
-    """Notes the modules that plain Python has loaded too when a program starts, and when ours began."""
+    """Notes what plain Python has loaded at a start, and when ours began."""
     global _at_start, _began_ns
     _at_start, _began_ns = names, began_ns
 

@@ -330,7 +330,7 @@ class Session:
         self.save()
 
     def note_start_up(self, steps: Sequence[Stretch], own: Sequence[Stretch] = ()) -> None:
-        """Adds the start until the first steady one of these steps, unless it was added before.
+        """Adds the start until the first steady step, once.
 
         ``own`` is time between them that was ours.
         """

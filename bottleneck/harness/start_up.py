@@ -20,7 +20,7 @@ from bottleneck.harness.lines import is_program
 from bottleneck.harness.run_log import innermost_line
 from bottleneck.harness.torch_private import COMPILING_FILES, compilations
 from bottleneck.schema.op_names import line_source
-from bottleneck.schema.start_up import StartKind, StartPart, StartUp
+from bottleneck.schema.start_up import StartKind, StartLedger, StartPart
 from bottleneck.system.process_usage import bytes_from_storage, seconds_since_start
 
 PERIOD_S = 0.01
@@ -32,7 +32,7 @@ STEADY = 1.5
 
 
 class PartKey(NamedTuple):
-    """What a stretch was spent on: the fields of a part that tell it from others."""
+    """Names the work of a stretch, by the fields that tell parts apart."""
 
     kind: StartKind
     name: str = ""
@@ -121,7 +121,7 @@ class ImportClock:
         self._ours = None
 
     def enter(self, spec: Any) -> bool:
-        """Notes that the load of a module begins; tells whether its end is to be noted."""
+        """Notes that a module's load begins; true where its end counts too."""
         if self._ours is None or threading.get_ident() != self._thread:
             return False
         package = spec.name.partition(".")[0]
@@ -213,7 +213,7 @@ def work_of(frame: FrameType) -> tuple[StartKind, str] | None:
 
 
 class StartSampler:
-    """Samples the stack of one thread: each sample tells of the time since the one before."""
+    """Samples a thread's stack; each sample covers the time since the last."""
 
     def __init__(self, thread: int, clock_ns: Callable[[], int]) -> None:
         self.stretches: list[Stretch] = []
@@ -224,7 +224,7 @@ class StartSampler:
         self._may_look = sys.gettrace() is None  # a debugger writes copies of local variables back
 
     def start(self) -> None:
-        """Samples from now on, in a thread that the program does not find among its own."""
+        """Samples from now on, in a thread that the program does not see."""
         _thread.start_new_thread(self._run, (os.getpid(),))
 
     def stop(self) -> None:
@@ -349,7 +349,7 @@ class StartUpWatch:
         if self._sampler is not None:
             self._sampler.stop()
 
-    def finish(self, steps: Sequence[Stretch], own: Sequence[Stretch], usual_s: float | None) -> StartUp:
+    def finish(self, steps: Sequence[Stretch], own: Sequence[Stretch], usual_s: float | None) -> StartLedger:
         """Ends the watch and sums the start.
 
         ``steps`` are the program's first ones in order, ``own`` is time between them that was ours, ``usual_s`` the
@@ -391,9 +391,9 @@ class StartUpWatch:
                 [Stretch(self._start_ns, began_ns, PartKey("program"))],
             ),
         )
-        aside, *told = taken
+        aside, *parted = taken
         seconds: dict[PartKey, float] = {}
-        for stretch in (stretch for layer in told for stretch in layer):
+        for stretch in (stretch for layer in parted for stretch in layer):
             assert stretch.key is not None, "only our own stretches have no key"
             seconds[stretch.key] = seconds.get(stretch.key, 0.0) + _length_s(stretch)
         rest_s = sum(map(_length_s, free))
@@ -401,7 +401,7 @@ class StartUpWatch:
         steps_s = rest_s if steady is None or usual_s is None else min(rest_s, steady * usual_s)
         seconds[PartKey("steps")], seconds[PartKey("warm-up")] = steps_s, rest_s - steps_s
         parts = [self._part(key, length_s, graphs) for key, length_s in seconds.items() if length_s > 0]
-        return StartUp(
+        return StartLedger(
             total_s=sum(part.seconds for part in parts),
             own_s=sum(map(_length_s, aside)),
             parts=tuple(sorted(parts, key=lambda part: -part.seconds)),
@@ -439,5 +439,5 @@ def _length_s(stretch: Stretch) -> float:
 
 
 def find_steady(steps: Sequence[Stretch], usual_s: float) -> int | None:
-    """The number of the first step that takes no longer than usual; null where all do."""
+    """Finds the first step that is as short as usual; null without one."""
     return next((number for number, step in enumerate(steps) if _length_s(step) <= STEADY * usual_s), None)

@@ -443,7 +443,7 @@ class CompiledGraph:
 
 
 def compilations() -> list[CompiledGraph]:
-    """The runs of the compiler that it still keeps, the last 64 as a rule."""
+    """Lists the compiler's runs that it still keeps, usually the last 64."""
     path = "torch._dynamo.utils.get_compilation_metrics"
     metrics = _answer(path, private(path), default=())
     functions = {

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from bottleneck.schema.analysis import Analysis, Finding
     from bottleneck.schema.evidence import Explanation
     from bottleneck.schema.recording import Recording
-    from bottleneck.schema.start_up import StartUp
+    from bottleneck.schema.start_up import StartLedger
     from bottleneck.system.child_process import End
 
     Render = Callable[[Analysis, TextIO], str]
@@ -254,7 +254,7 @@ def _write_files(explained: "Explanation", folder: Path, settings: ReportSetting
 
 
 def _say_start_up(
-    start: "StartUp | None", settings: ReportSettings, texts: Mapping[str, str], found: "Sequence[Finding]" = ()
+    start: "StartLedger | None", settings: ReportSettings, texts: Mapping[str, str], found: "Sequence[Finding]" = ()
 ) -> None:
     """Says the table of the start, where it was asked for."""
     if start is not None and start.is_sampled:

@@ -1,4 +1,4 @@
-"""Builds the table of a program's start, from its process to its first steady step."""
+"""Builds the table of a program's start."""
 
 from collections.abc import Mapping, Sequence
 from typing import TextIO
@@ -7,7 +7,7 @@ from bottleneck.report import terminal
 from bottleneck.report.document import Action, ActionSection, Document, TableRow, TableSection, columns
 from bottleneck.report.text import scale_of
 from bottleneck.schema.analysis import Finding
-from bottleneck.schema.start_up import START_FINDINGS, START_KINDS, StartKind, StartPart, StartUp, tell_start_up
+from bottleneck.schema.start_up import START_FINDINGS, START_KINDS, StartKind, StartLedger, StartPart, tell_start_up
 from bottleneck.units import apportion_groups, format_si, format_us
 
 _MOST_IMPORTS, _MOST_PARTS = 10, 5
@@ -15,7 +15,7 @@ _MOST_IMPORTS, _MOST_PARTS = 10, 5
 _STAGES = {"dynamo": "capture", "autograd": "autograd", "lowering": "lowering", "code": "code"}
 
 
-def start_up_table(start: StartUp | None, texts: Mapping[str, str] | None = None) -> TableSection | None:
+def start_up_table(start: StartLedger | None, texts: Mapping[str, str] | None = None) -> TableSection | None:
     """Builds the table; null where the start was not followed.
 
     Kinds stand by size with their parts beneath, and add up to the total. ``texts`` are those of source lines.
@@ -54,12 +54,12 @@ def start_up_table(start: StartUp | None, texts: Mapping[str, str] | None = None
 
 
 def _name(part: StartPart) -> str:
-    """The name of a part: that of a line where it is the program's own."""
+    """Names a part, by its line where it is the program's own."""
     return (part.source if part.kind == "program" else part.name) or part.source or part.name
 
 
 def _where(part: StartPart, texts: Mapping[str, str]) -> str:
-    """The line that a part came from, with its text, and how fast files were read."""
+    """Tells the line that a part came from, and how fast files were read."""
     rate = part.bytes_per_s
     read = (
         f"{format_si(part.bytes, 'B')} at {format_si(rate, 'B/s')}, "
@@ -79,8 +79,8 @@ def _cache(is_cold: bool | None) -> str:
     return "" if is_cold is None else "cold" if is_cold else "warm"
 
 
-def _earlier_s(start: StartUp, members: Sequence[StartPart], role: str) -> float:
-    """The time of the same parts in the recording before; of all of their kind for the row of a kind."""
+def _earlier_s(start: StartLedger, members: Sequence[StartPart], role: str) -> float:
+    """Sums the same parts, or all of their kind, of the recording before."""
     kind: StartKind = members[0].kind
     names = {_name(part) for part in members}
     return sum(
@@ -88,7 +88,7 @@ def _earlier_s(start: StartUp, members: Sequence[StartPart], role: str) -> float
     )
 
 
-def _notes(start: StartUp) -> tuple[str, ...]:
+def _notes(start: StartLedger) -> tuple[str, ...]:
     notes = [f"bottleneck itself took {format_us(start.own_s * 1e6)} meanwhile, which is set aside."]
     if start.steps is None:
         notes.append("No steady step was seen: this is the time until the end of what was measured.")
@@ -107,7 +107,7 @@ def _notes(start: StartUp) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def start_up_text(start: StartUp, stream: TextIO, texts: Mapping[str, str], found: Sequence[Finding] = ()) -> str:
+def start_up_text(start: StartLedger, stream: TextIO, texts: Mapping[str, str], found: Sequence[Finding] = ()) -> str:
     """Renders the table for a terminal, with the findings on the start beneath it."""
     table = start_up_table(start, texts)
     items = tuple(

@@ -71,7 +71,7 @@ class StartPart:
 
 
 @dataclass(frozen=True)
-class StartUp:
+class StartLedger:
     """The time from the start of the process to its first steady step.
 
     ``parts`` add up to ``total_s``. What bottleneck itself took meanwhile is in neither. A step is steady from the
@@ -102,22 +102,22 @@ class StartUp:
 
     @property
     def end_words(self) -> str:
-        """What the start ends with, as it follows a time."""
+        """Names the end of the start, as it follows a time."""
         return "until the end of what was measured" if self.steps is None else "until the first steady step"
 
 
 _LEAST_SHARE, _MOST_KINDS = 0.02, 4
 
 
-def tell_start_up(start: StartUp) -> str:
-    """Says in one line how long the start took, and the largest kinds of work."""
+def tell_start_up(start: StartLedger) -> str:
+    """Says how long the start took, with its largest kinds of work."""
     kinds: list[StartKind] = sorted(START_KINDS, key=lambda kind: -start.seconds(kind))
     large = [kind for kind in kinds if start.seconds(kind) >= _LEAST_SHARE * start.total_s][:_MOST_KINDS]
     words = ", ".join(_tell_kind(start, kind) for kind in large if start.seconds(kind) > 0)
     return f"start-up: {_seconds(start.total_s)} {start.end_words}{f': {words}' if words else ''}"
 
 
-def _tell_kind(start: StartUp, kind: StartKind) -> str:
+def _tell_kind(start: StartLedger, kind: StartKind) -> str:
     parts = start.of_kind(kind)
     named = f" ({parts[0].name} {_seconds(parts[0].seconds)})" if kind == "import" and parts[0].name else ""
     return f"{START_KINDS[kind]} {_seconds(start.seconds(kind))}{named}"

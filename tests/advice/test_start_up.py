@@ -6,7 +6,7 @@ import pytest
 
 from bottleneck.advice import start_up
 from bottleneck.report.start_up import start_up_table
-from bottleneck.schema.start_up import START_FINDINGS, StartPart, StartUp
+from bottleneck.schema.start_up import START_FINDINGS, StartLedger, StartPart
 from tests.advice.cases import case_of
 from tests.builders import frame, op
 
@@ -21,7 +21,7 @@ PARTS = {
 
 def slugs_of(folder: Path, part: StartPart, *, is_sampled: bool = True, called: str = "train.py(1): f") -> set[str]:
     rest = StartPart("import", "torch", 4.0)
-    start = StartUp(rest.seconds + part.seconds, 0.1, (rest, part), 1, is_sampled=is_sampled)
+    start = StartLedger(rest.seconds + part.seconds, 0.1, (rest, part), 1, is_sampled=is_sampled)
     evidence = case_of(folder, [frame(called, 0, 100), op("aten::mul", 1, 90)], start_up=start)
     return {draft.slug for rule in start_up.RULES if (draft := rule(evidence)) is not None}
 
@@ -49,7 +49,7 @@ def test_the_names_of_the_findings_are_those_of_the_rules() -> None:
 
 def test_the_table_of_a_start_adds_up_and_has_the_start_before_beside_it() -> None:
     parts = (*PARTS.values(), StartPart("import", "torch", 4.4444))
-    start = StartUp(19.4444, 0.5, parts, 1, True, earlier_s=30.0, earlier=(StartPart("import", "plots", 9.0),))
+    start = StartLedger(19.4444, 0.5, parts, 1, True, earlier_s=30.0, earlier=(StartPart("import", "plots", 9.0),))
     table = start_up_table(start)
     assert table is not None
     rows = [(row.role, row.cells) for row in table.rows]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottleneck.harness.start_up import ImportClock, PartKey, StartSampler, StartUpWatch, Stretch, divide, find_steady
-from bottleneck.schema.start_up import StartUp
+from bottleneck.schema.start_up import StartLedger
 
 from .driver import record
 from .exam_runs import run_plainly, run_quietly
@@ -107,7 +107,7 @@ def started(clock: Clock) -> StartUpWatch:
     return watch
 
 
-def seconds_by_kind(start: StartUp) -> dict[str, float]:
+def seconds_by_kind(start: StartLedger) -> dict[str, float]:
     return {part.kind: start.seconds(part.kind) for part in start.parts}
 
 
