@@ -127,6 +127,7 @@ def add_measurements(analysis: StepAnalysis, recording: Recording | None, extras
         batch_test=None if extras.batch_test is None else prove(extras.batch_test, analysis.ledger),
         option_costs=extras.option_costs,
         run=extras.run,
+        start_up=extras.start_up,
     )
 
 

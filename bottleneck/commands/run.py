@@ -150,6 +150,10 @@ def run_command(
             "--inspect-padding", help="Look in one step how much of the ids on a device is padding, as on a CPU always."
         ),
     ] = False,
+    startup: Annotated[
+        bool,
+        typer.Option("--startup", help="Print what the program does until its first steady step, part by part."),
+    ] = False,
     probe: Probe = False,
     probe_budget: RunProbeBudget = None,
     output: Annotated[
@@ -199,6 +203,7 @@ def run_command(
         batch_test=batch_test,
         option_costs=probe,
         inspect_padding=inspect_padding,
+        startup=startup,
     )
     from bottleneck.report.screen import report_text
 

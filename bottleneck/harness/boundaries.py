@@ -202,7 +202,8 @@ class Boundaries:
     an optimizer's step; where there is none, the start of a call of the outermost module that repeats; where there is
     none, or several calls belong to each batch, the start of a data loader's `next`. A call of `bottleneck.step()`
     overrules them all. ``wanted`` is what the user named, which alone counts then; ``thread`` the only one in which
-    steps are looked for, null for that in which each leader is first met.
+    steps are looked for, null for that in which each leader is first met. ``on_first`` is called as the first batch is
+    taken or the first module called, whichever is earlier, unless an optimizer has stepped before.
     """
 
     def __init__(
@@ -212,11 +213,13 @@ class Boundaries:
         wanted: str | None = None,
         thread: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
+        on_first: Callable[[], None] = lambda: None,
     ) -> None:
         self.met: list[str] = []
         self.problem: str | None = None
         self._on_boundary = on_boundary
         self._on_new_source = on_new_source
+        self._on_first = on_first
         self._wanted = wanted
         self._thread = thread
         self._clock = clock
@@ -397,6 +400,8 @@ class Boundaries:
     def _before_module(self, module: Any) -> None:
         if id(module) in self._inner or self._is_worse("module") or not self._is_here():
             return
+        if not self.met:
+            self._on_first()
         name = _class_of(module)
         if not self._is_class_wanted and not self._modules.is_led_by(module) and is_nested_call(self._torch):
             self._inner.add(id(module))
@@ -412,6 +417,8 @@ class Boundaries:
     def _before_batch(self, iterator: Any) -> None:
         if self._is_worse("loader") or not self._is_here():
             return
+        if not self.met:
+            self._on_first()
         self._meet("loader")
         if not self._is_wanted("loader", "DataLoader") or not self._loaders.takes_turn(dataset_of(iterator)):
             return

@@ -5,7 +5,9 @@ ARGUMENTS…`), so that no folder of the user's can shadow this package.
 """
 
 import sys
+import time
 
+_BEGAN_NS = time.perf_counter_ns()
 # What Python itself loads before any script; the rest of the modules here are ours.
 _AT_START = frozenset(sys.modules)
 
@@ -33,5 +35,5 @@ def _import_ours(*names: str) -> list[ModuleType]:
 if __name__ == "__main__":
     _module, _, _function = sys.argv[1].partition(":")
     _program, _entry = _import_ours("bottleneck.harness.program", _module)
-    _program.note_modules_at_start(_AT_START)
+    _program.note_start(_AT_START, _BEGAN_NS)
     getattr(_entry, _function)(*sys.argv[2:])

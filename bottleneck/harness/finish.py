@@ -21,6 +21,7 @@ from typing import Protocol
 import msgspec
 
 from bottleneck import __version__
+from bottleneck.errors import TraceError
 from bottleneck.harness.folder import NOTES_FILES, RankFiles
 from bottleneck.harness.machine import cpu_facts, usable_processors
 from bottleneck.harness.messages import Notes, Plan
@@ -30,6 +31,7 @@ from bottleneck.harness.sensors import Monitor, SensorLog, Telemetry, make_sampl
 from bottleneck.schema.analysis import Caveat
 from bottleneck.schema.device import Device
 from bottleneck.schema.recording import (
+    RECORDING_FILE,
     Measured,
     RankTrace,
     Recording,
@@ -40,6 +42,7 @@ from bottleneck.schema.recording import (
     write_recording,
 )
 from bottleneck.schema.records import unsound_fields
+from bottleneck.schema.start_up import StartLedger
 from bottleneck.schema.telemetry import HOST, write_samples
 from bottleneck.system.child_process import Child
 
@@ -192,6 +195,9 @@ def finish_recording(
     sampling, complaints = _keep_telemetry(folder, first, ending.telemetry)
     crowded = _load_warning(ending) if traces else ()
     doubts = tuple(caveat.message for caveat in ceilings.caveats) if ceilings is not None else ()
+    carried = {name: getattr(first, name) for name in _CARRIED}
+    if first.start_up is not None and first.start_up.is_sampled:
+        carried["start_up"] = _beside_earlier(first.start_up, folder, kept_command(plan.program.command))
     recording = Recording(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         command=kept_command(plan.program.command),
@@ -208,12 +214,34 @@ def finish_recording(
         options=kept_command(plan.program.options),
         sampling=sampling,
         warnings=(*ending.remarks, *_rank_warnings(notes, defects), *complaints, *crowded, *doubts),
-        **{name: getattr(first, name) for name in _CARRIED},
+        **carried,
     )
     write_recording(folder, recording)
     if ending.status is not None:
         remove_notes(folder)
     return recording
+
+
+# Recordings beside the new one that are looked at, newest first.
+_MOST_EARLIER = 20
+
+
+def _beside_earlier(start: StartLedger, folder: Path, command: Sequence[str]) -> StartLedger:
+    """Adds the start of the same command's newest recording beside this one."""
+    try:
+        files = [path for path in folder.parent.glob(f"*/{RECORDING_FILE}") if path.parent != folder]
+        newest = sorted(files, key=lambda path: -path.stat().st_mtime)[:_MOST_EARLIER]
+    except OSError:
+        return start
+    for path in newest:
+        try:
+            earlier = read_recording(path.parent)
+        except TraceError:
+            continue
+        if earlier.command == command and earlier.start_up is not None and earlier.start_up.is_sampled:
+            before = earlier.start_up
+            return dataclasses.replace(start, earlier_s=before.total_s, earlier=before.parts)
+    return start
 
 
 def close_recording(folder: Path, ending: Ending) -> None:

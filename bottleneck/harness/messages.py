@@ -77,7 +77,8 @@ class RecordOptions:
     the cost of the profiler's options is not measured. With ``counting`` steps are profiled, and none is timed; with
     ``numerics`` what the first steps return and change is digested. ``timed_s`` is how long a step that can be repeated
     is timed. With ``follow_children`` the processes that the program starts are ranks of the recording. With
-    ``inspect_padding`` the ids in the inputs of embeddings are looked at.
+    ``inspect_padding`` the ids in the inputs of embeddings are looked at. With ``startup`` the stack is sampled until
+    the first steady step, and compiled kernels get no names of ours.
     """
 
     steps: int | None = None
@@ -98,6 +99,7 @@ class RecordOptions:
     device: str | None = None
     threads: int | None = None
     follow_children: bool = False
+    startup: bool = False
 
     @property
     def wanted_steps(self) -> int:

@@ -18,12 +18,19 @@ _OURS = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # 
 _LONGEST_ERROR = 300
 # The modules that `python FILE` has loaded before the file; null in a process that is not to look like it.
 _at_start: Set[str] | None = None
+# When the first line of ours ran in this process, by `time.perf_counter_ns`; null in a process that others started.
+_began_ns: int | None = None
 
 
-def note_modules_at_start(names: Set[str]) -> None:
-    """Notes the modules that plain Python has loaded too when a program starts."""
-    global _at_start  # noqa: PLW0603 - of the whole process, like sys.modules
-    _at_start = names
+def note_start(names: Set[str], began_ns: int) -> None:
+    """Notes what plain Python has loaded at a start, and when ours began."""
+    global _at_start, _began_ns
+    _at_start, _began_ns = names, began_ns
+
+
+def began_ns() -> int | None:
+    """When the first line of ours ran in this process."""
+    return _began_ns
 
 
 def run_file(path: str, arguments: Sequence[str]) -> None:

@@ -37,6 +37,7 @@ def run_child(plan_text: str, *arguments: str, changed_step: ChangedStep | None 
     session = _new_session(plan)
     _leave_forks_quietly(session)
     marks.supervise(lambda: session.warn(_HAS_BLOCK))
+    session.start_up.start()
     try:
         if plan.options.changes:
             assert changed_step is not None, "a plan with changes needs the entry point of the experiment package"
@@ -82,7 +83,7 @@ def _run_script(session: Session) -> None:
 
 
 def _prepare(session: Session) -> None:
-    TorchHook({**session.inductor.watchers(), **seeders(session.plan.program.seed)}, {}).install()
+    TorchHook({**session.compiler_watchers(), **seeders(session.plan.program.seed)}, {}).install()
     prepare_torch(session.options)
 
 

@@ -259,6 +259,22 @@ class RunLog:
         if is_profiled:
             self.profiled.add(step)
 
+    def first_steps(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """The begin and end of the steps so far that were not profiled.
+
+        Also the stretches between them that were our own, or were profiled. When the first step began is not known: it
+        is taken to begin at 0.
+        """
+        steps: list[tuple[int, int]] = []
+        own: list[tuple[int, int]] = []
+        begin_ns = 0
+        for number, end_ns in enumerate(self.ticks):
+            own_end_ns = end_ns + self.own_ns.get(number, 0)
+            (own if number - 1 in self.profiled else steps).append((begin_ns, end_ns))
+            own.append((end_ns, own_end_ns))
+            begin_ns = own_end_ns
+        return steps, own
+
     def restart(self) -> None:
         """Forgets the steps: another source was found to end them."""
         del self.ticks[:], self.cpu_ticks[:]

@@ -30,6 +30,7 @@ from bottleneck.harness.process_setup import seeders, sow
 from bottleneck.harness.rank_coordination import SharedWindow, WindowAt, WindowKind
 from bottleneck.harness.run_log import RunLog
 from bottleneck.harness.session import Session
+from bottleneck.harness.start_up import Stretch
 from bottleneck.harness.stopwatch import CALM_STEPS, STEADY_STEPS, Stopwatch, has_settled
 from bottleneck.harness.torch_private import COMPILER, DYNAMO, EXPORT_UNLIFT, refuse_old
 from bottleneck.harness.torch_state import TorchHook, describe_torch, is_pytorch
@@ -356,7 +357,13 @@ class Script:
         self._session = session
         self._torch: Any = None
         self._without_torch = f"{session.setting.what} never imported torch: there is nothing to profile"
-        self._boundaries = Boundaries(self._boundary, self._start_over, session.options.step, session.setting.thread)
+        self._boundaries = Boundaries(
+            self._boundary,
+            self._start_over,
+            session.options.step,
+            session.setting.thread,
+            on_first=session.start_up.begin_steps,
+        )
         self._handlers = SaveOnSignal(self.finish, DEADLY if session.setting.takes_signals else ())
         self._windows = Windows(session, self._handlers, self._cut_off)
         self._opening: Opening | None = None
@@ -381,11 +388,15 @@ class Script:
             "torch": self._on_import,
             "torch.utils.data.dataloader": lambda _: self._boundaries.watch_loaders(),
             EXPORT_UNLIFT: lambda _: self._boundaries.watch_exported(),
-            **self._session.inductor.watchers(),
+            **self._session.compiler_watchers(),
         }
         return TorchHook(after, {COMPILER: self._boundaries.watch_compiled, DYNAMO: self.on_compiler})
 
     def _on_import(self, torch: Any) -> None:
+        with self._session.start_up.setting_aside():
+            self._on_torch(torch)
+
+    def _on_torch(self, torch: Any) -> None:
         sow(self._session.plan.program.seed, torch)
         self.on_torch(torch)
         if self._torch is not None and threading.current_thread() is not threading.main_thread():
@@ -442,11 +453,13 @@ class Script:
             return
         phase = self._next
         parts: list[Callable[[], None]] = [self.leave, self._note_steps, self._note_run, self._note_torch]
+        self._session.start_up.stop()
         if phase not in (self._rest, self._exit):
             parts += [
                 functools.partial(self._time_what_there_is, phase),
                 functools.partial(self._keep_what_there_is, phase),
             ]
+        parts.append(self._note_start_up)
         if self._session.notes.values is None:  # no step ended in which there was a look
             parts.append(self._session.look_at_values)
         for part in parts:
@@ -577,6 +590,7 @@ class Script:
 
     def _take_times(self) -> None:
         self._session.time(self._stopwatch)
+        self._note_start_up()
         self._session.note_other_threads()
         self._session.note_memory_growth(self._seen - self._looked_at)
         self._session.look_at_values()
@@ -731,6 +745,11 @@ class Script:
         with contextlib.suppress(Exception):  # of a run that it is about, not of the measurement
             self._log.step_lines = self._session.step_lines
             self._session.note(run=self._log.summarise())
+
+    def _note_start_up(self) -> None:
+        """Sums the program's start, with what is known of its steps by now."""
+        steps, own = self._log.first_steps()
+        self._session.note_start_up([Stretch(*step) for step in steps], [Stretch(*stretch) for stretch in own])
 
     def _note_steps(self) -> None:
         self._session.note(steps_seen=self._seen)

@@ -10,7 +10,7 @@ import math
 import os
 import statistics
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,7 +24,9 @@ from bottleneck.harness.memory_growth import MemoryLook, growth_between
 from bottleneck.harness.messages import Notes, Plan, rank_of
 from bottleneck.harness.other_threads import ThreadLook, threads_between
 from bottleneck.harness.padding import PaddingSampler
+from bottleneck.harness.program import began_ns
 from bottleneck.harness.repeated_modules import RepeatLook
+from bottleneck.harness.start_up import StartUpWatch, Stretch
 from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend, is_disturbed
 from bottleneck.harness.torch_private import losses
 from bottleneck.harness.torch_state import describe_compilation, search_path
@@ -105,6 +107,7 @@ class Session:
         self._files = RankFiles(Path(plan.folder), rank) if places is None else None
         self.notes = Notes(ranks=ranks)
         self.inductor = Inductor()
+        self.start_up = StartUpWatch(is_sampled=plan.options.startup, began_ns=began_ns())
         self.status = 0
         self._debugging = DebugWatch()
         self._padding = PaddingSampler()
@@ -120,6 +123,13 @@ class Session:
         # Where the program starts, wherever it goes.
         self._folder = _working_folder()
         self.step_lines: frozenset[str] = frozenset()
+
+    def compiler_watchers(self) -> Mapping[str, Callable[[Any], None]]:
+        """The functions to call once a module of the compiler is loaded.
+
+        None where the start is followed: a name for each kernel would have the program compile anew.
+        """
+        return {} if self.options.startup else self.inductor.watchers()
 
     @property
     def is_here(self) -> bool:
@@ -318,6 +328,19 @@ class Session:
             settled=trend is None if len(self._undisturbed_us) >= STEPS_FOR_TREND else None,
         )
         self.save()
+
+    def note_start_up(self, steps: Sequence[Stretch], own: Sequence[Stretch] = ()) -> None:
+        """Adds the start until the first steady step, once.
+
+        ``own`` is time between them that was ours.
+        """
+        if self.notes.start_up is not None:
+            return
+        timing = self.notes.unprofiled
+        with contextlib.suppress(Exception):  # what the compiler keeps may have any form
+            start = self.start_up.finish(steps, own, None if timing is None else timing.median / 1e6)
+            self.note(start_up=start)
+            self._show_text(part.source for part in start.parts if start.is_sampled)
 
     def offer(self, window: ProfilerWindow, stopwatch: Stopwatch) -> bool:
         """Keeps the window if its steps are the quickest yet.

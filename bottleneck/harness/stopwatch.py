@@ -124,6 +124,11 @@ class Stopwatch:
         """Each mark by the wall clock that ran at the first one."""
         return [tick_ns + (self._offset_ns or 0) for tick_ns in self._ticks_ns]
 
+    @property
+    def ticks_ns(self) -> list[int]:
+        """Each mark by the clock that only runs forward."""
+        return list(self._ticks_ns)
+
     def keep_last(self, steps: int) -> None:
         """Forgets all steps but the last ones."""
         for marks in (self._events, self._ticks_ns, self._page_faults):

@@ -14,8 +14,11 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from bottleneck.schema.op_names import line_source
 
 # Private names by what is not told without them; null: something else tells it, or nothing that a user sees is lost.
 # Those that begin with a dot are attributes of objects.
@@ -42,6 +45,7 @@ PRIVATE: Mapping[str, str | None] = {
     "torch._dynamo.convert_frame.FRAME_COMPILE_COUNTER": "how often code was compiled again",
     "torch._dynamo.utils.counters": "how many graphs were compiled, and where they break",
     "torch._dynamo.utils.graph_break_reasons": "the lines at which graphs break",
+    "torch._dynamo.utils.get_compilation_metrics": "how long compilations took",
     "torch._dynamo.config": None,
     "torch._dynamo.eval_frame.OptimizedModule": "which calls of compiled modules are steps",
     "torch.export._unlift._StatefulGraphModule": "which calls of exported modules are steps",
@@ -419,6 +423,73 @@ def compile_counters() -> Mapping[str, Mapping[str, int]] | None:
 def break_reasons() -> Sequence[Any]:
     """The reasons for which graphs broke; empty where the compiler keeps none."""
     return _of_kind("torch._dynamo.utils.graph_break_reasons", Sequence) or ()
+
+
+@dataclass(frozen=True)
+class CompiledGraph:
+    """One run of the compiler, on the wall clock in ns.
+
+    ``name`` is the function with its graph's number, ``source`` its first line. ``stages`` are seconds by the
+    compiler's own clock, ``hits`` and ``misses`` those of its caches on this machine.
+    """
+
+    name: str
+    source: str | None
+    begin_ns: int
+    end_ns: int
+    stages: Mapping[str, float]
+    hits: int
+    misses: int
+
+
+def compilations() -> list[CompiledGraph]:
+    """Lists the compiler's runs that it still keeps, usually the last 64."""
+    path = "torch._dynamo.utils.get_compilation_metrics"
+    metrics = _answer(path, private(path), default=())
+    functions = {
+        graph.compile_id: graph for graph in metrics if getattr(graph, "co_name", None) and hasattr(graph, "compile_id")
+    }
+    graphs = []
+    for graph in metrics:
+        function = functions.get(getattr(graph, "compile_id", None), graph)
+        begin_s, length_s = getattr(graph, "start_time", None), _number(graph, "entire_frame_compile_time_s")
+        length_s = max(length_s, _number(graph, "duration_us") / 1e6)
+        name = getattr(function, "co_name", None)
+        if begin_s is None or name is None or length_s <= 0:
+            continue
+        graphs.append(
+            CompiledGraph(
+                name=f"{name}()",
+                source=line_source(function.co_filename, function.co_firstlineno),
+                begin_ns=round(begin_s * 1e9),
+                end_ns=round((begin_s + length_s) * 1e9),
+                stages=_stages(graph, length_s),
+                hits=round(sum(_number(graph, f"{cache}_local_cache_hit_count") for cache in _CACHES)),
+                misses=round(sum(_number(graph, f"{cache}_local_cache_miss_count") for cache in _CACHES)),
+            )
+        )
+    return graphs
+
+
+_CACHES = ("inductor_fx", "aotautograd")
+
+
+def _number(metrics: Any, name: str) -> float:
+    value = getattr(metrics, name, None)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _stages(graph: Any, length_s: float) -> dict[str, float]:
+    """The seconds of each stage, from those that hold the later ones."""
+    nested = [
+        ("dynamo", length_s),
+        ("autograd", _number(graph, "backend_compile_time_s")),
+        ("lowering", _number(graph, "inductor_compile_time_s")),
+        ("code", _number(graph, "code_gen_time_s")),
+    ]
+    inner = [seconds for _, seconds in nested[1:]] + [0.0]
+    alone = {name: seconds - within for (name, seconds), within in zip(nested, inner, strict=True)}
+    return {name: seconds for name, seconds in alone.items() if seconds > 0}
 
 
 def compiler_settings() -> Any:

@@ -13,12 +13,14 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from bottleneck.harness.machine import available_bytes, is_on_gpu, peak_memory, peak_resident_bytes, reset_peak
 from bottleneck.harness.numerics import take_numerics
 from bottleneck.harness.program import describe_error
 from bottleneck.harness.session import Session, silenced
+from bottleneck.harness.start_up import Stretch
 from bottleneck.harness.stopwatch import Step, Stopwatch, WarmUp, mark_steps, time_steps, warm_up
 from bottleneck.harness.torch_private import compiler_settings, refuse_old
 from bottleneck.harness.torch_state import describe_torch
@@ -69,17 +71,22 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
     if session.options.counting:
         _count(step, session)
         return
-    started = time.perf_counter()
+    session.start_up.begin_steps()
+    started_ns = time.perf_counter_ns()
     step()
-    first_s = time.perf_counter() - started
+    first = Stretch(started_ns, time.perf_counter_ns())
+    first_s = (first.end_ns - first.begin_ns) / 1e9
     torch: Any = sys.modules.get("torch")
     # Until the times of the step settle, within bounds, or as often as the user requested.
-    warm_up(step, torch, None if session.options.warmup is not None else _WARM_UP, session.options.least_warmup)
+    warmed = warm_up(
+        step, torch, None if session.options.warmup is not None else _WARM_UP, session.options.least_warmup
+    )
     was_reset = reset_peak(torch)
     session.look_at_memory(step)
     session.look_at_threads()
     stopwatch = _time(step, torch, session.options.timed_s)
     session.time(stopwatch)
+    session.note_start_up([first, *(Stretch(*ticks_ns) for ticks_ns in pairwise([first.end_ns, *warmed.ticks_ns[1:]]))])
     session.note_other_threads()
     session.note_memory_growth(stopwatch.steps, step)
     timing = session.notes.unprofiled

@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from bottleneck.harness.finish import Ending, Follower, SensorReading
     from bottleneck.harness.folder import FolderClaim, RunState
     from bottleneck.harness.messages import Notes, Plan
-    from bottleneck.schema.analysis import Analysis
+    from bottleneck.schema.analysis import Analysis, Finding
     from bottleneck.schema.evidence import Explanation
     from bottleneck.schema.recording import Recording
+    from bottleneck.schema.start_up import StartLedger
     from bottleneck.system.child_process import End
 
     Render = Callable[[Analysis, TextIO], str]
@@ -113,6 +114,7 @@ def _report_on(
         notes = [warning for warning in recording.warnings if warning not in ending.remarks]
         settings.note(*notes)  # the last lines of the report are the answer, and nothing follows them
         if not recording.traces:
+            _say_start_up(recording.start_up, settings, recording.source_texts)
             return result
         headline = _report(folder, settings)
         result = replace(result, headline=headline)
@@ -245,9 +247,20 @@ def _write_files(explained: "Explanation", folder: Path, settings: ReportSetting
         ):
             settings.note(f"the page for a browser: {shown(page)}")
         draw_picture("roofline", picture, analysis, warn=settings.say)
+    _say_start_up(analysis.start_up, settings, analysis.source_texts, analysis.findings)
     settings.say((settings.render or report_text)(analysis, sys.stderr).rstrip("\n"))
     if problem is not None:
         raise problem
+
+
+def _say_start_up(
+    start: "StartLedger | None", settings: ReportSettings, texts: Mapping[str, str], found: "Sequence[Finding]" = ()
+) -> None:
+    """Says the table of the start, where it was asked for."""
+    if start is not None and start.is_sampled:
+        from bottleneck.report.start_up import start_up_text
+
+        settings.say(start_up_text(start, sys.stderr, texts, found).rstrip("\n"))
 
 
 def _with_pieces(explained: "Explanation", folder: Path, settings: ReportSettings) -> "Explanation":
@@ -264,11 +277,14 @@ def _with_pieces(explained: "Explanation", folder: Path, settings: ReportSetting
 
 def _summary(folder: Path, recording: "Recording", result: FinishResult) -> str:
     from bottleneck.schema.measurements import tell_step
+    from bottleneck.schema.start_up import tell_start_up
 
     where = f" in {shown(folder)}" if result.is_worth_keeping else ""
     lines = [f"recorded {describe_steps(recording)}{where}"]
     if recording.step_name is not None and recording.steps_seen is not None:
         lines.append(tell_step(recording.step_name, recording.steps_seen))
+    if recording.start_up is not None:
+        lines.append(tell_start_up(recording.start_up))
     return "\n".join(lines)
 
 

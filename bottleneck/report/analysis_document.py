@@ -18,6 +18,7 @@ from bottleneck.report.job_section import job_sections
 from bottleneck.report.kernel_names import cut_middle, short_names
 from bottleneck.report.no_gain import no_gain
 from bottleneck.report.roofline_points import roofs
+from bottleneck.report.start_up import start_up_table
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import as_sentence, cut_text, percents, with_attribute_paths
 from bottleneck.schema.analysis import (
@@ -440,6 +441,7 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
         no_gain(analysis.no_gain),
         tables.measured_pieces(analysis.pieces),
         batch_test(analysis.batch_test),
+        start_up_table(analysis.start_up, analysis.source_texts),
         tables.phases(analysis),
         tables.user_ranges(analysis, top),
         tables.kernels(analysis, top),

@@ -16,6 +16,7 @@ from bottleneck.schema.job import JobSummary
 from bottleneck.schema.measurements import BatchProof, MeasuredPieces, OptionCosts, RunSteps, StepTimes
 from bottleneck.schema.op_names import line_source, place_of
 from bottleneck.schema.records import Doc
+from bottleneck.schema.start_up import StartLedger
 from bottleneck.units import apportion_groups, format_share
 
 MemoryKind = Literal["parameters", "gradients", "optimizer state", "activations", "temporaries", "unknown"]
@@ -836,6 +837,9 @@ class StepAnalysis(Struct, frozen=True):
     ] = None
     run: Annotated[
         RunSteps | None, Doc("the steps of the whole run, and what is between them; null where they were not followed")
+    ] = None
+    start_up: Annotated[
+        StartLedger | None, Doc("the time from the process to its first steady step; null where it was not followed")
     ] = None
     job: Annotated[JobSummary | None, Doc("what the ranks of a job say together; null when there is one rank")] = None
     schema: Annotated[str, Doc("format of this file; other values are other formats")] = SCHEMA

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 from bottleneck.schema.op_names import place_of
 from bottleneck.schema.records import Doc
+from bottleneck.schema.start_up import StartLedger
 from bottleneck.units import counted, format_share, format_us
 
 # What a window of the profiler may record: ops alone, one option more, or all that the kept window had on.
@@ -635,6 +636,7 @@ class Extras:
     batch_test: BatchTest | None = None
     run: RunSteps | None = None
     child_work: ChildWork | None = None
+    start_up: StartLedger | None = None
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,9 @@ Not every system tells it: `resource` is a module of POSIX systems only.
 """
 
 import math
+import os
 import sys
+import time
 
 try:
     import resource
@@ -28,3 +30,29 @@ def peak_bytes() -> float:
     if resource is None:
         return math.inf
     return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
+
+
+def seconds_since_start() -> float | None:
+    """Returns the age of this process, to a hundredth of a second.
+
+    Null where the system does not tell.
+    """
+    try:
+        with open("/proc/self/stat", "rb") as stat:  # noqa: PTH123 - little may be imported here
+            ticks = int(stat.read().rpartition(b")")[2].split()[19])
+        return time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError, IndexError, AttributeError):
+        return None
+
+
+def bytes_from_storage() -> int | None:
+    """Returns the bytes that storage was read for this process.
+
+    What was in memory already is not among them. Null where the system does not tell.
+    """
+    try:
+        with open("/proc/self/io", "rb") as usage:  # noqa: PTH123
+            counts = dict(line.split(b": ") for line in usage.read().splitlines())
+        return int(counts[b"read_bytes"])
+    except (OSError, ValueError, KeyError):
+        return None

@@ -44,6 +44,7 @@ from bottleneck.report.roofline_points import (
     whole_step,
 )
 from bottleneck.report.rows_tree import account_of, tree_of_rows
+from bottleneck.report.start_up import start_up_table
 from bottleneck.report.text import account_name, as_sentence, bound_word, clean, describe_shapes, with_attribute_paths
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, label_of, meaning_of
 from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, Finding, LedgerEntry, Phase
@@ -89,7 +90,11 @@ def to_html(analysis: Analysis, timeline: StepTimeline | None = None, *, all_fin
     document = build(analysis, all_findings=all_findings)
     segments, phases = _segments(analysis), analysis.phases
     doubts = (coverage(analysis), caveats(analysis))
-    proofs = (tables.measured_pieces(analysis.pieces), batch_test(analysis.batch_test))
+    proofs = (
+        tables.measured_pieces(analysis.pieces),
+        batch_test(analysis.batch_test),
+        start_up_table(analysis.start_up, analysis.source_texts),
+    )
     ranges = (tables.user_ranges(analysis, _ROWS),)
     # The sentences of the caveats on ranks say who waits for whom.
     on_ranks = [caveat.message for caveat in analysis.caveats if "rank" in caveat.slug]
