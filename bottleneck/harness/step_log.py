@@ -6,15 +6,14 @@ What was written outlives a process that is killed. A file that has become too l
 records folded into one, so that it never outgrows some megabytes.
 """
 
+import dataclasses
 import json
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from bottleneck.schema.watched import STEP_FIELDS, STEP_RECORD, SlowStep, WatchHeader
+from bottleneck.schema.watch_log import STEP_FIELDS, STEP_RECORD, SlowStep, WatchHeader
 from bottleneck.system.files import write_whole
 
 MOST_RECORDS, MOST_SLOW = 200_000, 2_000
@@ -50,7 +49,7 @@ class StepLog:
         """Adds what is known of a slow step, unless there were too many."""
         if self._slow_steps < MOST_SLOW:
             self._slow_steps += 1
-            _append(self._slow, json.dumps(msgspec.to_builtins(slow)).encode() + b"\n")
+            _append(self._slow, json.dumps(dataclasses.asdict(slow)).encode() + b"\n")
 
     def flush(self) -> None:
         """Writes what was added; the file is folded where it has become too long."""
@@ -66,7 +65,7 @@ class StepLog:
 
     def write_header(self, header: WatchHeader) -> None:
         """Writes what is known of the run, in place of what was."""
-        write_whole(self._header, json.dumps(msgspec.to_builtins(header)) + "\n")
+        write_whole(self._header, json.dumps(dataclasses.asdict(header)) + "\n")
 
     def close(self) -> None:
         """Writes the steps that still wait for others."""

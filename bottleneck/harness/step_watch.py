@@ -8,6 +8,7 @@ that already takes far longer than usual.
 import _thread
 import collections
 import contextlib
+import dataclasses
 import gc
 import os
 import platform
@@ -32,7 +33,7 @@ from bottleneck.harness.torch_state import is_pytorch
 from bottleneck.harness.window import resident_bytes
 from bottleneck.schema.op_names import line_source
 from bottleneck.schema.recording import StepSource
-from bottleneck.schema.watched import PHASES, SeenLine, SlowStep, WatchHeader
+from bottleneck.schema.watch_log import PHASES, SeenLine, SlowStep, WatchHeader
 
 DATA, FORWARD, BACKWARD, OPTIMIZER, REST = range(len(PHASES))
 # What is usual is told from so many steps; it is looked at anew after so many more.
@@ -137,7 +138,7 @@ class StepWatch:
 
     def _start_over(self, source: StepSource, name: str) -> None:
         """Another source was found to end steps: those before were parts of steps."""
-        self.header = _changed(self.header, step_source=source, step_name=name)
+        self.header = dataclasses.replace(self.header, step_source=source, step_name=name)
         self._thread, self._step = threading.get_ident(), 0
 
     # Phases.
@@ -228,7 +229,7 @@ class StepWatch:
         self._memory_bytes, self._usual = resident_bytes() or 0.0, Usual()
         device = "cuda" if is_on_gpu(self._torch) else "cpu"
         version = str(getattr(self._torch, "__version__", ""))
-        self.header = _changed(self.header, clock_ns=time.time_ns(), torch=version, device=device)
+        self.header = dataclasses.replace(self.header, clock_ns=time.time_ns(), torch=version, device=device)
         self._log.write_header(self.header)
         if is_first:
             _thread.start_new_thread(self._look_on, (self._thread,))
@@ -292,7 +293,7 @@ class StepWatch:
         problem = (
             self.header.problem or self._boundaries.problem or (None if self._torch else "it never imported torch")
         )
-        self.header = _changed(
+        self.header = dataclasses.replace(
             self.header,
             steps=max(self._step - 1, 0),
             is_complete=True,
@@ -315,15 +316,9 @@ class StepWatch:
         self._is_over, self._thread = True, None
 
     def _fail(self, exc: Exception) -> None:
-        self.header = _changed(self.header, problem=f"{type(exc).__name__}: {exc}"[:200])
+        self.header = dataclasses.replace(self.header, problem=f"{type(exc).__name__}: {exc}"[:200])
         self._thread = None
         self._stop()
-
-
-def _changed(header: WatchHeader, **values: Any) -> WatchHeader:
-    import msgspec
-
-    return msgspec.structs.replace(header, **values)
 
 
 def _lines_of(samples: Sequence[tuple[tuple[str, int, str] | None, str]]) -> tuple[SeenLine, ...]:

@@ -20,7 +20,8 @@ from bottleneck.report.document import (
 from bottleneck.report.json_text import encode
 from bottleneck.report.line_chart import ChartCurve, ChartPoint, LineChart
 from bottleneck.report.terminal import PLAIN, TerminalStyle
-from bottleneck.schema.watched import PHASES, WatchedCause, WatchedRun, WatchedRunRank
+from bottleneck.schema.watch_log import PHASES
+from bottleneck.schema.watched import WatchedCause, WatchedRun, WatchedRunRank
 from bottleneck.units import counted, format_share, format_us
 
 _WORDS = {

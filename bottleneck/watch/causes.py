@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.schema.watched import PHASES, SlowStep
+from bottleneck.schema.watch_log import PHASES, SlowStep
 from bottleneck.units import counted, format_share, format_si, format_us
 from bottleneck.watch.read_log import WatchedRank
 

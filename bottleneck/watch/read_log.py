@@ -11,7 +11,7 @@ import numpy.typing as npt
 from msgspec import Struct
 
 from bottleneck.errors import TraceError
-from bottleneck.schema.watched import (
+from bottleneck.schema.watch_log import (
     FORMAT,
     HEADER_FILES,
     PHASES,

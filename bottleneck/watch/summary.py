@@ -5,7 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from bottleneck.schema.watched import PHASES, WatchedCause, WatchedRun, WatchedRunRank
+from bottleneck.schema.watch_log import PHASES
+from bottleneck.schema.watched import WatchedCause, WatchedRun, WatchedRunRank
 from bottleneck.units import counted, format_us
 from bottleneck.watch.causes import SlowCause, find_causes, find_drifts
 from bottleneck.watch.read_log import WatchedRank, read_watched

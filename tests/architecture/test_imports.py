@@ -210,7 +210,7 @@ def test_ending_a_step_costs_nothing_heavy(use: str) -> None:
 
 
 def test_the_code_in_the_users_process_imports_nothing_heavy() -> None:
-    entries = "harness.run_child", "harness.script", "harness.workload", "experiment.child_entry"
+    entries = "harness.run_child", "harness.watch_child", "harness.script", "harness.workload", "experiment.child_entry"
     seen = modules_after("; ".join(f"import bottleneck.{entry}" for entry in entries))
     assert "dataclasses" in seen  # the probe sees what the records do import
     assert not seen & (HEAVY | {"typer", "rich", "psutil"})

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from bottleneck.harness.step_log import StepLog, fold
-from bottleneck.schema.watched import STEP_FIELDS, STEP_RECORD, WatchHeader
+from bottleneck.schema.watch_log import STEP_FIELDS, STEP_RECORD, WatchHeader
 
 NAMES = [name for name, _ in STEP_FIELDS]
 

@@ -1,12 +1,12 @@
 """Why steps were slow: what the host is known to have done comes before the line at which it was seen."""
 
+import dataclasses
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
 
-from bottleneck.schema.watched import PHASES, SeenLine, SlowStep, WatchHeader
+from bottleneck.schema.watch_log import PHASES, SeenLine, SlowStep, WatchHeader
 from bottleneck.watch.causes import find_causes, find_drifts
 from bottleneck.watch.read_log import _DTYPE, WatchedRank
 
@@ -38,7 +38,7 @@ def rank(*slow: SlowStep, us: Any = 1_000.0, memory: Any = 1e9, steps: int = 2_0
 
 
 def kind_of(**changes: Any) -> str:
-    (cause,) = find_causes(rank(msgspec.structs.replace(USUAL, **changes)))
+    (cause,) = find_causes(rank(dataclasses.replace(USUAL, **changes)))
     return cause.kind
 
 
@@ -81,13 +81,13 @@ def test_a_wait_for_workers_is_no_lack_of_a_processor() -> None:
 
 
 def test_steps_of_one_cause_are_told_together_the_largest_first() -> None:
-    collection = msgspec.structs.replace(USUAL, step=9, gc_us=390_000.0)
-    causes = find_causes(rank(USUAL, msgspec.structs.replace(USUAL, step=700), collection))
+    collection = dataclasses.replace(USUAL, step=9, gc_us=390_000.0)
+    causes = find_causes(rank(USUAL, dataclasses.replace(USUAL, step=700), collection))
     assert [(cause.kind, cause.steps) for cause in causes] == [("line:train.py:18", (500, 700)), ("gc", (9,))]
 
 
 def test_what_is_little_of_the_run_and_of_any_step_is_not_told() -> None:
-    slight = msgspec.structs.replace(USUAL, us=2_500.0, phases_us=in_phase("forward", 1_500.0))
+    slight = dataclasses.replace(USUAL, us=2_500.0, phases_us=in_phase("forward", 1_500.0))
     assert find_causes(rank(slight)) == ()
 
 

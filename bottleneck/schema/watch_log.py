@@ -1,0 +1,97 @@
+"""Declares the log of a watched run.
+
+A rank leaves two files that only grow, so that a run that is killed loses the last second at most: records of a fixed
+size, one for each step or for several in a row, and a line of JSON for each slow step.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Literal
+
+Phase = Literal["data", "forward", "backward", "optimizer", "rest"]
+# In the order in which a step meets them. Data is the wait for the loader; forward has the copies to the device.
+PHASES: tuple[Phase, ...] = ("data", "forward", "backward", "optimizer", "rest")
+
+FORMAT = "bottleneck/watch/1"
+STEP_FILES, SLOW_FILES, HEADER_FILES = "steps.rank*.bin", "slow.rank*.jsonl", "watch.rank*.json"
+# The fields of a record of steps; all but the first two and the last are sums over its steps.
+STEP_FIELDS: tuple[tuple[str, str], ...] = (
+    ("end_s", "d"),
+    ("first", "I"),
+    ("count", "I"),
+    ("us", "f"),
+    *((f"{phase}_us", "f") for phase in PHASES),
+    ("gc_us", "f"),
+    ("cpu_us", "f"),
+    ("longest_us", "f"),
+    ("batches", "I"),
+    ("switches", "I"),
+    ("faults", "I"),
+    ("memory_bytes", "d"),
+)
+STEP_RECORD = struct.Struct("<" + "".join(kind for _, kind in STEP_FIELDS))
+
+
+@dataclass(frozen=True)
+class SeenLine:
+    """A line of the program that samples saw a slow step at.
+
+    ``kind`` is what a library was doing for it: compiling, saving, starting workers, loading; empty for none.
+    """
+
+    source: str
+    function: str
+    samples: int
+    kind: str = ""
+
+
+@dataclass(frozen=True)
+class SlowStep:
+    """A step far beyond the usual, and what the host did meanwhile.
+
+    ``end_s`` is in seconds since the first step; ``phases_us`` and ``usual_phases_us`` go by PHASES. ``cpu_us`` is the
+    processor time of the thread that steps; ``faults`` are page faults that read from disk, ``switches`` counts how
+    often the system took the processor away. ``batches`` are those that loaders gave in this step. Workers are those
+    of the last loader.
+    """
+
+    step: int
+    end_s: float
+    us: float
+    usual_us: float
+    phases_us: tuple[float, ...]
+    usual_phases_us: tuple[float, ...]
+    gc_us: float
+    cpu_us: float
+    usual_cpu_us: float
+    switches: int
+    usual_switches: float
+    faults: int
+    batches: int
+    usual_batches: float
+    lines: tuple[SeenLine, ...] = ()
+    workers: int = 0
+    dead_workers: int = 0
+
+
+@dataclass(frozen=True)
+class WatchHeader:
+    """Facts of a rank besides its steps.
+
+    ``clock_ns`` is the wall clock at the first step's beginning. ``memory_keepers`` name what holds more and more.
+    """
+
+    rank: int
+    ranks: int
+    clock_ns: int
+    step_source: str
+    step_name: str
+    python: str = ""
+    torch: str = ""
+    device: str = "cpu"
+    steps: int = 0
+    is_complete: bool = False
+    status: int | None = None
+    memory_keepers: tuple[str, ...] = ()
+    problem: str | None = None
+    format: str = FORMAT
