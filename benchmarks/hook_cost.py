@@ -1,8 +1,10 @@
 """The cost of following the steps to the program in the unprofiled phase, in microseconds of CPU time per step.
 
 python -m benchmarks.hook_cost [--pairs 2000] [--after]
+python -m benchmarks.hook_cost --watch [--pairs 60]
 
 With ``--after``, of what follows a script's steps once all is measured. The samples of the stack are no part of it.
+With ``--watch``, of `bottleneck watch`, whose log is written meanwhile; a turn then has some hundred steps.
 
 One process, one thread: a few steps with the hooks of `bottleneck run` and a few without them take turns, so that both
 meet the same memory layout, clock and company; pairs of whole runs (benchmarks.disturbance) vary by more than the
@@ -12,14 +14,18 @@ median difference of a pair, by order statistics.
 
 import argparse
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 from torch import nn
 
 from bottleneck.harness.boundaries import Boundaries
 from bottleneck.harness.run_log import RunLog
+from bottleneck.harness.step_log import StepLog
+from bottleneck.harness.step_watch import StepWatch
 from bottleneck.harness.stopwatch import Stopwatch
 from bottleneck.schema.statistics import summarise_durations
 
@@ -29,10 +35,13 @@ Step = Callable[[], object]
 def main() -> None:
     """Prints a table with a row per program."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--pairs", type=int, default=2000)
+    parser.add_argument("--pairs", type=int)
     parser.add_argument("--after", action="store_true")
+    parser.add_argument("--watch", action="store_true")
     arguments = parser.parse_args()
-    pairs = arguments.pairs
+    if arguments.watch:
+        return watched(arguments.pairs or 60)
+    pairs = arguments.pairs or 2000
     torch.set_num_threads(1)
     torch.manual_seed(0)
     print("| steps | found by | bare step | more per step | of the step | pairs |\n|---|---|---:|---:|---:|---:|")
@@ -41,9 +50,21 @@ def main() -> None:
         step, block = make()
         followed = _Followed(is_after=arguments.after)
         print(_row(name, step, block, max(10, pairs // (2 if block == 1 else 1)), followed))
+    return None
 
 
-def _row(name: str, step: Step, block: int, pairs: int, followed: "_Followed") -> str:
+def watched(pairs: int) -> None:
+    """Prints what `bottleneck watch` adds to training steps."""
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    print("| steps | found by | bare step | more per step | of the step | pairs |\n|---|---|---:|---:|---:|---:|")
+    for name, (step, _), block in (("mlp", mlp(), 128), ("a step of 1 ms", millisecond(), 64)):
+        print(_row(name, step, block, pairs, _Watched()))
+        # What such a comparison shows where nothing is watched.
+        print(_row(f"{name}, not watched", step, block, pairs, _Watched(is_on=False)))
+
+
+def _row(name: str, step: Step, block: int, pairs: int, followed: "_Followed | _Watched") -> str:
     for _ in range(3 * block):
         step()
     bare_us, more_us = [], []
@@ -101,6 +122,31 @@ class _Followed:
         self.source = name
 
 
+class _Watched:
+    """Steps that are watched, with the log that is written meanwhile; the same without, where it is off."""
+
+    def __init__(self, *, is_on: bool = True) -> None:
+        self.source = ""
+        self._is_on = is_on
+
+    def time_us(self, step: Step, block: int) -> float:
+        with tempfile.TemporaryDirectory() as folder:
+            watch = StepWatch(StepLog(Path(folder), 0), None, 0, 1)
+            after, _ = watch.watchers()
+            if self._is_on:
+                after["torch"](torch)
+            try:
+                for _ in range(80):  # the first steps are looked at for what usual ones are, and for memory
+                    step()
+                took_us = _time_us(step, block)
+                self.source = watch.header.step_name
+            finally:
+                watch.finish(0)
+            steps = 2 * block + 79 if self._is_on else 0
+            assert watch.header.steps == steps, "each step was watched, or none"
+            return took_us
+
+
 def inference() -> tuple[Step, int]:
     """A step of a tenth of a millisecond without an optimizer, and how many of them make a turn."""
     model, inputs = _small(), torch.randn(32, 64)
@@ -115,6 +161,12 @@ def inference() -> tuple[Step, int]:
 def mlp() -> tuple[Step, int]:
     """A training step of a tiny network, and how many of them make a turn."""
     return _training(_small(), torch.randn(32, 64)), 5
+
+
+def millisecond() -> tuple[Step, int]:
+    """A training step of about a millisecond."""
+    model = nn.Sequential(*(layer for _ in range(3) for layer in (nn.Linear(256, 256), nn.ReLU())))
+    return _training(model, torch.randn(24, 256)), 1
 
 
 def transformer() -> tuple[Step, int]:

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 from collections.abc import Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -35,21 +36,29 @@ class StepLog:
         self._per_record = 1
         self._waiting: list[tuple[Any, ...]] = []
 
-    def add(self, record: tuple[Any, ...]) -> None:
-        """Adds a step, by STEP_FIELDS."""
+    def add(self, records: Sequence[tuple[Any, ...]]) -> None:
+        """Adds steps, by STEP_FIELDS."""
         if self._per_record == 1:
-            self._buffer += STEP_RECORD.pack(*record)
+            self._buffer += b"".join(starmap(STEP_RECORD.pack, records))
             return
-        self._waiting.append(record)
-        if len(self._waiting) == self._per_record:
-            self._buffer += STEP_RECORD.pack(*fold(self._waiting))
-            self._waiting.clear()
+        self._waiting += records
+        while len(self._waiting) >= self._per_record:
+            self._buffer += STEP_RECORD.pack(*fold(self._waiting[: self._per_record]))
+            del self._waiting[: self._per_record]
 
     def add_slow(self, slow: SlowStep) -> None:
         """Adds what is known of a slow step, unless there were too many."""
         if self._slow_steps < MOST_SLOW:
             self._slow_steps += 1
             _append(self._slow, json.dumps(dataclasses.asdict(slow)).encode() + b"\n")
+
+    def start_over(self) -> None:
+        """Forgets the steps that were added, which were parts of steps."""
+        self._buffer.clear()
+        self._waiting.clear()
+        self._written, self._per_record = 0, 1
+        for file in (self._steps, self._slow):
+            file.unlink(missing_ok=True)
 
     def flush(self) -> None:
         """Writes what was added; the file is folded where it has become too long."""

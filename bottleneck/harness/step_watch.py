@@ -1,8 +1,9 @@
 """Times every step of a program by its phases, without the profiler.
 
 A phase begins where torch tells of it: a loader's `next` begins and ends, a backward pass begins, an optimizer's step
-begins and ends. Each costs about half a microsecond. A thread of our own looks on; it reads the stack only in a step
-that already takes far longer than usual.
+begins and ends. At the end of a step only the clocks are read; the log gets some tens of steps at once, because code
+that has just run costs a third of what it costs between two steps. A thread of our own looks on; it reads the stack
+only in a step that already takes far longer than usual.
 """
 
 import _thread
@@ -33,19 +34,27 @@ from bottleneck.harness.torch_state import is_pytorch
 from bottleneck.harness.window import resident_bytes
 from bottleneck.schema.op_names import line_source
 from bottleneck.schema.recording import StepSource
-from bottleneck.schema.watch_log import PHASES, SeenLine, SlowStep, WatchHeader
+from bottleneck.schema.watch_log import PHASES, STEP_FIELDS, SeenLine, SlowStep, WatchHeader
 
 DATA, FORWARD, BACKWARD, OPTIMIZER, REST = range(len(PHASES))
+# Events beside the beginnings of phases: a step ended; the next begins only here.
+_END, _BEGIN = len(PHASES), len(PHASES) + 1
+_FIELDS = tuple(name for name, _ in STEP_FIELDS)
+_US = _FIELDS.index("us")
 # What is usual is told from so many steps; it is looked at anew after so many more.
-_USUAL_STEPS, _LOOK_EVERY = 64, 16
+_USUAL_STEPS, _LOOK_EVERY = 64, 32
 _LEAST_STEPS = 8
 # A step is slow that takes so many times the usual one, is so many deviations away, and so much longer at least.
 _TIMES, _DEVIATIONS, _LEAST_US = 2.0, 10.0, 1_000.0
 _MAD_TO_DEVIATION = 1.4826
-_FLUSH_S, _PERIOD_S = 1.0, 0.01
+_FLUSH_NS, _PERIOD_S, _LONGEST_PERIOD_S = 1_000_000_000, 0.01, 0.25
+# So many steps are added to the log at once, or those of so long.
+_AT_ONCE = 64
+# What is told between two steps that count is kept up to so much: a program may read for hours before it trains.
+_MOST_EVENTS = 65_536
 _MOST_LINES, _MOST_SAMPLES = 5, 2_000
 # From this step on memory is looked at: the first ones make what all others use.
-_MEMORY_FROM, _MEMORY_EVERY = 20, 16
+_MEMORY_FROM = 20
 _THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 
 
@@ -53,26 +62,31 @@ class Usual:
     """The median of recent steps, and the limit of a slow one."""
 
     def __init__(self) -> None:
-        self._recent: collections.deque[tuple[float, ...]] = collections.deque(maxlen=_USUAL_STEPS)
+        self._recent: collections.deque[tuple[Any, ...]] = collections.deque(maxlen=_USUAL_STEPS)
         self._until_look = _LEAST_STEPS
-        self.medians: tuple[float, ...] = ()
         self.limit_us = float("inf")
 
-    def add(self, step: tuple[float, ...]) -> None:
-        """Adds a step: its time comes first, then what else is compared."""
-        if step[0] <= self.limit_us or len(self._recent) < _LEAST_STEPS:
-            self._recent.append(step)
-        elif len(self._recent) == _USUAL_STEPS:
-            self._recent.popleft()  # steps that stay slow become the usual ones
-        self._until_look -= 1
-        if self._until_look <= 0 and self._recent:
+    def add(self, records: Sequence[tuple[Any, ...]]) -> None:
+        """Adds steps by their records, whose fields are STEP_FIELDS."""
+        for record in records:
+            if record[_US] <= self.limit_us or len(self._recent) < _LEAST_STEPS:
+                self._recent.append(record)
+            elif len(self._recent) == _USUAL_STEPS:
+                self._recent.popleft()  # steps that stay slow become the usual ones
+        self._until_look -= len(records)
+        if self._until_look <= 0:
             self._look()
+
+    def record(self) -> Mapping[str, float]:
+        """The median of each field."""
+        columns = zip(*self._recent, strict=True)
+        return {name: statistics.median(values) for name, values in zip(_FIELDS, columns, strict=True)}
 
     def _look(self) -> None:
         self._until_look = _LOOK_EVERY
-        self.medians = tuple(statistics.median(values) for values in zip(*self._recent, strict=True))
-        usual_us = self.medians[0]
-        deviation_us = _MAD_TO_DEVIATION * statistics.median(abs(step[0] - usual_us) for step in self._recent)
+        times_us = [record[_US] for record in self._recent]
+        usual_us = statistics.median(times_us)
+        deviation_us = _MAD_TO_DEVIATION * statistics.median(abs(us - usual_us) for us in times_us)
         self.limit_us = max(_TIMES * usual_us, usual_us + _DEVIATIONS * deviation_us, usual_us + _LEAST_US)
 
 
@@ -92,20 +106,27 @@ class StepWatch:
     ) -> None:
         self._log, self._clock_ns = log, clock_ns
         self._boundaries = Boundaries(self._end_step, self._start_over, wanted)
-        self._hooks = PhaseHooks(self._begin_data, self._end_data, self._begin_backward, self._in_optimizer)
+        # What torch told since steps were last taken in: the phase that begins or _END, when, and in which thread.
+        self._events: collections.deque[tuple[Any, ...]] = collections.deque(maxlen=_MOST_EVENTS)
+        self._hooks = self._listen()
         self._torch: Any = None
         self._thread: int | None = None
         self._process = os.getpid()
-        self._phase, self._last_ns = FORWARD, 0
+        # The step that runs.
+        self._began_ns = 0
+        self._limit_ns = float("-inf")
+        # The first step that was not taken in yet: its number is 0 until one has ended.
+        self._step = self._ends = 0
+        self._phase, self._last_ns, self._start_ns = FORWARD, 0, 0
         self._sums_ns = [0] * len(PHASES)
         self._batches = 0
-        self._gc_ns = self._gc_began_ns = 0
-        self._step, self._began_ns, self._zero_ns, self._flushed_ns = 0, 0, 0, 0
-        self._cpu_ns = 0
-        self._switches = self._faults = 0
+        self._usage: Any = None
+        self._gc_ns = self._gc_began_ns = self._gc_before_ns = 0
+        self._zero_ns, self._flushed_ns = 0, 0
         self._memory_bytes = 0.0
         self._usual = Usual()
-        self._samples: list[tuple[tuple[str, int, str] | None, str]] = []
+        # When the step began that the samples are of, and the samples.
+        self._samples: tuple[int, list[tuple[tuple[str, int, str] | None, str]]] = (0, [])
         self._loader: weakref.ref[Any] | None = None
         self._memory: tuple[int, MemoryLook] | None = None
         self._is_over = False
@@ -139,36 +160,31 @@ class StepWatch:
     def _start_over(self, source: StepSource, name: str) -> None:
         """Another source was found to end steps: those before were parts of steps."""
         self.header = dataclasses.replace(self.header, step_source=source, step_name=name)
-        self._thread, self._step = threading.get_ident(), 0
+        self._thread, self._step, self._limit_ns = threading.get_ident(), 0, float("-inf")
+        self._events.clear()
+        self._log.start_over()
 
     # Phases.
 
-    def _enter(self, phase: int) -> None:
-        now_ns = self._clock_ns()
-        self._sums_ns[self._phase] += now_ns - self._last_ns
-        self._last_ns, self._phase = now_ns, phase
+    def _listen(self) -> PhaseHooks:
+        """Gives the hooks, which only note what begins, when and in which thread."""
+        note, clock_ns, thread = self._events.append, self._clock_ns, threading.get_ident
 
-    def _is_ours(self) -> bool:
-        return self._thread == threading.get_ident()
-
-    def _begin_data(self, iterator: Any) -> None:
-        if self._is_ours() and self._phase != DATA:
-            self._enter(DATA)
+        def begin_data(iterator: Any) -> None:
             if self._loader is None or self._loader() is not iterator:
                 self._loader = weakref.ref(iterator)
+            note((DATA, clock_ns(), thread(), None, 0))
 
-    def _end_data(self, _: Any) -> None:
-        if self._is_ours():
-            self._batches += 1
-            self._enter(FORWARD)
+        def end_data(_: Any) -> None:
+            note((FORWARD, clock_ns(), thread(), None, 0))
 
-    def _begin_backward(self) -> None:
-        if self._is_ours():
-            self._enter(BACKWARD)
+        def begin_backward() -> None:
+            note((BACKWARD, clock_ns(), thread(), None, 0))
 
-    def _in_optimizer(self, *, is_end: bool) -> None:
-        if self._is_ours():
-            self._enter(REST if is_end else OPTIMIZER)
+        def in_optimizer(*, is_end: bool) -> None:
+            note((REST if is_end else OPTIMIZER, clock_ns(), thread(), None, 0))
+
+        return PhaseHooks(begin_data, end_data, begin_backward, in_optimizer)
 
     def _collect(self, stage: str, _: Mapping[str, int]) -> None:
         """Notes the time of a garbage collection.
@@ -186,41 +202,90 @@ class StepWatch:
         if self._is_over:
             return
         try:
-            self._note_step()
+            now_ns = self._clock_ns()
+            self._events.append((_END, now_ns, threading.get_ident(), resource.getrusage(_THREAD), self._gc_ns))
+            self._ends += 1
+            is_slow = now_ns - self._began_ns > self._limit_ns
+            if is_slow or self._ends >= _AT_ONCE or now_ns - self._flushed_ns > _FLUSH_NS:
+                self._take_in(now_ns, is_slow=is_slow)
+                # What we took is no part of the next step.
+                now_ns = self._clock_ns()
+                self._events.append((_BEGIN, now_ns, threading.get_ident(), None, 0))
+            self._began_ns = now_ns
         except Exception as exc:
             self._fail(exc)
 
-    def _note_step(self) -> None:
-        now_ns, usage, cpu_ns = self._clock_ns(), resource.getrusage(_THREAD), time.thread_time_ns()
-        if self._step == 0 or not self._zero_ns:
-            self._begin(now_ns)
-        else:
-            self._sums_ns[self._phase] += now_ns - self._last_ns
-            phases = tuple(total_ns / 1e3 for total_ns in self._sums_ns)
-            cpu_us = (cpu_ns - self._cpu_ns) / 1e3
-            switches, faults = usage.ru_nivcsw - self._switches, usage.ru_majflt - self._faults
-            us, gc_us, end_s = (now_ns - self._began_ns) / 1e3, self._gc_ns / 1e3, (now_ns - self._zero_ns) / 1e9
-            record = (end_s, self._step, 1, us, *phases, gc_us, cpu_us, us, self._batches, switches, faults)
-            self._log.add((*record, self._memory_bytes))
-            if us > self._usual.limit_us:
-                self._note_slow(us, end_s, phases, (gc_us, cpu_us, switches, faults))
-            self._usual.add((us, *phases, cpu_us, float(switches), float(self._batches)))
-            if now_ns - self._flushed_ns > _FLUSH_S * 1e9:
-                self._flushed_ns = now_ns
-                self._log.flush()
-            if self._step % _MEMORY_EVERY == 0:
-                self._memory_bytes = resident_bytes() or 0.0
-            if self._step == _MEMORY_FROM:
-                with contextlib.suppress(Exception):  # the program's variables may be of any kind
-                    self._memory = self._step, MemoryLook(self._torch)
-        self._step += 1
-        self._samples = []
-        self._sums_ns = [0] * len(PHASES)
-        self._batches = self._gc_ns = 0
-        self._switches, self._faults = usage.ru_nivcsw, usage.ru_majflt
-        # What we took is no part of the next step.
-        self._cpu_ns = time.thread_time_ns()
-        self._last_ns = self._began_ns = self._clock_ns()
+    def _take_in(self, now_ns: int, *, is_slow: bool) -> None:
+        """Takes the steps in that have ended: into the log, and into what is usual."""
+        events = list(self._events)
+        for _ in events:
+            self._events.popleft()
+        self._ends = 0
+        records = self._records(events)
+        self._log.add(records)
+        self._usual.add(records)
+        self._limit_ns = self._usual.limit_us * 1e3
+        if is_slow and records:
+            self._note_slow(dict(zip(_FIELDS, records[-1], strict=True)))
+        if now_ns - self._flushed_ns > _FLUSH_NS:
+            self._flushed_ns = now_ns
+            self._log.flush()
+        self._memory_bytes = resident_bytes() or 0.0
+        if self._memory is None and self._step > _MEMORY_FROM:
+            with contextlib.suppress(Exception):  # the program's variables may be of any kind
+                self._memory = self._step, MemoryLook(self._torch)
+
+    def _records(self, events: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+        """Gives the records of the steps that ended, by STEP_FIELDS."""
+        records = []
+        ours, current, last_ns, sums_ns, batches = (
+            self._thread,
+            self._phase,
+            self._last_ns,
+            self._sums_ns,
+            self._batches,
+        )
+        for phase, at_ns, thread, usage, gc_ns in events:
+            if thread != ours or phase == current == DATA:
+                continue
+            if phase == _BEGIN:
+                self._start_ns = last_ns = at_ns
+                continue
+            sums_ns[current] += at_ns - last_ns
+            last_ns = at_ns
+            if phase != _END:
+                current = phase
+                batches += phase == FORWARD
+                continue
+            if self._step:
+                data_ns, forward_ns, backward_ns, optimizer_ns, rest_ns = sums_ns
+                before, us = self._usage, (at_ns - self._start_ns) / 1e3
+                record = (
+                    (at_ns - self._zero_ns) / 1e9,
+                    self._step,
+                    1,
+                    us,
+                    data_ns / 1e3,
+                    forward_ns / 1e3,
+                    backward_ns / 1e3,
+                    optimizer_ns / 1e3,
+                    rest_ns / 1e3,
+                    (gc_ns - self._gc_before_ns) / 1e3,
+                    1e6 * (usage.ru_utime + usage.ru_stime - before.ru_utime - before.ru_stime),
+                    us,
+                    batches,
+                    usage.ru_nivcsw - before.ru_nivcsw,
+                    usage.ru_majflt - before.ru_majflt,
+                    self._memory_bytes,
+                )
+                records.append(record)
+            else:
+                self._begin(at_ns)
+            self._step += 1
+            self._start_ns, self._usage, self._gc_before_ns = at_ns, usage, gc_ns
+            sums_ns, batches = [0] * len(PHASES), 0
+        self._phase, self._last_ns, self._sums_ns, self._batches = current, last_ns, sums_ns, batches
+        return records
 
     def _begin(self, now_ns: int) -> None:
         """The first step ended: those that follow are timed."""
@@ -234,29 +299,28 @@ class StepWatch:
         if is_first:
             _thread.start_new_thread(self._look_on, (self._thread,))
 
-    def _note_slow(
-        self, us: float, end_s: float, phases: tuple[float, ...], host: tuple[float, float, int, int]
-    ) -> None:
-        usual, count = self._usual.medians, len(PHASES)
-        gc_us, cpu_us, switches, faults = host
-        workers = list(workers_of(self._loader())) if self._loader is not None and self._loader() is not None else []
+    def _note_slow(self, step: Mapping[str, float]) -> None:
+        usual = self._usual.record()
+        loader = None if self._loader is None else self._loader()
+        workers = [] if loader is None else list(workers_of(loader))
+        began_ns, samples = self._samples
         self._log.add_slow(
             SlowStep(
-                step=self._step,
-                end_s=end_s,
-                us=us,
-                usual_us=usual[0],
-                phases_us=phases,
-                usual_phases_us=usual[1 : count + 1],
-                gc_us=gc_us,
-                cpu_us=cpu_us,
-                usual_cpu_us=usual[count + 1],
-                switches=switches,
-                usual_switches=usual[count + 2],
-                faults=faults,
-                batches=self._batches,
-                usual_batches=usual[count + 3],
-                lines=_lines_of(self._samples),
+                step=int(step["first"]),
+                end_s=step["end_s"],
+                us=step["us"],
+                usual_us=usual["us"],
+                phases_us=tuple(step[f"{phase}_us"] for phase in PHASES),
+                usual_phases_us=tuple(usual[f"{phase}_us"] for phase in PHASES),
+                gc_us=step["gc_us"],
+                cpu_us=step["cpu_us"],
+                usual_cpu_us=usual["cpu_us"],
+                switches=int(step["switches"]),
+                usual_switches=usual["switches"],
+                faults=int(step["faults"]),
+                batches=int(step["batches"]),
+                usual_batches=usual["batches"],
+                lines=_lines_of(samples) if began_ns == self._began_ns else (),
                 workers=len(workers),
                 dead_workers=sum(not worker.is_alive() for worker in workers),
             )
@@ -265,16 +329,18 @@ class StepWatch:
     def _look_on(self, thread: int | None) -> None:
         """Samples the stack of a step that is already slow."""
         while not self._is_over and os.getpid() == self._process:
-            began_ns, limit_us = self._began_ns, self._usual.limit_us
-            if (self._clock_ns() - began_ns) / 1e3 > limit_us and len(self._samples) < _MOST_SAMPLES:
+            began_ns = self._began_ns
+            left_s = (began_ns + self._limit_ns - self._clock_ns()) / 1e9
+            if self._samples[0] != began_ns:
+                self._samples = began_ns, []
+            if left_s < 0.0 and len(self._samples[1]) < _MOST_SAMPLES:
                 frame = sys._current_frames().get(thread or 0)
                 with contextlib.suppress(Exception):  # of what the program's code looks like
                     place, (_, kind) = innermost_line(frame), read_stack(frame)
                     line = None if place is None else place[0][:3]
-                    if began_ns == self._began_ns:
-                        self._samples.append((line, kind or ""))
+                    self._samples[1].append((line, kind or ""))
                 del frame
-            time.sleep(_PERIOD_S)
+            time.sleep(min(max(left_s, _PERIOD_S), _LONGEST_PERIOD_S))
 
     # The end.
 
@@ -284,6 +350,8 @@ class StepWatch:
             return
         self._is_over = True
         self._stop()
+        with contextlib.suppress(OSError):
+            self._take_in(self._clock_ns(), is_slow=False)
         keepers: tuple[str, ...] = ()
         if self._memory is not None:
             with contextlib.suppress(Exception):

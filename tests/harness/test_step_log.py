@@ -33,7 +33,7 @@ def test_folding_keeps_sums_the_longest_step_and_where_it_begins_and_ends() -> N
 def test_a_log_never_outgrows_its_bound_and_loses_no_time(tmp_path: Path) -> None:
     log = StepLog(tmp_path, 0, most_records=100)
     for step in range(1, 2_001):
-        log.add(record(step, us=float(step)))
+        log.add([record(step, us=float(step))])
         if step % 50 == 0:
             log.flush()
             assert len(read(tmp_path)) <= 100
@@ -48,7 +48,7 @@ def test_a_log_never_outgrows_its_bound_and_loses_no_time(tmp_path: Path) -> Non
 def test_steps_that_wait_to_be_folded_are_written_at_the_end(tmp_path: Path) -> None:
     log = StepLog(tmp_path, 0, most_records=10)
     for step in range(1, 24):
-        log.add(record(step))
+        log.add([record(step)])
         log.flush()
     log.close()
     assert sum(row["count"] for row in read(tmp_path)) == 23
