@@ -149,13 +149,13 @@ def summarise_samples(
         process_processors=_rate(host, spans, "process_cpu_s", lambda sample: sample.elapsed_s),
         host_utilization=None if busy is None else min(busy, 1.0),
         host_memory_used_bytes=_median(host, "memory_used_bytes"),
-        other_processors=_others(samples),
+        other_processors=other_processors(samples),
         **{name: _median(device, name) for name in _DEVICE_READINGS},
         **{name: _median(host, name) for name in ("cpu_clock_mhz", "process_memory_bytes")},
     )
 
 
-def _others(samples: Sequence[Sample]) -> float | None:
+def other_processors(samples: Sequence[Sample]) -> float | None:
     """Counts the processors that other programs kept busy.
 
     It is from the first sample of the host to the last. Null if that is too short.

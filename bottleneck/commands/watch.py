@@ -1,5 +1,6 @@
 """``bottleneck watch``: times every step of a whole run."""
 
+import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -20,10 +21,11 @@ from bottleneck.report.output import marked, write_note, write_status, write_tex
 from bottleneck.system.interrupts import answered
 
 if TYPE_CHECKING:
-    from bottleneck.harness.messages import Program, RecordOptions
+    from bottleneck.harness.messages import Plan, Program, RecordOptions
     from bottleneck.harness.rank_coordination import LaunchedRank
-    from bottleneck.system.child_process import Child
 
+# Clocks and loads that last matter here; a log of steps needs no finer ones.
+_SENSOR_PERIOD_S = 1.0
 _ENTRY = "bottleneck.harness.watch_child:watch_child"
 
 
@@ -90,7 +92,6 @@ def _watch(program: "Program", step: str | None, output: Path | None, form: str,
     from bottleneck.harness.folder import RecordingFolder, program_name
     from bottleneck.harness.messages import Plan, RecordOptions
     from bottleneck.harness.rank_coordination import launched_rank
-    from bottleneck.harness.supervise import child_command, supervise
 
     options, job = RecordOptions(step=step), launched_rank(os.environ)
     if job is not None:
@@ -101,15 +102,27 @@ def _watch(program: "Program", step: str | None, output: Path | None, form: str,
         write_note(f"watching {program.target}; the log is in {_shown(folder.folder)}")
     try:
         with answered():
-            status = supervise(child_command(plan, _ENTRY), _leave_alone).status
+            status = _supervise(plan, has_sensors=True)
         folder.leave(is_worth_keeping=_say(folder.folder, form), is_finished=True)
     finally:
         folder.give_up()
     return status
 
 
-def _leave_alone(_: "Child") -> None:
-    """Nothing reads beside the program."""
+def _supervise(plan: "Plan", *, has_sensors: bool) -> int:
+    """Runs the program beside the sensors, whose readings are left in its folder, and gives its exit status."""
+    from bottleneck.harness.finish import SensorReading
+    from bottleneck.harness.supervise import child_command, supervise
+    from bottleneck.schema.telemetry import write_samples
+
+    folder = Path(plan.folder)
+    sensors = SensorReading(folder, _SENSOR_PERIOD_S if has_sensors else 0.0)
+    status = supervise(child_command(plan, _ENTRY), lambda child: sensors.start(child.process)).status
+    readings = sensors.stop()
+    if readings is not None and readings.samples:
+        with contextlib.suppress(OSError):  # the steps are worth a report without them
+            write_samples(folder, readings.samples)
+    return status
 
 
 def _watch_rank(program: "Program", options: "RecordOptions", output: Path | None, job: "LaunchedRank") -> int:
@@ -118,11 +131,10 @@ def _watch_rank(program: "Program", options: "RecordOptions", output: Path | Non
     The last to end reports on all.
     """
     from bottleneck.commands.run import RunOptions, make_rank_plan
-    from bottleneck.harness.supervise import child_command, supervise
 
     plan, group = make_rank_plan(program, options, RunOptions(output), job)
     with answered():
-        status = supervise(child_command(plan, _ENTRY), _leave_alone).status
+        status = _supervise(plan, has_sensors=job.rank == 0)
     if group.leave(in_order=status == 0):
         _say(Path(plan.folder), "terminal")
         group.close()

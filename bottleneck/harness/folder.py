@@ -21,6 +21,7 @@ from bottleneck.errors import UsageError
 from bottleneck.harness.messages import Plan, Program
 from bottleneck.schema.compiled_kernels import compiled_file
 from bottleneck.schema.recording import is_recording, light_file
+from bottleneck.schema.watch_log import HEADER_FILES, SLOW_FILES, STEP_FILES
 from bottleneck.system.files import write_whole
 
 if TYPE_CHECKING:
@@ -47,11 +48,11 @@ _FINISHED = (
 _OURS = (
     *_FINISHED,
     "compiled.rank*.json",
-    "steps.rank*.bin",
-    "slow.rank*.jsonl",
-    "watch.rank*.json",
-    ".steps.rank*",
-    ".watch.rank*",
+    STEP_FILES,
+    SLOW_FILES,
+    HEADER_FILES,
+    f".{STEP_FILES}*",
+    f".{HEADER_FILES}*",
     "bottleneck-crash.txt",
     ".run.*",
     ".recording.json.*",

@@ -34,7 +34,7 @@ from bottleneck.harness.torch_state import is_pytorch
 from bottleneck.harness.window import resident_bytes
 from bottleneck.schema.op_names import line_source
 from bottleneck.schema.recording import StepSource
-from bottleneck.schema.watch_log import PHASES, STEP_FIELDS, SeenLine, SlowStep, WatchHeader
+from bottleneck.schema.watch_log import PHASES, STEP_FIELDS, DeadWorker, SeenLine, SlowStep, WatchHeader
 
 DATA, FORWARD, BACKWARD, OPTIMIZER, REST = range(len(PHASES))
 # Events beside the beginnings of phases: a step ended; the next begins only here.
@@ -216,7 +216,7 @@ class StepWatch:
             self._fail(exc)
 
     def _take_in(self, now_ns: int, *, is_slow: bool) -> None:
-        """Takes the steps in that have ended: into the log, and into what is usual."""
+        """Adds the steps that have ended to the log and to the usual."""
         events = list(self._events)
         for _ in events:
             self._events.popleft()
@@ -301,8 +301,6 @@ class StepWatch:
 
     def _note_slow(self, step: Mapping[str, float]) -> None:
         usual = self._usual.record()
-        loader = None if self._loader is None else self._loader()
-        workers = [] if loader is None else list(workers_of(loader))
         began_ns, samples = self._samples
         self._log.add_slow(
             SlowStep(
@@ -321,10 +319,23 @@ class StepWatch:
                 batches=int(step["batches"]),
                 usual_batches=usual["batches"],
                 lines=_lines_of(samples) if began_ns == self._began_ns else (),
-                workers=len(workers),
-                dead_workers=sum(not worker.is_alive() for worker in workers),
+                workers=len(self._workers()),
+                dead_workers=self._dead_workers(),
             )
         )
+
+    def _workers(self) -> Sequence[Any]:
+        loader = None if self._loader is None else self._loader()
+        return () if loader is None else workers_of(loader)
+
+    def _dead_workers(self) -> tuple[DeadWorker, ...]:
+        """Lists the loader's workers that ended otherwise than in order."""
+        dead = []
+        for number, worker in enumerate(self._workers()):
+            with contextlib.suppress(Exception):  # not ours to ask any more, or closed
+                if worker.exitcode not in (None, 0):
+                    dead.append(DeadWorker(number, worker.exitcode))
+        return tuple(dead)
 
     def _look_on(self, thread: int | None) -> None:
         """Samples the stack of a step that is already slow."""
@@ -367,6 +378,7 @@ class StepWatch:
             is_complete=True,
             status=status,
             memory_keepers=keepers,
+            dead_workers=self._dead_workers(),
             problem=problem,
         )
         with contextlib.suppress(OSError):

@@ -137,10 +137,21 @@ def _told(cause: WatchedCause, run: WatchedRun) -> str:
 def _action(cause: WatchedCause, run: WatchedRun) -> Action:
     lines = [LabelledLine("do", cause.advice)]
     if cause.steps:
-        shown = ", ".join(f"{step:,}" for step in cause.steps[:_MOST_STEPS])
-        more = f" and {len(cause.steps) - _MOST_STEPS} more" if len(cause.steps) > _MOST_STEPS else ""
-        lines.insert(0, LabelledLine("steps" if len(cause.steps) > 1 else "step", f"{shown}{more}"))
+        lines.insert(0, LabelledLine("steps" if len(cause.steps) > 1 else "step", _steps(cause.steps)))
     return Action(_told(cause, run), tuple(lines), key=cause.kind.partition(":")[0])
+
+
+def _steps(steps: Sequence[int]) -> str:
+    """Lists steps, those that follow one another as a range."""
+    ranges: list[list[int]] = []
+    for step in sorted(steps):
+        if ranges and step == ranges[-1][-1] + 1:
+            ranges[-1] = [ranges[-1][0], step]
+        else:
+            ranges.append([step])
+    shown = ", ".join(" to ".join(f"{step:,}" for step in ends) for ends in ranges[:_MOST_STEPS])
+    left_out = sum(ends[-1] - ends[0] + 1 for ends in ranges[_MOST_STEPS:])
+    return f"{shown} and {left_out:,} more" if left_out else shown
 
 
 def _phases(rank: WatchedRunRank) -> BarSection:

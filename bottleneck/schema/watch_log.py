@@ -46,6 +46,17 @@ class SeenLine:
 
 
 @dataclass(frozen=True)
+class DeadWorker:
+    """A worker process of a loader that is gone.
+
+    ``exit_code`` is negative for the signal that killed it.
+    """
+
+    number: int
+    exit_code: int | None
+
+
+@dataclass(frozen=True)
 class SlowStep:
     """A step far beyond the usual, and what the host did meanwhile.
 
@@ -71,7 +82,7 @@ class SlowStep:
     usual_batches: float
     lines: tuple[SeenLine, ...] = ()
     workers: int = 0
-    dead_workers: int = 0
+    dead_workers: tuple[DeadWorker, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -79,6 +90,7 @@ class WatchHeader:
     """Facts of a rank besides its steps.
 
     ``clock_ns`` is the wall clock at the first step's beginning. ``memory_keepers`` name what holds more and more.
+    ``dead_workers`` are those that had failed when the program ended.
     """
 
     rank: int
@@ -93,5 +105,6 @@ class WatchHeader:
     is_complete: bool = False
     status: int | None = None
     memory_keepers: tuple[str, ...] = ()
+    dead_workers: tuple[DeadWorker, ...] = ()
     problem: str | None = None
     format: str = FORMAT

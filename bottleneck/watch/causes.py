@@ -4,16 +4,18 @@ A cause must explain most of what a step took beyond the usual. What the host is
 the line at which the step was seen.
 """
 
+import signal
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.schema.watch_log import PHASES, SlowStep
+from bottleneck.schema.watch_log import PHASES, DeadWorker, SlowStep
 from bottleneck.units import counted, format_share, format_si, format_us
 from bottleneck.watch.read_log import WatchedRank
 
+NO_PROCESSOR = "no-processor"
 _MOST = 0.5
 _DATA = PHASES.index("data")
 # More batches than usual in one step, without an optimizer's step, are a pass over other data.
@@ -30,7 +32,8 @@ _LEAST_DRIFT, _LEAST_GROWTH_BYTES, _LEAST_GROWTH_SHARE = 1.15, 50e6, 0.05
 class SlowCause(Struct, frozen=True):
     """Slow steps with one reason.
 
-    ``beyond_us`` is their time beyond the usual; ``advice`` is what to do about it.
+    ``beyond_us`` is their time beyond the usual; ``advice`` is what to do about it. ``start_s`` and ``end_s`` are the
+    stretch of the run in which they lie, since its first step.
     """
 
     kind: str
@@ -39,10 +42,12 @@ class SlowCause(Struct, frozen=True):
     steps: tuple[int, ...]
     beyond_us: float
     longest: SlowStep
+    start_s: float
+    end_s: float
 
 
 class Drift(Struct, frozen=True):
-    """Something that changed over the run. ``kind`` is time or memory."""
+    """Something that changed over the run. ``kind`` is time, memory or clock."""
 
     kind: str
     what: str
@@ -62,6 +67,8 @@ def find_causes(rank: WatchedRank) -> tuple[SlowCause, ...]:
             tuple(slow.step for slow in steps),
             sum(slow.us - slow.usual_us for slow in steps),
             max(steps, key=lambda slow: slow.us),
+            min(slow.end_s - slow.us / 1e6 for slow in steps),
+            max(slow.end_s for slow in steps),
         )
         for (kind, what, advice), steps in groups.items()
     ]
@@ -134,11 +141,10 @@ def _loader(slow: SlowStep, beyond_us: float) -> tuple[str, str, str] | None:
     if slow.phases_us[_DATA] - slow.usual_phases_us[_DATA] < _MOST * beyond_us:
         return None
     if slow.dead_workers:
-        dead = f"{slow.dead_workers} of {counted(slow.workers, 'worker')} of the loader had died"
         return (
             "dead-worker",
-            f"it waited for data: {dead}",
-            "see what ended the worker: memory (dmesg), or its data set",
+            f"it waited for data: {describe_dead(slow.dead_workers)}",
+            advice_on_dead(slow.dead_workers),
         )
     where = f", at {slow.lines[0].source} {slow.lines[0].function}()" if slow.lines and not slow.workers else ""
     workers = f"; its {counted(slow.workers, 'worker')} had no batch ready" if slow.workers else ""
@@ -151,6 +157,30 @@ def _loader(slow: SlowStep, beyond_us: float) -> tuple[str, str, str] | None:
         if slow.workers
         else "load in worker processes: num_workers=2 or more",
     )
+
+
+def describe_dead(workers: Sequence[DeadWorker]) -> str:
+    """Says which workers of the loader are gone, and how each ended."""
+    ways = {_end_of(worker.exit_code) for worker in workers}
+    how = ways.pop() if len(ways) == 1 else "in several ways"
+    numbers = ", ".join(str(worker.number) for worker in workers)
+    return f"{'worker' if len(workers) == 1 else 'workers'} {numbers} of the loader {how}"
+
+
+def _end_of(exit_code: int | None) -> str:
+    if exit_code is None or exit_code >= 0:
+        return f"ended with status {exit_code}"
+    try:
+        return f"died by {signal.Signals(-exit_code).name}"
+    except ValueError:
+        return f"died by signal {-exit_code}"
+
+
+def advice_on_dead(workers: Sequence[DeadWorker]) -> str:
+    """Says where to look for what ended the workers."""
+    if any(worker.exit_code == -signal.SIGKILL for worker in workers):
+        return "see whether memory ran out (dmesg, memory limit of the container): fewer workers, or smaller batches"
+    return "run the data set's __getitem__ in the process itself (num_workers=0): its error shows there"
 
 
 def _disk(slow: SlowStep, beyond_us: float) -> tuple[str, str, str] | None:
@@ -166,7 +196,7 @@ def _no_processor(slow: SlowStep, beyond_us: float) -> tuple[str, str, str] | No
     if is_more_work or away_us < _MOST * beyond_us:
         return None
     return (
-        "no-processor",
+        NO_PROCESSOR,
         "other programs or threads had the processor",
         "leave it processors of its own (taskset, fewer threads), or fewer programs beside it",
     )

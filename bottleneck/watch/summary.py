@@ -1,14 +1,18 @@
 """Sums a watched run up: each rank's usual step, its phases, causes and stretches."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 
+from bottleneck.errors import TraceError
+from bottleneck.schema.telemetry import Sample, read_samples
 from bottleneck.schema.watch_log import PHASES
 from bottleneck.schema.watched import WatchedCause, WatchedRun, WatchedRunRank
 from bottleneck.units import counted, format_us
-from bottleneck.watch.causes import SlowCause, find_causes, find_drifts
+from bottleneck.watch.causes import NO_PROCESSOR, SlowCause, describe_dead, find_causes, find_drifts
+from bottleneck.watch.machine import find_clock_falls, others_meanwhile
 from bottleneck.watch.read_log import WatchedRank, read_watched
 
 _MOST_BLOCKS = 200
@@ -28,12 +32,28 @@ def summarise(folder: Path) -> WatchedRun:
             warnings.append(f"{who}the program was cut off after step {int(rank.records['first'][-1]):,}")
         elif header.status:
             warnings.append(f"{who}the program ended with status {header.status}")
-    return WatchedRun(folder.name, date, tuple(map(_rank, ranks)), first.step_name, tuple(warnings))
+        if not header.dead_workers:
+            continue
+        warnings.append(f"{who}{describe_dead(header.dead_workers)}")
+    samples = _samples(folder)
+    return WatchedRun(
+        folder.name, date, tuple(_rank(rank, samples) for rank in ranks), first.step_name, tuple(warnings)
+    )
 
 
-def _rank(rank: WatchedRank) -> WatchedRunRank:
+def _samples(folder: Path) -> Sequence[Sample]:
+    try:
+        return read_samples(folder)
+    except TraceError:  # the steps are worth a report without them
+        return ()
+
+
+def _rank(rank: WatchedRank, samples: Sequence[Sample]) -> WatchedRunRank:
     number = rank.header.rank
-    drifts = [WatchedCause(drift.kind, drift.what, drift.advice, number) for drift in find_drifts(rank)]
+    drifts = [
+        WatchedCause(drift.kind, drift.what, drift.advice, number)
+        for drift in (*find_drifts(rank), *find_clock_falls(rank, samples))
+    ]
     phases = rank.phases_us()
     return WatchedRunRank(
         rank=number,
@@ -41,13 +61,13 @@ def _rank(rank: WatchedRank) -> WatchedRunRank:
         total_us=rank.total_us,
         usual_us=rank.usual_us,
         phases_us=tuple(phases[phase] for phase in PHASES),
-        causes=(*(_cause(cause, number) for cause in find_causes(rank)), *drifts),
+        causes=(*(_cause(cause, rank, samples) for cause in find_causes(rank)), *drifts),
         blocks=_blocks(rank),
     )
 
 
-def _cause(cause: SlowCause, rank: int) -> WatchedCause:
-    longest = cause.longest
+def _cause(cause: SlowCause, rank: WatchedRank, samples: Sequence[Sample]) -> WatchedCause:
+    longest, number = cause.longest, rank.header.rank
     times = f"{longest.us / longest.usual_us:.3g} times as long" if longest.usual_us > 0 else "far longer"
     beyond = format_us(longest.us - longest.usual_us)
     if len(cause.steps) == 1:
@@ -55,7 +75,10 @@ def _cause(cause: SlowCause, rank: int) -> WatchedCause:
     else:
         count, sum_ = counted(len(cause.steps), "step"), format_us(cause.beyond_us)
         headline = f"{count} took {sum_} more than usual ones, step {longest.step:,} {times}: {cause.what}"
-    return WatchedCause(cause.kind, headline, cause.advice, rank, cause.steps, cause.beyond_us)
+    if cause.kind == NO_PROCESSOR:
+        others = others_meanwhile(rank, samples, cause.start_s, cause.end_s)
+        headline += "" if others is None else f" (others kept {counted(f'{others:.1f}', 'processor')} busy meanwhile)"
+    return WatchedCause(cause.kind, headline, cause.advice, number, cause.steps, cause.beyond_us)
 
 
 def _blocks(rank: WatchedRank) -> tuple[tuple[float, float, float, float], ...]:

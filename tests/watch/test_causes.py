@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from bottleneck.schema.watch_log import PHASES, SeenLine, SlowStep, WatchHeader
+from bottleneck.schema.watch_log import PHASES, DeadWorker, SeenLine, SlowStep, WatchHeader
 from bottleneck.watch.causes import find_causes, find_drifts
 from bottleneck.watch.read_log import _DTYPE, WatchedRank
 
@@ -55,7 +55,7 @@ def in_phase(phase: str, us: float = 399_000.0) -> tuple[float, ...]:
         ({"batches": 65}, "other-data"),
         ({"faults": 4_000}, "disk"),
         ({"cpu_us": 2_000.0, "switches": 40}, "no-processor"),
-        ({"phases_us": in_phase("data"), "workers": 4, "dead_workers": 1}, "dead-worker"),
+        ({"phases_us": in_phase("data"), "workers": 4, "dead_workers": (DeadWorker(1, -9),)}, "dead-worker"),
         ({"phases_us": in_phase("data"), "workers": 4}, "loader"),
         ({"phases_us": in_phase("rest")}, "line:train.py:18"),
         ({"lines": ()}, "line:forward"),
