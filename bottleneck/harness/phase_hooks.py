@@ -1,6 +1,6 @@
 """Tells when the phases of a step begin.
 
-They are a loader's `next`, a backward pass, and an optimizer's step.
+They are a loader's pass and its `next`, a backward pass, and an optimizer's step.
 """
 
 import importlib
@@ -31,12 +31,13 @@ class PhaseHooks:
 
     def __init__(
         self,
+        begin_pass: Callable[[Any], None],
         begin_data: Callable[[Any], None],
         end_data: Callable[[Any], None],
         begin_backward: Callable[[], None],
         in_optimizer: InOptimizer,
     ) -> None:
-        self._begin_data, self._end_data = begin_data, end_data
+        self._begin_pass, self._begin_data, self._end_data = begin_pass, begin_data, end_data
         self._begin_backward, self._in_optimizer = begin_backward, in_optimizer
         self._removals: list[Removal] = []
         self._has_loaders = False
@@ -61,8 +62,12 @@ class PhaseHooks:
         self._has_loaders = True
         self._removals += [
             watch_attribute(kind, READ_NEXT_BY_LOADER, self._begin_data),
-            watch_attribute(kind, WRITTEN_BY_LOADER, None, self._end_data),
+            watch_attribute(kind, WRITTEN_BY_LOADER, None, self._count),
         ]
+
+    def _count(self, iterator: Any) -> None:
+        """Tells of a batch that was given, or of a pass that begins."""
+        (self._end_data if vars(iterator)[WRITTEN_BY_LOADER] else self._begin_pass)(iterator)
 
     def forget(self) -> None:
         """Ends all of it."""

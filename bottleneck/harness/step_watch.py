@@ -14,6 +14,7 @@ import gc
 import os
 import platform
 import resource
+import signal
 import statistics
 import sys
 import threading
@@ -35,10 +36,11 @@ from bottleneck.harness.window import resident_bytes
 from bottleneck.schema.op_names import line_source
 from bottleneck.schema.recording import StepSource
 from bottleneck.schema.watch_log import PHASES, STEP_FIELDS, DeadWorker, SeenLine, SlowStep, WatchHeader
+from bottleneck.system.process_usage import waited_for_processor_ns
 
 DATA, FORWARD, BACKWARD, OPTIMIZER, REST = range(len(PHASES))
-# Events beside the beginnings of phases: a step ended; the next begins only here.
-_END, _BEGIN = len(PHASES), len(PHASES) + 1
+# Events beside the beginnings of phases: a step ended; the next begins only here; a pass over the data begins.
+_END, _BEGIN, _PASS = range(len(PHASES), len(PHASES) + 3)
 _FIELDS = tuple(name for name, _ in STEP_FIELDS)
 _US = _FIELDS.index("us")
 # What is usual is told from so many steps; it is looked at anew after so many more.
@@ -47,7 +49,7 @@ _LEAST_STEPS = 8
 # A step is slow that takes so many times the usual one, is so many deviations away, and so much longer at least.
 _TIMES, _DEVIATIONS, _LEAST_US = 2.0, 10.0, 1_000.0
 _MAD_TO_DEVIATION = 1.4826
-_FLUSH_NS, _PERIOD_S, _LONGEST_PERIOD_S = 1_000_000_000, 0.01, 0.25
+_FLUSH_NS, _LOOK_NS, _PERIOD_S, _LONGEST_PERIOD_S, _PATIENCE_S = 1_000_000_000, 200_000_000, 0.01, 0.25, 1.0
 # So many steps are added to the log at once, or those of so long.
 _AT_ONCE = 64
 # What is told between two steps that count is kept up to so much: a program may read for hours before it trains.
@@ -90,6 +92,92 @@ class Usual:
         self.limit_us = max(_TIMES * usual_us, usual_us + _DEVIATIONS * deviation_us, usual_us + _LEAST_US)
 
 
+class LoaderWorkers:
+    """The worker processes of the loader that gave a batch last.
+
+    ``started`` and those that died are of the step that runs; ``dead_before`` of all steps before.
+    """
+
+    def __init__(self) -> None:
+        self.processes: tuple[Any, ...] = ()
+        self.started = 0
+        self.dead_before: list[DeadWorker] = []
+        self._dead: list[DeadWorker] = []
+        self._met: set[int] = set()
+
+    def meet(self, processes: Sequence[Any]) -> None:
+        """Notes the workers of another loader."""
+        self._dead += _dead_among(self.processes)
+        self.processes = tuple(processes)
+        fresh = set(self.pids()) - self._met
+        self.started += len(fresh)
+        self._met |= fresh
+
+    def pids(self) -> list[int]:
+        """The process numbers of those that were started."""
+        return [process.pid for process in self.processes if process.pid is not None]
+
+    def look_for_dead(self) -> tuple[DeadWorker, ...]:
+        """Lists the workers that ended otherwise than in order in this step."""
+        before = set(self.dead_before)
+        return tuple(dead for dead in (*self._dead, *_dead_among(self.processes)) if dead not in before)
+
+    def forget_changes(self) -> None:
+        """Begins another step."""
+        self.started = 0
+        self.dead_before += self._dead
+        self._dead.clear()
+
+
+def _dead_among(processes: Sequence[Any]) -> list[DeadWorker]:
+    """Lists those that failed.
+
+    A loader ends its own by SIGTERM.
+    """
+    dead = []
+    for number, process in enumerate(processes):
+        with contextlib.suppress(Exception):  # not ours to ask any more, or closed
+            if process.exitcode not in (None, 0, -signal.SIGTERM):
+                dead.append(DeadWorker(number, process.exitcode))
+    return dead
+
+
+class ProcessorWaits:
+    """The time that threads of the program were ready without a processor."""
+
+    def __init__(self, thread: int, clock_ns: Callable[[], int]) -> None:
+        self._thread, self._clock_ns = thread, clock_ns
+        # When the waits were read, what they were, and how much of the time before each waited.
+        self._last: tuple[int, dict[int, int], dict[int, float]] = (clock_ns(), {}, {})
+
+    def look(self, workers: Sequence[int]) -> None:
+        """Reads the waits now and then, in steps that are not slow."""
+        now_ns, (before_ns, before, _) = self._clock_ns(), self._last
+        if now_ns - before_ns < _LOOK_NS:
+            return
+        waits = self._read(workers)
+        shares = {one: (wait - before[one]) / (now_ns - before_ns) for one, wait in waits.items() if one in before}
+        self._last = now_ns, waits, shares
+
+    def since(self, began_ns: int) -> tuple[float | None, float | None]:
+        """Gives the us that the thread, and the worst of the workers, waited since then."""
+        before_ns, before, shares = self._last
+        now = self._read([one for one in before if one != self._thread])
+        # From the last look to the beginning of the step each waited as it did before.
+        waited_us = {
+            one: max(wait - before[one] - shares.get(one, 0.0) * max(began_ns - before_ns, 0), 0.0) / 1e3
+            for one, wait in now.items()
+            if one in before
+        }
+        of_workers = [us for one, us in waited_us.items() if one != self._thread]
+        return waited_us.get(self._thread), max(of_workers, default=None)
+
+    def _read(self, workers: Sequence[int]) -> dict[int, int]:
+        waits = {self._thread: waited_for_processor_ns(os.getpid(), self._thread)}
+        waits |= {worker: waited_for_processor_ns(worker) for worker in workers}
+        return {one: wait for one, wait in waits.items() if wait is not None}
+
+
 class StepWatch:
     """Follows the steps of a program in its process and writes their log.
 
@@ -119,7 +207,7 @@ class StepWatch:
         self._step = self._ends = 0
         self._phase, self._last_ns, self._start_ns = FORWARD, 0, 0
         self._sums_ns = [0] * len(PHASES)
-        self._batches = 0
+        self._batches = self._passes = 0
         self._usage: Any = None
         self._gc_ns = self._gc_began_ns = self._gc_before_ns = 0
         self._zero_ns, self._flushed_ns = 0, 0
@@ -128,8 +216,13 @@ class StepWatch:
         # When the step began that the samples are of, and the samples.
         self._samples: tuple[int, list[tuple[tuple[str, int, str] | None, str]]] = (0, [])
         self._loader: weakref.ref[Any] | None = None
+        self._workers = LoaderWorkers()
+        self._waits: ProcessorWaits | None = None
         self._memory: tuple[int, MemoryLook] | None = None
         self._is_over = False
+        # The end of the run wakes the thread that looks on, and waits for it: the interpreter must not end before.
+        self._wake, self._looks_on = _thread.allocate_lock(), _thread.allocate_lock()
+        self._wake.acquire()
         self.header = WatchHeader(rank, ranks, 0, "none", "", platform.python_version())
 
     # What torch tells.
@@ -170,8 +263,12 @@ class StepWatch:
         """Gives the hooks, which only note what begins, when and in which thread."""
         note, clock_ns, thread = self._events.append, self._clock_ns, threading.get_ident
 
+        def begin_pass(_: Any) -> None:
+            note((_PASS, clock_ns(), thread(), None, 0))
+
         def begin_data(iterator: Any) -> None:
             if self._loader is None or self._loader() is not iterator:
+                self._workers.meet(workers_of(iterator))
                 self._loader = weakref.ref(iterator)
             note((DATA, clock_ns(), thread(), None, 0))
 
@@ -184,7 +281,7 @@ class StepWatch:
         def in_optimizer(*, is_end: bool) -> None:
             note((REST if is_end else OPTIMIZER, clock_ns(), thread(), None, 0))
 
-        return PhaseHooks(begin_data, end_data, begin_backward, in_optimizer)
+        return PhaseHooks(begin_pass, begin_data, end_data, begin_backward, in_optimizer)
 
     def _collect(self, stage: str, _: Mapping[str, int]) -> None:
         """Notes the time of a garbage collection.
@@ -227,6 +324,7 @@ class StepWatch:
         self._limit_ns = self._usual.limit_us * 1e3
         if is_slow and records:
             self._note_slow(dict(zip(_FIELDS, records[-1], strict=True)))
+        self._workers.forget_changes()
         if now_ns - self._flushed_ns > _FLUSH_NS:
             self._flushed_ns = now_ns
             self._log.flush()
@@ -238,18 +336,16 @@ class StepWatch:
     def _records(self, events: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
         """Gives the records of the steps that ended, by STEP_FIELDS."""
         records = []
-        ours, current, last_ns, sums_ns, batches = (
-            self._thread,
-            self._phase,
-            self._last_ns,
-            self._sums_ns,
-            self._batches,
-        )
+        ours, current, last_ns = self._thread, self._phase, self._last_ns
+        sums_ns, batches, passes = self._sums_ns, self._batches, self._passes
         for phase, at_ns, thread, usage, gc_ns in events:
             if thread != ours or phase == current == DATA:
                 continue
             if phase == _BEGIN:
                 self._start_ns = last_ns = at_ns
+                continue
+            if phase == _PASS:
+                passes += 1
                 continue
             sums_ns[current] += at_ns - last_ns
             last_ns = at_ns
@@ -274,6 +370,7 @@ class StepWatch:
                     1e6 * (usage.ru_utime + usage.ru_stime - before.ru_utime - before.ru_stime),
                     us,
                     batches,
+                    passes,
                     usage.ru_nivcsw - before.ru_nivcsw,
                     usage.ru_majflt - before.ru_majflt,
                     self._memory_bytes,
@@ -283,8 +380,9 @@ class StepWatch:
                 self._begin(at_ns)
             self._step += 1
             self._start_ns, self._usage, self._gc_before_ns = at_ns, usage, gc_ns
-            sums_ns, batches = [0] * len(PHASES), 0
-        self._phase, self._last_ns, self._sums_ns, self._batches = current, last_ns, sums_ns, batches
+            sums_ns, batches, passes = [0] * len(PHASES), 0, 0
+        self._phase, self._last_ns, self._sums_ns = current, last_ns, sums_ns
+        self._batches, self._passes = batches, passes
         return records
 
     def _begin(self, now_ns: int) -> None:
@@ -297,11 +395,14 @@ class StepWatch:
         self.header = dataclasses.replace(self.header, clock_ns=time.time_ns(), torch=version, device=device)
         self._log.write_header(self.header)
         if is_first:
+            self._waits = ProcessorWaits(threading.get_native_id(), self._clock_ns)
+            self._looks_on.acquire()
             _thread.start_new_thread(self._look_on, (self._thread,))
 
     def _note_slow(self, step: Mapping[str, float]) -> None:
         usual = self._usual.record()
         began_ns, samples = self._samples
+        waited_us, workers_waited_us = self._waits.since(self._began_ns) if self._waits else (None, None)
         self._log.add_slow(
             SlowStep(
                 step=int(step["first"]),
@@ -319,31 +420,30 @@ class StepWatch:
                 batches=int(step["batches"]),
                 usual_batches=usual["batches"],
                 lines=_lines_of(samples) if began_ns == self._began_ns else (),
-                workers=len(self._workers()),
-                dead_workers=self._dead_workers(),
+                passes=int(step["passes"]),
+                waited_us=waited_us,
+                workers_waited_us=workers_waited_us,
+                workers=len(self._workers.processes),
+                started_workers=self._workers.started,
+                dead_workers=self._workers.look_for_dead(),
             )
         )
 
-    def _workers(self) -> Sequence[Any]:
-        loader = None if self._loader is None else self._loader()
-        return () if loader is None else workers_of(loader)
-
-    def _dead_workers(self) -> tuple[DeadWorker, ...]:
-        """Lists the loader's workers that ended otherwise than in order."""
-        dead = []
-        for number, worker in enumerate(self._workers()):
-            with contextlib.suppress(Exception):  # not ours to ask any more, or closed
-                if worker.exitcode not in (None, 0):
-                    dead.append(DeadWorker(number, worker.exitcode))
-        return tuple(dead)
-
     def _look_on(self, thread: int | None) -> None:
-        """Samples the stack of a step that is already slow."""
-        while not self._is_over and os.getpid() == self._process:
+        """Samples the stack of a step that is already slow, until the run ends."""
+        try:
+            self._sample(thread)
+        finally:
+            self._looks_on.release()
+
+    def _sample(self, thread: int | None) -> None:
+        while not self._is_over:
             began_ns = self._began_ns
             left_s = (began_ns + self._limit_ns - self._clock_ns()) / 1e9
             if self._samples[0] != began_ns:
                 self._samples = began_ns, []
+            if left_s > 0.0 and self._waits is not None:
+                self._waits.look(self._workers.pids())
             if left_s < 0.0 and len(self._samples[1]) < _MOST_SAMPLES:
                 frame = sys._current_frames().get(thread or 0)
                 with contextlib.suppress(Exception):  # of what the program's code looks like
@@ -351,7 +451,7 @@ class StepWatch:
                     line = None if place is None else place[0][:3]
                     self._samples[1].append((line, kind or ""))
                 del frame
-            time.sleep(min(max(left_s, _PERIOD_S), _LONGEST_PERIOD_S))
+            self._wake.acquire(timeout=min(max(left_s, _PERIOD_S), _LONGEST_PERIOD_S))
 
     # The end.
 
@@ -360,6 +460,8 @@ class StepWatch:
         if os.getpid() != self._process or self._is_over:
             return
         self._is_over = True
+        self._wake.release()
+        self._looks_on.acquire(timeout=_PATIENCE_S)
         self._stop()
         with contextlib.suppress(OSError):
             self._take_in(self._clock_ns(), is_slow=False)
@@ -378,7 +480,7 @@ class StepWatch:
             is_complete=True,
             status=status,
             memory_keepers=keepers,
-            dead_workers=self._dead_workers(),
+            dead_workers=(*self._workers.dead_before, *self._workers.look_for_dead()),
             problem=problem,
         )
         with contextlib.suppress(OSError):

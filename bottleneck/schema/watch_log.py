@@ -25,6 +25,7 @@ STEP_FIELDS: tuple[tuple[str, str], ...] = (
     ("cpu_us", "f"),
     ("longest_us", "f"),
     ("batches", "I"),
+    ("passes", "I"),
     ("switches", "I"),
     ("faults", "I"),
     ("memory_bytes", "d"),
@@ -62,8 +63,10 @@ class SlowStep:
 
     ``end_s`` is in seconds since the first step; ``phases_us`` and ``usual_phases_us`` go by PHASES. ``cpu_us`` is the
     processor time of the thread that steps; ``faults`` are page faults that read from disk, ``switches`` counts how
-    often the system took the processor away. ``batches`` are those that loaders gave in this step. Workers are those
-    of the last loader.
+    often the system took the processor away. ``batches`` are those that loaders gave in this step, ``passes`` those
+    over the data that began in it. ``waited_us`` is how long the thread was ready and had no processor, and
+    ``workers_waited_us`` the most of the loader's workers; null where the system does not tell. ``workers`` are those
+    of the last loader, of which so many were started in this step; ``dead_workers`` failed in it.
     """
 
     step: int
@@ -81,7 +84,11 @@ class SlowStep:
     batches: int
     usual_batches: float
     lines: tuple[SeenLine, ...] = ()
+    passes: int = 0
+    waited_us: float | None = None
+    workers_waited_us: float | None = None
     workers: int = 0
+    started_workers: int = 0
     dead_workers: tuple[DeadWorker, ...] = ()
 
 

@@ -45,6 +45,19 @@ def seconds_since_start() -> float | None:
         return None
 
 
+def waited_for_processor_ns(process: int, thread: int | None = None) -> int | None:
+    """Returns how long a thread was ready and had no processor; of a process its first.
+
+    Null where the system does not tell, or the process is gone.
+    """
+    try:
+        path = f"/proc/{process}/task/{thread or process}/schedstat"
+        with open(path, "rb") as usage:  # noqa: PTH123
+            return int(usage.read().split()[1])
+    except (OSError, ValueError, IndexError):
+        return None
+
+
 def bytes_from_storage() -> int | None:
     """Returns the bytes that storage was read for this process.
 

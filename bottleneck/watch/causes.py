@@ -5,7 +5,7 @@ the line at which the step was seen.
 """
 
 import signal
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -24,9 +24,22 @@ _DISK_FAULT_US = 100.0
 # How long another program keeps the processor at most, and work that is no more than what a busy machine adds.
 _AWAY_US, _LEAST_MORE_US = 20_000.0, 1_000.0
 # A cause is weighty that takes so much of the run, or makes one step so many times as long and so much longer.
-_LEAST_SHARE, _TIMES, _LEAST_US = 0.005, 3.0, 20_000.0
+_LEAST_SHARE, _TIMES, _LEAST_US = 0.02, 3.0, 20_000.0
+# A stretch is short and has so many steps, with so much of the time that was lost for this reason. These reasons may
+# follow from the lack of a processor.
+_SHORT, _LEAST_STEPS, _MOSTLY = 0.2, 8, 0.8
+_FOLLOWS = frozenset({"loader", "pass", "line", "unknown"})
+# The kind of a reason, the reason in words, and what to do.
+_Words = tuple[str, str, str]
 _LEAST_RECORDS, _QUARTER = 40, 4
 _LEAST_DRIFT, _LEAST_GROWTH_BYTES, _LEAST_GROWTH_SHARE = 1.15, 50e6, 0.05
+
+
+_AWAY = (
+    NO_PROCESSOR,
+    "other programs or threads had the processor",
+    "leave it processors of its own (taskset, fewer threads), or fewer programs beside it",
+)
 
 
 class SlowCause(Struct, frozen=True):
@@ -56,24 +69,59 @@ class Drift(Struct, frozen=True):
 
 def find_causes(rank: WatchedRank) -> tuple[SlowCause, ...]:
     """Gives the causes of slow steps, the largest part of the run first."""
-    groups: dict[tuple[str, str, str], list[SlowStep]] = {}
+    groups: dict[_Words, list[SlowStep]] = {}
     for slow in rank.slow:
         groups.setdefault(_reason_of(slow), []).append(slow)
-    causes = [
-        SlowCause(
-            kind,
-            what,
-            advice,
-            tuple(slow.step for slow in steps),
-            sum(slow.us - slow.usual_us for slow in steps),
-            max(steps, key=lambda slow: slow.us),
-            min(slow.end_s - slow.us / 1e6 for slow in steps),
-            max(slow.end_s for slow in steps),
-        )
-        for (kind, what, advice), steps in groups.items()
-    ]
+    causes = [_cause(words, steps) for words, steps in _with_stretch(groups, rank.steps)]
     weighty = [cause for cause in causes if _matters(cause, rank.total_us)]
     return tuple(sorted(weighty, key=lambda cause: -cause.beyond_us))
+
+
+def _cause(words: _Words, steps: Sequence[SlowStep]) -> SlowCause:
+    return SlowCause(
+        *words,
+        tuple(slow.step for slow in steps),
+        sum(slow.us - slow.usual_us for slow in steps),
+        max(steps, key=lambda slow: slow.us),
+        min(slow.end_s - slow.us / 1e6 for slow in steps),
+        max(slow.end_s for slow in steps),
+    )
+
+
+def _with_stretch(
+    groups: Mapping[_Words, Sequence[SlowStep]], run_steps: int
+) -> Iterator[tuple[_Words, Sequence[SlowStep]]]:
+    """Gives the groups; a stretch without a processor is one of its own.
+
+    What came late in such a stretch, came late for that.
+    """
+    first, last = _stretch(groups.get(_AWAY, ()), run_steps)
+    inside = [
+        slow
+        for words, steps in groups.items()
+        for slow in steps
+        if first <= slow.step <= last and (words is _AWAY or words[0].partition(":")[0] in _FOLLOWS)
+    ]
+    if inside:
+        yield _AWAY, sorted(inside, key=lambda slow: slow.step)
+    taken = {slow.step for slow in inside}
+    for words, steps in groups.items():
+        others = [slow for slow in steps if slow.step not in taken]
+        if others:
+            yield words, others
+
+
+def _stretch(steps: Sequence[SlowStep], run_steps: int) -> tuple[int, int]:
+    """Finds the shortest stretch that has most of the time lost, empty where that is long or rare."""
+    beyond_us = np.cumsum([0.0, *(slow.us - slow.usual_us for slow in steps)])
+    ends = np.searchsorted(beyond_us, beyond_us[:-1] + _MOSTLY * beyond_us[-1] - 1e-6)
+    spans = [
+        (steps[end - 1].step - steps[start].step, start, end) for start, end in enumerate(ends) if end <= len(steps)
+    ]
+    length, start, end = min(spans, default=(run_steps, 0, 0))
+    if end - start < _LEAST_STEPS or length > _SHORT * run_steps:
+        return 0, -1
+    return steps[start].step, steps[end - 1].step
 
 
 def _matters(cause: SlowCause, total_us: float) -> bool:
@@ -82,17 +130,33 @@ def _matters(cause: SlowCause, total_us: float) -> bool:
     return cause.beyond_us >= _LEAST_SHARE * total_us or is_long
 
 
-def _reason_of(slow: SlowStep) -> tuple[str, str, str]:
+def _reason_of(slow: SlowStep) -> _Words:
     """The kind of the reason, the reason in words, and what to do."""
     beyond_us = max(slow.us - slow.usual_us, 1e-3)
-    for reason in (_collection, _compiling, _saving, _other_data, _disk, _no_processor, _loader, _line):
+    for reason in _REASONS:
         words = reason(slow, beyond_us)
         if words is not None:
             return words
     return "unknown", "nothing that was looked at explains it", "record a window of it: bottleneck run"
 
 
-def _collection(slow: SlowStep, beyond_us: float) -> tuple[str, str, str] | None:
+def _dead(slow: SlowStep, _: float) -> _Words | None:
+    if not slow.dead_workers:
+        return None
+    return "dead-worker", describe_dead(slow.dead_workers), advice_on_dead(slow.dead_workers)
+
+
+def _workers(slow: SlowStep, _: float) -> _Words | None:
+    if not slow.started_workers and _of_kind(slow, "workers") < _MOST:
+        return None
+    return (
+        "workers",
+        f"the loader started its {counted(slow.workers, 'worker')}",
+        "persistent_workers=True keeps them over epochs",
+    )
+
+
+def _collection(slow: SlowStep, beyond_us: float) -> _Words | None:
     if slow.gc_us < _MOST * beyond_us:
         return None
     return (
@@ -107,7 +171,7 @@ def _of_kind(slow: SlowStep, kind: str) -> float:
     return sum(line.samples for line in slow.lines if line.kind == kind) / seen if seen else 0.0
 
 
-def _compiling(slow: SlowStep, _: float) -> tuple[str, str, str] | None:
+def _compiling(slow: SlowStep, _: float) -> _Words | None:
     if _of_kind(slow, "compile") < _MOST:
         return None
     where = next(line.source for line in slow.lines if line.kind == "compile")
@@ -118,14 +182,14 @@ def _compiling(slow: SlowStep, _: float) -> tuple[str, str, str] | None:
     )
 
 
-def _saving(slow: SlowStep, _: float) -> tuple[str, str, str] | None:
+def _saving(slow: SlowStep, _: float) -> _Words | None:
     if _of_kind(slow, "checkpoint") < _MOST:
         return None
     where = next(line.source for line in slow.lines if line.kind == "checkpoint")
     return "checkpoint", f"a checkpoint was saved at {where}", "save less often, or in a thread of its own"
 
 
-def _other_data(slow: SlowStep, beyond_us: float) -> tuple[str, str, str] | None:
+def _other_data(slow: SlowStep, beyond_us: float) -> _Words | None:
     more = slow.batches - slow.usual_batches
     if more < _MORE_BATCHES or slow.phases_us[_DATA] - slow.usual_phases_us[_DATA] > 2 * _MOST * beyond_us:
         return None
@@ -137,19 +201,17 @@ def _other_data(slow: SlowStep, beyond_us: float) -> tuple[str, str, str] | None
     )
 
 
-def _loader(slow: SlowStep, beyond_us: float) -> tuple[str, str, str] | None:
+def _loader(slow: SlowStep, beyond_us: float) -> _Words | None:
     if slow.phases_us[_DATA] - slow.usual_phases_us[_DATA] < _MOST * beyond_us:
         return None
-    if slow.dead_workers:
-        return (
-            "dead-worker",
-            f"it waited for data: {describe_dead(slow.dead_workers)}",
-            advice_on_dead(slow.dead_workers),
-        )
     where = f", at {slow.lines[0].source} {slow.lines[0].function}()" if slow.lines and not slow.workers else ""
     workers = f"; its {counted(slow.workers, 'worker')} had no batch ready" if slow.workers else ""
-    if _of_kind(slow, "workers") >= _MOST:
-        return "workers", "the loader started its workers", "persistent_workers=True keeps them over epochs"
+    if slow.passes:
+        return (
+            "pass",
+            f"a pass over the data began, with no batch ready{workers}",
+            "fewer, longer passes: a sampler that draws several epochs in one, as RandomSampler(num_samples=...) does",
+        )
     return (
         "loader",
         f"it waited for data{where}{workers}",
@@ -183,26 +245,36 @@ def advice_on_dead(workers: Sequence[DeadWorker]) -> str:
     return "run the data set's __getitem__ in the process itself (num_workers=0): its error shows there"
 
 
-def _disk(slow: SlowStep, beyond_us: float) -> tuple[str, str, str] | None:
+def _disk(slow: SlowStep, beyond_us: float) -> _Words | None:
     if slow.faults * _DISK_FAULT_US < _MOST * beyond_us:
         return None
     return "disk", f"memory was read back from disk ({counted(slow.faults, 'page fault')})", "free memory: it swaps"
 
 
-def _no_processor(slow: SlowStep, beyond_us: float) -> tuple[str, str, str] | None:
+def _no_processor(slow: SlowStep, beyond_us: float) -> _Words | None:
+    told_us = _without_processor(slow)
+    if told_us is not None:
+        return _AWAY if told_us >= _MOST * beyond_us else None
     # What computes far longer than usual is slow by itself, whoever else had the processor meanwhile.
     is_more_work = slow.cpu_us - slow.usual_cpu_us > max(slow.usual_us, _LEAST_MORE_US)
     away_us = max(slow.switches - slow.usual_switches, 0.0) * _AWAY_US
     if is_more_work or away_us < _MOST * beyond_us:
         return None
-    return (
-        NO_PROCESSOR,
-        "other programs or threads had the processor",
-        "leave it processors of its own (taskset, fewer threads), or fewer programs beside it",
-    )
+    return _AWAY
 
 
-def _line(slow: SlowStep, _: float) -> tuple[str, str, str] | None:
+def _without_processor(slow: SlowStep) -> float | None:
+    """Gives the time in which it, or the workers that it waited for, had no processor.
+
+    Null where the system does not tell.
+    """
+    if slow.waited_us is None:
+        return None
+    waits_us = slow.phases_us[_DATA] - slow.usual_phases_us[_DATA]
+    return slow.waited_us + max(min(slow.workers_waited_us or 0.0, waits_us - slow.waited_us), 0.0)
+
+
+def _line(slow: SlowStep, _: float) -> _Words | None:
     phase = max(range(len(PHASES)), key=lambda place: slow.phases_us[place] - slow.usual_phases_us[place])
     words = {"data": "waiting for data", "rest": "between the optimizer and the next batch"}
     name = words.get(PHASES[phase], f"in the {PHASES[phase]} phase")
@@ -216,11 +288,30 @@ def _line(slow: SlowStep, _: float) -> tuple[str, str, str] | None:
     )
 
 
+# What the host is known to have done comes first.
+_REASONS: tuple[Callable[[SlowStep, float], _Words | None], ...] = (
+    _dead,
+    _collection,
+    _compiling,
+    _saving,
+    _workers,
+    _other_data,
+    _disk,
+    _no_processor,
+    _loader,
+    _line,
+)
+
+
 def find_drifts(rank: WatchedRank) -> tuple[Drift, ...]:
     """Gives what grew over the run: the time of usual steps, and memory."""
-    if rank.records.size < _LEAST_RECORDS:
-        return ()
     drifts: list[Drift] = []
+    dead = rank.header.dead_workers
+    if dead and rank.header.status:
+        ended = f"{describe_dead(dead)}, and the program ended with status {rank.header.status}"
+        drifts.append(Drift("dead-worker", ended, advice_on_dead(dead)))
+    if rank.records.size < _LEAST_RECORDS:
+        return tuple(drifts)
     finders: tuple[Callable[[WatchedRank], Drift | None], ...] = (_slower, _memory)
     for finder in finders:
         drift = finder(rank)

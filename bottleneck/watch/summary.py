@@ -11,7 +11,7 @@ from bottleneck.schema.telemetry import Sample, read_samples
 from bottleneck.schema.watch_log import PHASES
 from bottleneck.schema.watched import WatchedCause, WatchedRun, WatchedRunRank
 from bottleneck.units import counted, format_us
-from bottleneck.watch.causes import NO_PROCESSOR, SlowCause, describe_dead, find_causes, find_drifts
+from bottleneck.watch.causes import NO_PROCESSOR, SlowCause, find_causes, find_drifts
 from bottleneck.watch.machine import find_clock_falls, others_meanwhile
 from bottleneck.watch.read_log import WatchedRank, read_watched
 
@@ -32,9 +32,6 @@ def summarise(folder: Path) -> WatchedRun:
             warnings.append(f"{who}the program was cut off after step {int(rank.records['first'][-1]):,}")
         elif header.status:
             warnings.append(f"{who}the program ended with status {header.status}")
-        if not header.dead_workers:
-            continue
-        warnings.append(f"{who}{describe_dead(header.dead_workers)}")
     samples = _samples(folder)
     return WatchedRun(
         folder.name, date, tuple(_rank(rank, samples) for rank in ranks), first.step_name, tuple(warnings)
@@ -74,7 +71,8 @@ def _cause(cause: SlowCause, rank: WatchedRank, samples: Sequence[Sample]) -> Wa
         headline = f"step {longest.step:,} took {times} ({beyond} more): {cause.what}"
     else:
         count, sum_ = counted(len(cause.steps), "step"), format_us(cause.beyond_us)
-        headline = f"{count} took {sum_} more than usual ones, step {longest.step:,} {times}: {cause.what}"
+        where = f"in steps {min(cause.steps):,} to {max(cause.steps):,} " if len(cause.steps) > 2 else ""
+        headline = f"{count} {where}took {sum_} more than usual ones, step {longest.step:,} {times}: {cause.what}"
     if cause.kind == NO_PROCESSOR:
         others = others_meanwhile(rank, samples, cause.start_s, cause.end_s)
         headline += "" if others is None else f" (others kept {counted(f'{others:.1f}', 'processor')} busy meanwhile)"

@@ -14,7 +14,7 @@ NAMES = [name for name, _ in STEP_FIELDS]
 
 def record(step: int, us: float = 100.0) -> tuple[Any, ...]:
     values = dict.fromkeys(NAMES, 1.0) | {"end_s": float(step), "first": step, "count": 1, "us": us, "longest_us": us}
-    whole = {"first", "count", "batches", "switches", "faults"}
+    whole = {"first", "count", "batches", "passes", "switches", "faults"}
     return tuple(int(values[name]) if name in whole else values[name] for name in NAMES)
 
 

@@ -1,0 +1,1 @@
+"""A program with planted faults, and what `bottleneck watch` says of it."""
