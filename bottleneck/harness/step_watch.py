@@ -160,7 +160,10 @@ class ProcessorWaits:
         self._last = now_ns, waits, shares
 
     def since(self, began_ns: int) -> tuple[float | None, float | None]:
-        """Gives the us that the thread, and the worst of the workers, waited since then."""
+        """Gives the time in us that was waited since then.
+
+        It is that of the stepping thread, and the most of a worker; null where nobody tells.
+        """
         before_ns, before, shares = self._last
         now = self._read([one for one in before if one != self._thread])
         # From the last look to the beginning of the step each waited as it did before.

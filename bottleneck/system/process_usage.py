@@ -46,9 +46,9 @@ def seconds_since_start() -> float | None:
 
 
 def waited_for_processor_ns(process: int, thread: int | None = None) -> int | None:
-    """Returns how long a thread was ready and had no processor; of a process its first.
+    """Returns how long a thread was ready without a processor.
 
-    Null where the system does not tell, or the process is gone.
+    It is the first of a process, unless another is named. Null where the system does not tell, or the process is gone.
     """
     try:
         path = f"/proc/{process}/task/{thread or process}/schedstat"

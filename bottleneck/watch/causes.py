@@ -25,6 +25,8 @@ _DISK_FAULT_US = 100.0
 _AWAY_US, _LEAST_MORE_US = 20_000.0, 1_000.0
 # A cause is weighty that takes so much of the run, or makes one step so many times as long and so much longer.
 _LEAST_SHARE, _TIMES, _LEAST_US = 0.02, 3.0, 20_000.0
+# Every machine takes the processor away now and then.
+_LEAST_SHARE_AWAY = 0.05
 # A stretch is short and has so many steps, with so much of the time that was lost for this reason. These reasons may
 # follow from the lack of a processor.
 _SHORT, _LEAST_STEPS, _MOSTLY = 0.2, 8, 0.8
@@ -32,6 +34,8 @@ _FOLLOWS = frozenset({"loader", "pass", "line", "unknown"})
 # The kind of a reason, the reason in words, and what to do.
 _Words = tuple[str, str, str]
 _LEAST_RECORDS, _QUARTER = 40, 4
+# The rank correlation of so many parts of the run with their order.
+_TREND_PARTS, _TREND = 16, 0.9
 _LEAST_DRIFT, _LEAST_GROWTH_BYTES, _LEAST_GROWTH_SHARE = 1.15, 50e6, 0.05
 
 
@@ -73,7 +77,7 @@ def find_causes(rank: WatchedRank) -> tuple[SlowCause, ...]:
     for slow in rank.slow:
         groups.setdefault(_reason_of(slow), []).append(slow)
     causes = [_cause(words, steps) for words, steps in _with_stretch(groups, rank.steps)]
-    weighty = [cause for cause in causes if _matters(cause, rank.total_us)]
+    weighty = [cause for cause in causes if _matters(cause, rank.total_us, rank.steps)]
     return tuple(sorted(weighty, key=lambda cause: -cause.beyond_us))
 
 
@@ -112,22 +116,33 @@ def _with_stretch(
 
 
 def _stretch(steps: Sequence[SlowStep], run_steps: int) -> tuple[int, int]:
-    """Finds the shortest stretch that has most of the time lost, empty where that is long or rare."""
-    beyond_us = np.cumsum([0.0, *(slow.us - slow.usual_us for slow in steps)])
-    ends = np.searchsorted(beyond_us, beyond_us[:-1] + _MOSTLY * beyond_us[-1] - 1e-6)
-    spans = [
-        (steps[end - 1].step - steps[start].step, start, end) for start, end in enumerate(ends) if end <= len(steps)
-    ]
+    """Finds the shortest stretch with most of the time lost.
+
+    It is empty where it would be long, or have few steps.
+    """
+    lost_us = np.cumsum([0.0, *(slow.us - slow.usual_us for slow in steps)])
+    ends = np.searchsorted(lost_us, lost_us[:-1] + _MOSTLY * lost_us[-1] - 1e-6)
+    numbers = [slow.step for slow in steps]
+    spans = [(numbers[end - 1] - numbers[start], start, end) for start, end in enumerate(ends) if end <= len(steps)]
     length, start, end = min(spans, default=(run_steps, 0, 0))
     if end - start < _LEAST_STEPS or length > _SHORT * run_steps:
         return 0, -1
-    return steps[start].step, steps[end - 1].step
+    # What lies as near as the steps in it do to one another is part of it.
+    near = max(later - earlier for earlier, later in pairwise(numbers[start:end]))
+    while start > 0 and numbers[start] - numbers[start - 1] <= near:
+        start -= 1
+    while end < len(numbers) and numbers[end] - numbers[end - 1] <= near:
+        end += 1
+    return numbers[start], numbers[end - 1]
 
 
-def _matters(cause: SlowCause, total_us: float) -> bool:
+def _matters(cause: SlowCause, total_us: float, run_steps: int) -> bool:
     longest = cause.longest
     is_long = longest.us >= _TIMES * longest.usual_us and longest.us - longest.usual_us >= _LEAST_US
-    return cause.beyond_us >= _LEAST_SHARE * total_us or is_long
+    is_stretch = len(cause.steps) >= _LEAST_STEPS and cause.steps[-1] - cause.steps[0] <= _SHORT * run_steps
+    is_scattered = cause.kind == NO_PROCESSOR and not is_stretch
+    least = _LEAST_SHARE_AWAY if is_scattered else _LEAST_SHARE
+    return cause.beyond_us >= least * total_us or is_long
 
 
 def _reason_of(slow: SlowStep) -> _Words:
@@ -328,9 +343,16 @@ def _is_rising(parts: Sequence[float]) -> bool:
     return all(later > earlier for earlier, later in pairwise(parts))
 
 
+def _grows(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> bool:
+    """True if it grows all along, rather than once or up and down."""
+    parts = np.array([np.median(part) for part in np.array_split(values, _TREND_PARTS)])
+    ranks = parts.argsort().argsort()
+    return bool(np.corrcoef(ranks, np.arange(parts.size))[0, 1] >= _TREND)
+
+
 def _slower(rank: WatchedRank) -> Drift | None:
     parts = _quarters(rank.step_us)
-    if not _is_rising(parts) or parts[-1] < _LEAST_DRIFT * parts[0]:
+    if parts[-1] < _LEAST_DRIFT * parts[0] or not _grows(rank.step_us):
         return None
     phases = {phase: _quarters(rank.records[f"{phase}_us"] / rank.records["count"]) for phase in PHASES}
     phase = max(phases, key=lambda name: phases[name][-1] - phases[name][0])
