@@ -26,7 +26,7 @@ NAMED: Mapping[str, tuple[str, range]] = {
     "validation": ("other-data", range(VALIDATION, VALIDATION + 1)),
     "contention": ("no-processor", range(CONTENTION, CONTENTION_ENDS + 20)),
     "growing": ("memory", range(0)),
-    "dead-worker": ("dead-worker", range(DEATH, DEATH + 10)),
+    "dead-worker": ("dead-worker", range(DEATH, DEATH + 5)),
 }
 _SPINS = "while True: pass"
 _OTHERS = 8
@@ -58,7 +58,7 @@ def watch(planted: Sequence[str]) -> list[Mapping[str, Any]]:
             ended.set()
             others.join()
         if done.returncode:
-            raise SystemExit(f"the watched program ended with {done.returncode}: {done.stderr}")
+            raise SystemExit(f"the watched program ended with {done.returncode}: {done.stderr[:2_000]}")
         report = [sys.executable, "-m", "bottleneck", "watch", "--format", "json", "log"]
         document = subprocess.run(report, cwd=folder, capture_output=True, text=True, check=True).stdout
     return list(json.loads(document)["ranks"][0]["causes"])

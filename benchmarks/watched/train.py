@@ -43,32 +43,31 @@ def main(planted: set[str]) -> None:
         "contention": lambda step: ask_for_others(step) if "contention" in planted else None,
         "growing": lambda _: kept.append(torch.ones(50_000)) if "growing" in planted else None,
     }
-    for step, (inputs, labels) in enumerate(batches(data, planted), 1):
-        optimizer.zero_grad()
-        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
-        optimizer.step()
-        for fault in faults.values():
-            fault(step)
-        if step == STEPS:
-            break
+    step = 0
+    while step < STEPS:
+        loader = DataLoader(data, batch_size=64, num_workers=2, persistent_workers=True)
+        try:
+            for inputs, labels in without_end(loader):
+                optimizer.zero_grad()
+                torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+                optimizer.step()
+                step += 1
+                for fault in faults.values():
+                    fault(step)
+                if "dead-worker" in planted and step == DEATH:
+                    os.kill(loader._iterator._workers[1].pid, signal.SIGKILL)
+                if step == STEPS:
+                    break
+        except RuntimeError as error:  # a worker died: torch raises this wherever the program is
+            if "is killed by signal" not in str(error):
+                raise
     print("trained", STEPS)
 
 
-def batches(data: TensorDataset, planted: set[str]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-    """Batches without end; a loader that fails is made anew."""
-    given = 0
+def without_end(loader: DataLoader[tuple[torch.Tensor, torch.Tensor]]) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+    """Passes over the data, one after the other."""
     while True:
-        loader = DataLoader(data, batch_size=64, num_workers=2, persistent_workers=True)
-        try:
-            while True:
-                for batch in loader:
-                    given += 1
-                    yield batch
-                    if "dead-worker" in planted and given == DEATH:
-                        os.kill(loader._iterator._workers[1].pid, signal.SIGKILL)
-        except RuntimeError:
-            given += 1
-            continue
+        yield from loader
 
 
 def validate(model: torch.nn.Module, others: DataLoader[tuple[torch.Tensor, torch.Tensor]]) -> None:

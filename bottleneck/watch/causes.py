@@ -24,7 +24,7 @@ _DISK_FAULT_US = 100.0
 # How long another program keeps the processor at most, and work that is no more than what a busy machine adds.
 _AWAY_US, _LEAST_MORE_US = 20_000.0, 1_000.0
 # A cause is weighty that takes so much of the run, or makes one step so many times as long and so much longer.
-_LEAST_SHARE, _TIMES, _LEAST_US = 0.02, 3.0, 20_000.0
+_LEAST_SHARE, _TIMES, _LEAST_US = 0.03, 3.0, 20_000.0
 # Every machine takes the processor away now and then.
 _LEAST_SHARE_AWAY = 0.05
 # A stretch is short and has so many steps, with so much of the time that was lost for this reason. These reasons may
@@ -36,6 +36,8 @@ _Words = tuple[str, str, str]
 _LEAST_RECORDS, _QUARTER = 40, 4
 # The rank correlation of so many parts of the run with their order.
 _TREND_PARTS, _TREND = 16, 0.9
+# Over some seconds any machine becomes faster or slower by itself.
+_SHORTEST_DRIFT_US = 20e6
 _LEAST_DRIFT, _LEAST_GROWTH_BYTES, _LEAST_GROWTH_SHARE = 1.15, 50e6, 0.05
 
 
@@ -279,9 +281,9 @@ def _no_processor(slow: SlowStep, beyond_us: float) -> _Words | None:
 
 
 def _without_processor(slow: SlowStep) -> float | None:
-    """Gives the time in which it, or the workers that it waited for, had no processor.
+    """Gives the time that the step lacked a processor.
 
-    Null where the system does not tell.
+    That of workers which it waited for counts too. Null where the system does not tell.
     """
     if slow.waited_us is None:
         return None
@@ -351,6 +353,8 @@ def _grows(values: "np.ndarray[tuple[int], np.dtype[np.float64]]") -> bool:
 
 
 def _slower(rank: WatchedRank) -> Drift | None:
+    if rank.total_us < _SHORTEST_DRIFT_US:
+        return None
     parts = _quarters(rank.step_us)
     if parts[-1] < _LEAST_DRIFT * parts[0] or not _grows(rank.step_us):
         return None

@@ -98,9 +98,37 @@ def test_what_is_little_of_the_run_and_of_any_step_is_not_told() -> None:
 
 
 def test_steps_that_grow_are_a_drift_and_steady_ones_are_none() -> None:
-    (drift,) = find_drifts(rank(us=np.linspace(1_000.0, 2_000.0, 2_000)))
-    assert drift.kind == "time" and drift.what.startswith("steps grew from 1.12 ms to 1.88 ms")
-    assert find_drifts(rank()) == ()
+    growing = np.linspace(10_000.0, 20_000.0, 2_000)
+    (drift,) = find_drifts(rank(us=growing))
+    assert drift.kind == "time" and drift.what.startswith("steps grew from 11.2 ms to 18.8 ms")
+    assert find_drifts(rank(us=10_000.0)) == ()
+
+
+def test_a_machine_that_becomes_slower_once_or_for_seconds_is_no_drift() -> None:
+    growing = np.linspace(1_000.0, 2_000.0, 2_000)
+    assert find_drifts(rank(us=growing)) == ()  # 3 s in all
+    up_and_down = 10_000.0 + 1_000.0 * np.sin(np.linspace(0.0, 20.0, 2_000)) + np.linspace(0.0, 2_000.0, 2_000)
+    assert find_drifts(rank(us=up_and_down)) == ()
+
+
+def test_a_stretch_without_processors_has_what_came_late_in_it() -> None:
+    away = {"us": 20_000.0, "waited_us": 18_000.0, "phases_us": in_phase("forward", 19_000.0)}
+    late = {"us": 20_000.0, "waited_us": 0.0, "workers": 2, "phases_us": in_phase("data", 19_000.0)}
+    steps = range(1_200, 1_300)
+    stretch = [dataclasses.replace(USUAL, step=step, **(late if step % 4 == 2 else away)) for step in steps]
+    elsewhere = dataclasses.replace(USUAL, step=40, **away)
+    long = dataclasses.replace(USUAL, step=1_250, gc_us=390_000.0)
+    slow = sorted([elsewhere, *stretch[:50], long, *stretch[51:]], key=lambda step: step.step)
+    causes = {cause.kind: cause.steps for cause in find_causes(rank(*slow))}
+    assert causes == {"no-processor": tuple(step for step in steps if step != 1_250), "gc": (1_250,)}
+
+
+def test_a_worker_that_died_with_the_program_is_named_however_short_the_run() -> None:
+    dead = {"status": 1, "dead_workers": (DeadWorker(3, -9),)}
+    (drift,) = find_drifts(rank(steps=5, **dead))
+    assert drift.what == "worker 3 of the loader died by SIGKILL, and the program ended with status 1"
+    assert "memory" in drift.advice
+    assert find_drifts(rank(steps=5, **{**dead, "status": 0})) == ()
 
 
 def test_memory_that_grows_names_the_line_that_keeps_it() -> None:
