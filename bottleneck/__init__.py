@@ -1,4 +1,4 @@
-"""The front of the package: its version and two names for programs.
+"""The front of the package: its version and three names for programs.
 
 Nothing here costs time to import.
 
@@ -15,12 +15,14 @@ TYPE_CHECKING = False  # type checkers take it for true by its name; `typing` al
 if TYPE_CHECKING:  # what type checkers see; at run time each is looked up when it is first used
     from bottleneck.harness.marks import step as step
     from bottleneck.recorder.recorded_block import record as record
+    from bottleneck.recorder.watched_program import watch as watch
 
     __version__: str
 else:
     _HOMES = {
         "record": "bottleneck.recorder.recorded_block",
         "step": "bottleneck.harness.marks",
+        "watch": "bottleneck.recorder.watched_program",
         "load_ipython_extension": "bottleneck.integrations.notebook",
         "unload_ipython_extension": "bottleneck.integrations.notebook",
     }

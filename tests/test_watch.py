@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bottleneck.watch.read_log import read_watched
+from bottleneck.watched.read_log import read_watched
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.process

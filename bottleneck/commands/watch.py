@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -48,6 +49,9 @@ def watch_command(
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier run left in the folder.")] = False,
     form: Annotated[str, choice_of_format("How to print the report.", RESULT_FORMATS)] = "terminal",
+    live: Annotated[
+        bool, typer.Option("--live", help="Follow a run that goes on: name its folder, in another terminal.")
+    ] = False,
     quiet: Quiet = False,
 ) -> None:
     """Times every step of a program, and says why some were slow.
@@ -56,18 +60,25 @@ def watch_command(
     bottleneck watch train.py --epochs 10
     bottleneck watch -m package.train
     bottleneck watch bottleneck-runs/train-1
+    bottleneck watch --live bottleneck-runs/train-1
 
     No profiler runs: a step costs some microseconds more. Options stand before FILE; everything after it belongs to
     the program. The report goes to stderr at the program's end, and the exit status is the program's own. A program
     that is killed leaves its log: give the folder in place of FILE.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     from bottleneck.harness.target import make_program
-    from bottleneck.watch.read_log import is_watched
+    from bottleneck.watched.read_log import is_watched
 
     words = [word for word in (module, file, *(arguments or [])) if word is not None]
     if not words:
         raise UsageError("name a script to watch, or the folder of a watched run", fix="bottleneck watch train.py")
     target, *rest = words
+    if live:
+        _refuse_to_follow(target, is_folder=module is None and is_watched(Path(target)))
+        from bottleneck.commands.live_view import LiveView, follow
+
+        with LiveView() as view, contextlib.suppress(KeyboardInterrupt):
+            follow(Path(target), view.draw)
     if module is None and is_watched(Path(target)):
         _report(Path(target), form_of(form, output, RESULT_FORMATS), output)
         return
@@ -80,9 +91,23 @@ def watch_command(
     raise typer.Exit(_watch(program, step, output, form, force=force, quiet=quiet))
 
 
+def _refuse_to_follow(target: str, *, is_folder: bool) -> None:
+    """Raises UsageError for what cannot be followed on this terminal."""
+    if not is_folder:
+        raise UsageError(
+            f"--live follows a run that goes on, and {target} is no folder of one",
+            why="the program itself writes to the terminal that it was started from",
+            fix="start it by `bottleneck watch`, then in another terminal: bottleneck watch --live FOLDER",
+        )
+    if not sys.stdout.isatty():
+        raise UsageError(
+            "--live draws on a terminal, and the output is none", fix=f"leave it out: bottleneck watch {target}"
+        )
+
+
 def _report(folder: Path, form: str, output: Path | None) -> None:
     from bottleneck.report.watched import render
-    from bottleneck.watch.summary import summarise
+    from bottleneck.watched.summary import summarise
 
     write_report(render(summarise(folder), form, output_style(output)), output)
 
@@ -99,7 +124,8 @@ def _watch(program: "Program", step: str | None, output: Path | None, form: str,
     folder = RecordingFolder(output, program_name(program), force=force)
     plan = Plan(str(folder.make()), program, options)
     if not quiet:
-        write_note(f"watching {program.target}; the log is in {_shown(folder.folder)}")
+        where = _shown(folder.folder)
+        write_note(f"watching {program.target}; the log is in {where}; to look on: bottleneck watch --live {where}")
     try:
         with answered():
             status = _supervise(plan, has_sensors=True)
@@ -144,10 +170,10 @@ def _watch_rank(program: "Program", options: "RecordOptions", output: Path | Non
 def _say(folder: Path, form: str) -> bool:
     """Says the report of a run that has ended, and whether there is any."""
     from bottleneck.report.watched import render
-    from bottleneck.watch.summary import summarise
+    from bottleneck.watched.summary import summarise
 
     try:
-        run = summarise(folder)
+        run = summarise(folder, is_over=True)
     except BottleneckError as error:
         write_status("\n".join(error.lines()))
         return False

@@ -30,8 +30,8 @@ from bottleneck.harness.memory_growth import MemoryLook, growth_between
 from bottleneck.harness.phase_hooks import PhaseHooks
 from bottleneck.harness.run_log import innermost_line, read_stack
 from bottleneck.harness.step_log import StepLog
-from bottleneck.harness.torch_private import workers_of
-from bottleneck.harness.torch_state import is_pytorch
+from bottleneck.harness.torch_private import COMPILER, DYNAMO, workers_of
+from bottleneck.harness.torch_state import TorchHook, is_pytorch
 from bottleneck.harness.window import resident_bytes
 from bottleneck.schema.op_names import line_source
 from bottleneck.schema.recording import StepSource
@@ -200,6 +200,11 @@ class StepWatch:
         # What torch told since steps were last taken in: the phase that begins or _END, when, and in which thread.
         self._events: collections.deque[tuple[Any, ...]] = collections.deque(maxlen=_MOST_EVENTS)
         self._hooks = self._listen()
+        watch_compiled = self._boundaries.watch_compiled
+        self._import_hook = TorchHook(
+            {"torch": self._on_torch, "torch.utils.data.dataloader": lambda _: self._on_loader()},
+            {COMPILER: watch_compiled, DYNAMO: watch_compiled},
+        )
         self._torch: Any = None
         self._thread: int | None = None
         self._process = os.getpid()
@@ -230,15 +235,22 @@ class StepWatch:
 
     # What torch tells.
 
-    def watchers(self) -> tuple[Mapping[str, Callable[[Any], None]], Mapping[str, Callable[[], None]]]:
-        """Gives what to call after, and before, the import of which module."""
-        from bottleneck.harness.torch_private import COMPILER, DYNAMO
-
-        after = {"torch": self._on_torch, "torch.utils.data.dataloader": lambda _: self._on_loader()}
-        return after, {COMPILER: self._boundaries.watch_compiled, DYNAMO: self._boundaries.watch_compiled}
+    def start(self) -> None:
+        """Begins to watch what is imported, and what will be."""
+        self._import_hook.install()
+        torch = sys.modules.get("torch")
+        if torch is None:
+            return
+        self._listen_to(torch)
+        if COMPILER in sys.modules or DYNAMO in sys.modules:
+            self._boundaries.watch_compiled()
 
     def _on_torch(self, torch: Any) -> None:
-        if not is_pytorch(torch) or threading.current_thread() is not threading.main_thread():
+        if threading.current_thread() is threading.main_thread():
+            self._listen_to(torch)
+
+    def _listen_to(self, torch: Any) -> None:
+        if not is_pytorch(torch):
             return
         try:
             self._torch = torch
@@ -493,6 +505,7 @@ class StepWatch:
     def _stop(self) -> None:
         with contextlib.suppress(ValueError):
             gc.callbacks.remove(self._collect)
+        self._import_hook.remove()
         self._boundaries.forget()
         self._hooks.forget()
 

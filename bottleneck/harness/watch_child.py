@@ -8,7 +8,6 @@ from bottleneck.harness.messages import Plan
 from bottleneck.harness.process_setup import prefer_roots
 from bottleneck.harness.step_log import StepLog
 from bottleneck.harness.step_watch import StepWatch
-from bottleneck.harness.torch_state import TorchHook
 
 
 def watch_child(plan_text: str, *arguments: str) -> None:
@@ -17,7 +16,7 @@ def watch_child(plan_text: str, *arguments: str) -> None:
     prefer_roots()
     rank, ranks = _number("RANK", 0), _number("WORLD_SIZE", 1)
     watch = StepWatch(StepLog(Path(plan.folder), rank), plan.options.step, rank, ranks)
-    TorchHook(*watch.watchers()).install()
+    watch.start()
     marks.supervise(lambda: None)
     run = program.run_module if plan.program.module else program.run_file
     status = 0

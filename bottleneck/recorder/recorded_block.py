@@ -59,7 +59,7 @@ def record(  # noqa: PLR0913 - each is a choice of its own
     """
     for name, value, least in (("steps", steps, 1), ("warmup", warmup, 0)):
         if value is not None and (not isinstance(value, int) or value < least):
-            raise _in_code(
+            raise in_code(
                 UsageError(f"{name}={value!r} is no number of steps", fix=f"pass a whole number from {least}")
             )
     from bottleneck.harness.messages import RecordOptions, rank_of
@@ -139,7 +139,7 @@ class RecordedBlock:
                 TURN.give_back()
                 raise
         except UsageError as error:
-            raise _in_code(error) from error.__cause__
+            raise in_code(error) from error.__cause__
         return self
 
     def __exit__(
@@ -163,7 +163,7 @@ class RecordedBlock:
         from bottleneck.harness.folder import RunState
         from bottleneck.harness.messages import Plan, Program
 
-        self.folder, place = _make_place(self._wanted, self._rank, force=self._force)
+        self.folder, place = make_place(self._wanted, self._rank, force=self._force)
         target, *arguments = sys.argv or [""]
         program = Program(target, tuple(arguments), "script", seed=None)
         plan = Plan(str(place.folder), program, self._options)
@@ -216,7 +216,7 @@ class RecordedBlock:
             write_note(text)
 
 
-def _in_code(error: UsageError) -> UsageError:
+def in_code(error: UsageError) -> UsageError:
     """Returns the same error with a remedy that can be written in code.
 
     Its traceback shows the reason and that remedy.
@@ -228,7 +228,7 @@ def _in_code(error: UsageError) -> UsageError:
     return in_code
 
 
-def _make_place(wanted: Path, place_in_job: tuple[int, int], *, force: bool) -> "tuple[Path, RecordingFolder]":
+def make_place(wanted: Path, place_in_job: tuple[int, int], *, force: bool) -> "tuple[Path, RecordingFolder]":
     """Makes the folder for this process or all ranks of its job.
 
     It is the one wanted, or the next of its name with a number that is free.

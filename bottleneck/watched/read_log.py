@@ -79,12 +79,12 @@ def read_watched(folder: Path) -> tuple[WatchedRank, ...]:
     headers = {int(match[1]): path for path in folder.glob(HEADER_FILES) if (match := _RANK.search(path.name))}
     ranks = []
     for number, path in sorted(headers.items()):
-        header = _header(path)
+        header = read_header(path)
         records = _records(folder / f"steps.rank{number}.bin")
         if records.size:
             ranks.append(WatchedRank(header, records, _slow(folder / f"slow.rank{number}.jsonl")))
     if not ranks:
-        problems = [problem for path in headers.values() if (problem := _header(path).problem)]
+        problems = [problem for path in headers.values() if (problem := read_header(path).problem)]
         raise TraceError(
             f"{folder} holds no step of a watched run",
             why=problems[0] if problems else "the program ended before its second step",
@@ -93,7 +93,8 @@ def read_watched(folder: Path) -> tuple[WatchedRank, ...]:
     return tuple(ranks)
 
 
-def _header(path: Path) -> WatchHeader:
+def read_header(path: Path) -> WatchHeader:
+    """Reads the facts of a rank. TraceError where it is no file of ours."""
     try:
         header = msgspec.json.decode(path.read_bytes(), type=WatchHeader)
     except (OSError, msgspec.MsgspecError, RecursionError) as exc:

@@ -7,8 +7,8 @@ import pytest
 
 from bottleneck.schema.telemetry import HOST, Sample
 from bottleneck.schema.watch_log import WatchHeader
-from bottleneck.watch.machine import find_clock_falls, others_meanwhile
-from bottleneck.watch.read_log import _DTYPE, WatchedRank
+from bottleneck.watched.machine import find_clock_falls, others_meanwhile
+from bottleneck.watched.read_log import _DTYPE, WatchedRank
 
 STEPS, ZERO_NS, GPU = 1_000, 10**18, "GPU-1"
 

@@ -1,5 +1,6 @@
 """Sums a watched run up: each rank's usual step, its phases, causes and stretches."""
 
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -7,35 +8,61 @@ from pathlib import Path
 import numpy as np
 
 from bottleneck.errors import TraceError
+from bottleneck.harness.folder import is_claimed
 from bottleneck.schema.telemetry import Sample, read_samples
-from bottleneck.schema.watch_log import PHASES
+from bottleneck.schema.watch_log import HEADER_FILES, PHASES, STEP_FILES, WatchHeader
 from bottleneck.schema.watched import WatchedCause, WatchedRun, WatchedRunRank
 from bottleneck.units import counted, format_us
-from bottleneck.watch.causes import NO_PROCESSOR, SlowCause, find_causes, find_drifts
-from bottleneck.watch.machine import find_clock_falls, others_meanwhile
-from bottleneck.watch.read_log import WatchedRank, read_watched
+from bottleneck.watched.causes import NO_PROCESSOR, SlowCause, find_causes, find_drifts
+from bottleneck.watched.machine import find_clock_falls, others_meanwhile
+from bottleneck.watched.read_log import WatchedRank, read_header, read_watched
 
 _MOST_BLOCKS = 200
+_LONGEST_SILENCE_S = 60.0
+_LARGE, _HUGE = 100.0, 1e6
 
 
-def summarise(folder: Path) -> WatchedRun:
-    """Reads the log in a folder and sums it up. TraceError as ``read_watched``."""
+def summarise(folder: Path, *, is_over: bool = False) -> WatchedRun:
+    """Reads the log in a folder and sums it up.
+
+    ``is_over`` is true where the program is known to have ended. TraceError as ``read_watched``.
+    """
     ranks = read_watched(folder)
     first = ranks[0].header
     date = datetime.fromtimestamp(first.clock_ns / 1e9, UTC).date().isoformat() if first.clock_ns > 0 else ""
-    warnings = []
+    warnings, is_on = [], not is_over and is_running(folder)
     for rank in ranks:
         header, who = rank.header, f"rank {rank.header.rank}: " if len(ranks) > 1 else ""
         if header.problem:
             warnings.append(f"{who}the watching ended early: {header.problem}")
         if not header.is_complete:
-            warnings.append(f"{who}the program was cut off after step {int(rank.records['first'][-1]):,}")
+            end = int(rank.records["first"][-1] + rank.records["count"][-1] - 1)
+            warnings.append(f"{who}the program {'still runs; this is' if is_on else 'was cut off after'} step {end:,}")
         elif header.status:
             warnings.append(f"{who}the program ended with status {header.status}")
     samples = _samples(folder)
     return WatchedRun(
         folder.name, date, tuple(_rank(rank, samples) for rank in ranks), first.step_name, tuple(warnings)
     )
+
+
+def is_running(folder: Path) -> bool:
+    """Tells whether a program that is watched still writes its log here."""
+    headers = [header for path in folder.glob(HEADER_FILES) if (header := _header_of(path)) is not None]
+    if not headers or all(header.is_complete for header in headers):
+        return False
+    if headers[0].ranks == 1:
+        return is_claimed(folder)
+    # The ranks of a job have no lock that is held all along, and may run elsewhere.
+    written_s = max((path.stat().st_mtime for path in folder.glob(STEP_FILES)), default=0.0)
+    return time.time() - written_s < _LONGEST_SILENCE_S
+
+
+def _header_of(path: Path) -> WatchHeader | None:
+    try:
+        return read_header(path)
+    except TraceError:
+        return None
 
 
 def _samples(folder: Path) -> Sequence[Sample]:
@@ -65,7 +92,8 @@ def _rank(rank: WatchedRank, samples: Sequence[Sample]) -> WatchedRunRank:
 
 def _cause(cause: SlowCause, rank: WatchedRank, samples: Sequence[Sample]) -> WatchedCause:
     longest, number = cause.longest, rank.header.rank
-    times = f"{longest.us / longest.usual_us:.3g} times as long" if longest.usual_us > 0 else "far longer"
+    ratio = longest.us / longest.usual_us if longest.usual_us > 0 else float("inf")
+    times = f"{format(ratio, ',.0f' if ratio >= _LARGE else '.3g')} times as long" if ratio < _HUGE else "far longer"
     beyond = format_us(longest.us - longest.usual_us)
     if len(cause.steps) == 1:
         headline = f"step {longest.step:,} took {times} ({beyond} more): {cause.what}"

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from bottleneck.schema.watch_log import PHASES, DeadWorker, SeenLine, SlowStep, WatchHeader
-from bottleneck.watch.causes import find_causes, find_drifts
-from bottleneck.watch.read_log import _DTYPE, WatchedRank
+from bottleneck.watched.causes import find_causes, find_drifts
+from bottleneck.watched.read_log import _DTYPE, WatchedRank
 
 USUAL = SlowStep(
     step=500,

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from bottleneck.schema.watch_log import PHASES, DeadWorker, SlowStep
 from bottleneck.units import counted, format_share, format_si, format_us
-from bottleneck.watch.read_log import WatchedRank
+from bottleneck.watched.read_log import WatchedRank
 
 NO_PROCESSOR = "no-processor"
 _MOST = 0.5
@@ -75,46 +75,50 @@ class Drift(Struct, frozen=True):
 
 def find_causes(rank: WatchedRank) -> tuple[SlowCause, ...]:
     """Gives the causes of slow steps, the largest part of the run first."""
-    groups: dict[_Words, list[SlowStep]] = {}
+    groups: dict[str, list[tuple[SlowStep, _Words]]] = {}
     for slow in rank.slow:
-        groups.setdefault(_reason_of(slow), []).append(slow)
-    causes = [_cause(words, steps) for words, steps in _with_stretch(groups, rank.steps)]
+        words = _reason_of(slow)
+        groups.setdefault(words[0], []).append((slow, words))
+    causes = [_cause(steps) for steps in _with_stretch(groups, rank.steps)]
     weighty = [cause for cause in causes if _matters(cause, rank.total_us, rank.steps)]
     return tuple(sorted(weighty, key=lambda cause: -cause.beyond_us))
 
 
-def _cause(words: _Words, steps: Sequence[SlowStep]) -> SlowCause:
+def _cause(steps: Sequence[tuple[SlowStep, _Words]]) -> SlowCause:
+    """The cause of these steps, in the words of the longest."""
+    longest, words = max(steps, key=lambda entry: entry[0].us)
+    slow_steps = [slow for slow, _ in steps]
     return SlowCause(
         *words,
-        tuple(slow.step for slow in steps),
-        sum(slow.us - slow.usual_us for slow in steps),
-        max(steps, key=lambda slow: slow.us),
-        min(slow.end_s - slow.us / 1e6 for slow in steps),
-        max(slow.end_s for slow in steps),
+        tuple(slow.step for slow in slow_steps),
+        sum(slow.us - slow.usual_us for slow in slow_steps),
+        longest,
+        min(slow.end_s - slow.us / 1e6 for slow in slow_steps),
+        max(slow.end_s for slow in slow_steps),
     )
 
 
 def _with_stretch(
-    groups: Mapping[_Words, Sequence[SlowStep]], run_steps: int
-) -> Iterator[tuple[_Words, Sequence[SlowStep]]]:
+    groups: Mapping[str, Sequence[tuple[SlowStep, _Words]]], run_steps: int
+) -> Iterator[Sequence[tuple[SlowStep, _Words]]]:
     """Gives the groups; a stretch without a processor is one of its own.
 
     What came late in such a stretch, came late for that.
     """
-    first, last = _stretch(groups.get(_AWAY, ()), run_steps)
+    first, last = _stretch([slow for slow, _ in groups.get(NO_PROCESSOR, ())], run_steps)
     inside = [
-        slow
-        for words, steps in groups.items()
-        for slow in steps
-        if first <= slow.step <= last and (words is _AWAY or words[0].partition(":")[0] in _FOLLOWS)
+        (slow, _AWAY)
+        for kind, steps in groups.items()
+        for slow, _ in steps
+        if first <= slow.step <= last and (kind == NO_PROCESSOR or kind.partition(":")[0] in _FOLLOWS)
     ]
     if inside:
-        yield _AWAY, sorted(inside, key=lambda slow: slow.step)
-    taken = {slow.step for slow in inside}
-    for words, steps in groups.items():
-        others = [slow for slow in steps if slow.step not in taken]
+        yield sorted(inside, key=lambda entry: entry[0].step)
+    taken = {slow.step for slow, _ in inside}
+    for steps in groups.values():
+        others = [(slow, words) for slow, words in steps if slow.step not in taken]
         if others:
-            yield words, others
+            yield others
 
 
 def _stretch(steps: Sequence[SlowStep], run_steps: int) -> tuple[int, int]:
@@ -291,18 +295,17 @@ def _without_processor(slow: SlowStep) -> float | None:
     return slow.waited_us + max(min(slow.workers_waited_us or 0.0, waits_us - slow.waited_us), 0.0)
 
 
-def _line(slow: SlowStep, _: float) -> _Words | None:
+def _line(slow: SlowStep, beyond_us: float) -> _Words | None:
     phase = max(range(len(PHASES)), key=lambda place: slow.phases_us[place] - slow.usual_phases_us[place])
     words = {"data": "waiting for data", "rest": "between the optimizer and the next batch"}
     name = words.get(PHASES[phase], f"in the {PHASES[phase]} phase")
     if not slow.lines:
         return f"line:{PHASES[phase]}", f"it was {name}", "record a window of it: bottleneck run"
     line = slow.lines[0]
-    return (
-        f"line:{line.source}",
-        f"it was at {line.source} {line.function}(), {name}",
-        "take that out of the loop, or do it less often",
-    )
+    kind, place = f"line:{line.source}", f"{line.source} {line.function}(), {name}"
+    if slow.cpu_us - slow.usual_cpu_us < _MOST * beyond_us:
+        return kind, f"it waited at {place}", "see what that line waits for: a file, the network, a lock, the device"
+    return kind, f"it worked at {place}", "take that out of the loop, or do it less often"
 
 
 # What the host is known to have done comes first.

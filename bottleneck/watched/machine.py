@@ -11,8 +11,8 @@ import numpy.typing as npt
 from bottleneck.analysis.telemetry import other_processors
 from bottleneck.schema.telemetry import HOST, THROTTLE, Sample
 from bottleneck.units import format_share
-from bottleneck.watch.causes import Drift
-from bottleneck.watch.read_log import WatchedRank
+from bottleneck.watched.causes import Drift
+from bottleneck.watched.read_log import WatchedRank
 
 _Flags = npt.NDArray[np.bool_]
 # A clock fell that stays below such a part of the usual one, for so many samples, while steps took so much longer.
