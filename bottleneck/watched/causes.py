@@ -273,15 +273,13 @@ def _disk(slow: SlowStep, beyond_us: float) -> _Words | None:
 
 
 def _no_processor(slow: SlowStep, beyond_us: float) -> _Words | None:
-    told_us = _without_processor(slow)
-    if told_us is not None:
-        return _AWAY if told_us >= _MOST * beyond_us else None
     # What computes far longer than usual is slow by itself, whoever else had the processor meanwhile.
-    is_more_work = slow.cpu_us - slow.usual_cpu_us > max(slow.usual_us, _LEAST_MORE_US)
-    away_us = max(slow.switches - slow.usual_switches, 0.0) * _AWAY_US
-    if is_more_work or away_us < _MOST * beyond_us:
+    if slow.cpu_us - slow.usual_cpu_us > max(slow.usual_us, _LEAST_MORE_US):
         return None
-    return _AWAY
+    away_us = _without_processor(slow)
+    if away_us is None:
+        away_us = max(slow.switches - slow.usual_switches, 0.0) * _AWAY_US
+    return _AWAY if away_us >= _MOST * beyond_us else None
 
 
 def _without_processor(slow: SlowStep) -> float | None:
