@@ -58,7 +58,10 @@ def in_phase(phase: str, us: float = 399_000.0) -> tuple[float, ...]:
         ({"phases_us": in_phase("data"), "workers": 4, "dead_workers": (DeadWorker(1, -9),)}, "dead-worker"),
         ({"phases_us": in_phase("data"), "workers": 4, "started_workers": 4, "passes": 1}, "workers"),
         ({"phases_us": in_phase("data"), "workers": 4, "passes": 1}, "pass"),
-        ({"phases_us": in_phase("data"), "waited_us": 0.0, "workers_waited_us": 300_000.0}, "no-processor"),
+        (
+            {"phases_us": in_phase("data"), "cpu_us": 1_000.0, "waited_us": 0.0, "workers_waited_us": 3e5},
+            "no-processor",
+        ),
         ({"phases_us": in_phase("data"), "waited_us": 0.0, "workers_waited_us": 100_000.0, "workers": 4}, "loader"),
         ({"waited_us": 300_000.0, "cpu_us": 2_000.0}, "no-processor"),
         ({"waited_us": 10_000.0, "cpu_us": 2_000.0, "switches": 40}, "line:train.py:18"),
@@ -112,7 +115,7 @@ def test_a_machine_that_becomes_slower_once_or_for_seconds_is_no_drift() -> None
 
 
 def test_a_stretch_without_processors_has_what_came_late_in_it() -> None:
-    away = {"us": 20_000.0, "waited_us": 18_000.0, "phases_us": in_phase("forward", 19_000.0)}
+    away = {"us": 20_000.0, "cpu_us": 1_000.0, "waited_us": 18_000.0, "phases_us": in_phase("forward", 19_000.0)}
     late = {"us": 20_000.0, "waited_us": 0.0, "workers": 2, "phases_us": in_phase("data", 19_000.0)}
     steps = range(1_200, 1_300)
     stretch = [dataclasses.replace(USUAL, step=step, **(late if step % 4 == 2 else away)) for step in steps]
