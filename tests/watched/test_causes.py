@@ -59,7 +59,7 @@ def in_phase(phase: str, us: float = 399_000.0) -> tuple[float, ...]:
         ({"phases_us": in_phase("data"), "workers": 4, "started_workers": 4, "passes": 1}, "workers"),
         ({"phases_us": in_phase("data"), "workers": 4, "passes": 1}, "pass"),
         (
-            {"phases_us": in_phase("data"), "cpu_us": 1_000.0, "waited_us": 0.0, "workers_waited_us": 3e5},
+            {"phases_us": in_phase("data"), "cpu_us": 1_000.0, "waited_us": 0, "workers_waited_us": 3e5},
             "no-processor",
         ),
         ({"phases_us": in_phase("data"), "waited_us": 0.0, "workers_waited_us": 100_000.0, "workers": 4}, "loader"),
