@@ -53,6 +53,14 @@ def cut_text(text: str, limit: int) -> str:
 _LONE_NUMBER = re.compile(r"\s+\(?[<~]?[\d.,]*\d$")
 
 
+_NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[mu]?s|[kMGTP]?(?:B|B/s|FLOP|FLOP/s)|MHz|W|J)(?!\w))")
+
+
+def join_units(text: str, joint: str) -> str:
+    """Puts ``joint`` between each number and its unit, for a medium that breaks lines at spaces."""
+    return _NUMBER_AND_UNIT.sub(joint, text)
+
+
 # The first word of a sentence may be a name, which stays as it is: a path, an op, a file with its line, a call.
 _PLAIN_WORD = re.compile(r"[a-z]+[,;:.]?(?=\s|$)|[a-z]+-[a-z]+\s|[a-z]+'[a-z]*\s")
 

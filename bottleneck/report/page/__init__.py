@@ -45,7 +45,15 @@ from bottleneck.report.roofline_points import (
 )
 from bottleneck.report.rows_tree import account_of, tree_of_rows
 from bottleneck.report.start_up import start_up_table
-from bottleneck.report.text import account_name, as_sentence, bound_word, clean, describe_shapes, with_attribute_paths
+from bottleneck.report.text import (
+    account_name,
+    as_sentence,
+    bound_word,
+    clean,
+    describe_shapes,
+    join_units,
+    with_attribute_paths,
+)
 from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, label_of, meaning_of
 from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, Finding, LedgerEntry, Phase
 from bottleneck.schema.op_names import BUILT_IN_CALL, MODULE_PREFIX, PYTHON_FRAME, function_source, line_source
@@ -547,6 +555,7 @@ def _environment() -> Environment:
     environment.globals.update(chart_size=(WIDTH, HEIGHT), groups=GROUPS, most_beside=_MOST_BESIDE)
     environment.filters.update(
         shown=lambda text: clean(str(text), _LONGEST_TEXT),
+        unbroken=_unbroken,
         prose=_with_code,
         label=lambda text: clean(text, _LONGEST_NAME),
         share=format_share,
@@ -570,10 +579,20 @@ _COMMAND = Markup(
 _OUR_COMMAND = re.compile(r"`(bottleneck [^`;|&$<>()\\\n]+)`")
 
 
+_NO_BREAK_SPACE = "\u00a0"
+
+
+def _unbroken(text: str) -> str:
+    """Cleans a text to read, in which no line breaks between a number and its unit; not for code to copy."""
+    return join_units(clean(str(text), _LONGEST_TEXT), _NO_BREAK_SPACE)
+
+
 def _with_code(text: str) -> Markup:
     """Escapes a text; a command of ours between backticks becomes code to copy."""
     parts = _OUR_COMMAND.split(clean(text, _LONGEST_TEXT))
-    pieces = (_COMMAND.format(part) if at % 2 else escape(part) for at, part in enumerate(parts))
+    pieces = (
+        _COMMAND.format(part) if at % 2 else escape(join_units(part, _NO_BREAK_SPACE)) for at, part in enumerate(parts)
+    )
     return Markup("").join(pieces)
 
 
