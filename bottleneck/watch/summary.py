@@ -65,18 +65,22 @@ def _rank(rank: WatchedRank, samples: Sequence[Sample]) -> WatchedRunRank:
 
 def _cause(cause: SlowCause, rank: WatchedRank, samples: Sequence[Sample]) -> WatchedCause:
     longest, number = cause.longest, rank.header.rank
-    times = f"{longest.us / longest.usual_us:.3g} times as long" if longest.usual_us > 0 else "far longer"
-    beyond = format_us(longest.us - longest.usual_us)
+    times = f"{_times(longest.us / longest.usual_us)} times as long" if longest.usual_us > 0 else "far longer"
     if len(cause.steps) == 1:
-        headline = f"step {longest.step:,} took {times} ({beyond} more): {cause.what}"
+        headline = f"{cause.what}: step {longest.step:,} took {format_us(longest.us - longest.usual_us)} more, {times}"
     else:
         count, sum_ = counted(len(cause.steps), "step"), format_us(cause.beyond_us)
-        where = f"in steps {min(cause.steps):,} to {max(cause.steps):,} " if len(cause.steps) > 2 else ""
-        headline = f"{count} {where}took {sum_} more than usual ones, step {longest.step:,} {times}: {cause.what}"
+        where = f"of steps {min(cause.steps):,} to {max(cause.steps):,} " if len(cause.steps) > 2 else ""
+        longest_one = f"the longest (step {longest.step:,}) {times}"
+        headline = f"{cause.what}: {count} {where}took {sum_} more than usual, {longest_one}"
     if cause.kind == NO_PROCESSOR:
         others = others_meanwhile(rank, samples, cause.start_s, cause.end_s)
         headline += "" if others is None else f" (others kept {counted(f'{others:.1f}', 'processor')} busy meanwhile)"
     return WatchedCause(cause.kind, headline, cause.advice, number, cause.steps, cause.beyond_us)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}" if ratio >= 100 else f"{ratio:.3g}"
 
 
 def _blocks(rank: WatchedRank) -> tuple[tuple[float, float, float, float], ...]:
