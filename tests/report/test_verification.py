@@ -132,7 +132,7 @@ def test_what_a_trial_showed_is_reported_in_phrases() -> None:
     assert "peak memory 300 MB → 320 MB" in told
     assert "gradients differ by 4e-05 (allowed 1e-04)" in told
     assert "its loss differs by 2.0e-01 of the largest value, where 1.0e-02 is allowed" in details(WRONG)
-    assert "a change of 0.6% or more would have been seen" in details(NO_EFFECT)
+    assert "a change of 0.6 % or more would have been seen" in details(NO_EFFECT)
     assert details(MISSING) == ("pip install apache-tvm",)
 
 
