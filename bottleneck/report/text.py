@@ -50,6 +50,13 @@ def cut_text(text: str, limit: int) -> str:
     return _LONE_NUMBER.sub("", words).rstrip(" ,;:(") + " …"
 
 
+def first_clauses(text: str, limit: int) -> str:
+    """Gives the clauses at the beginning that have room, whole; a part of the first where even that has none."""
+    ends = [match.start() for match in _CLAUSE_END.finditer(text[: limit + 1])]
+    return text[: ends[-1]] if ends else cut_text(text, limit)
+
+
+_CLAUSE_END = re.compile(r"[:;.](?=\s)")
 _LONE_NUMBER = re.compile(r"\s+\(?[<~]?[\d.,]*\d$")
 
 
