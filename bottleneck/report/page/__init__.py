@@ -54,7 +54,7 @@ from bottleneck.report.text import (
     join_units,
     with_attribute_paths,
 )
-from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, label_of, meaning_of
+from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, label_of, meaning_of, phrase_of
 from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, Finding, LedgerEntry, Phase
 from bottleneck.schema.op_names import BUILT_IN_CALL, MODULE_PREFIX, PYTHON_FRAME, function_source, line_source
 from bottleneck.schema.step_tracks import OpInputs, StepTimeline, StepTracks
@@ -234,6 +234,8 @@ class _Segment:
     share: float
 
 
+# A part of the bar so wide has the words of the headline, where they are no longer; others the name of the account.
+_LEAST_PHRASE, _LONGEST_PHRASE = 0.4, 20
 _LEAST_SHARE = 0.004  # a narrower part of the bar could not be pointed at
 
 
@@ -260,7 +262,9 @@ def _segments(analysis: Analysis) -> list[_Segment]:
 def _account_segment(entry: LedgerEntry) -> _Segment:
     name = account_name(entry.account, entry.group)
     words = f"{name}, {format_us(entry.us)}, {format_share(entry.share)}"
-    return _Segment(entry.account, entry.group, name, words, entry.share)
+    label, phrase = label_of(entry.account), phrase_of(entry.account)
+    is_wide = entry.share >= _LEAST_PHRASE and len(phrase) <= _LONGEST_PHRASE
+    return _Segment(entry.account, entry.group, phrase if is_wide else label, words, entry.share)
 
 
 def _phase_segment(phase: Phase) -> _Segment:

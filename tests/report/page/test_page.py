@@ -255,11 +255,11 @@ def test_the_ranks_of_a_job_come_right_behind_the_first_screen() -> None:
     assert "ranks" not in sections(samples.gpu_overhead())[0]
 
 
-def test_the_heat_map_of_ranks_stands_before_the_tables_of_ranks() -> None:
-    ranks = to_html(samples.multi_rank()).partition('<section id="ranks"')[2].partition("</section>")[0]
-    assert (
-        -1 < ranks.index('id="rank-view"') < ranks.index("Slow ranks, hosts and links") < ranks.index("Process groups")
-    )
+def test_the_heat_map_of_ranks_stands_on_the_first_screen_before_what_to_change() -> None:
+    page = to_html(samples.multi_rank())
+    first, _, ranks = page.partition('<section id="ranks"')
+    assert -1 < first.index("</h1>") < first.index('id="rank-view"') < first.index("What to change")
+    assert -1 < ranks.index("Slow ranks, hosts and links") < ranks.index("Process groups")
 
 
 def test_a_command_of_ours_in_a_list_is_code_and_markup_in_it_is_none() -> None:
