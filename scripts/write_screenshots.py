@@ -21,7 +21,7 @@ _PARTS = {"page": "main > section:first-of-type", "timeline": "#timeline", "roof
 # The pictures of docs/howto/symptoms.md: name, the command that writes the page, and the part of it.
 _SYMPTOMS = (
     ("slow_loader", ["report", SAMPLES / "slow_loader"], "main > section:first-of-type"),
-    ("ddp", ["report", SAMPLES / "ddp"], "#ranks"),
+    ("ddp", ["report", SAMPLES / "ddp"], "main > section:first-of-type"),
     (
         "compare",
         ["compare", SAMPLES / "pointwise_fused", SAMPLES / "pointwise"],

@@ -60,8 +60,8 @@ def keep(root: Path, counts: Counts = NOW, name: str = "net") -> None:
 def test_all_that_is_broken_is_accepted_and_told(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert _run(["accept", "--reason", "logs the loss"]) == 0
     said = capsys.readouterr().out
-    assert "launches 303 -> 311 per step (+8, +2.6 %)" in said
-    assert "syncs 0 -> 1 per step (+1)" in said
+    assert "launches 303 to 311 per step (+8, +2.6 %)" in said
+    assert "syncs 0 to 1 per step (+1)" in said
     assert "git add .bottleneck/net.lock.toml" in said
     lock = read_lock(lock_of(root))
     assert lock.counts.values == NOW.values
@@ -210,7 +210,7 @@ def test_an_anchor_is_the_lock_file_of_its_commit_and_an_acceptance_names_where_
     assert _run(["accept", "--reason", "logs"]) == 0
     assert read_lock(lock_of(root)).accepted[0].commit
     assert _run(["accept", "--anchor", "v1"]) == 0
-    assert "launches 303 -> 311 per step (+8, +2.6 %) since" in capsys.readouterr().out
+    assert "launches 303 to 311 per step (+8, +2.6 %) since" in capsys.readouterr().out
     anchor = read_lock(lock_of(root)).anchor
     assert anchor is not None
     assert (anchor.commit, anchor.values) == ("v1", COUNTS.values)

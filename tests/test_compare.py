@@ -138,7 +138,7 @@ def test_a_lock_file_has_no_waterfall_to_draw(capsys: pytest.CaptureFixture[str]
     ("limits", "status", "words"),
     [
         ("ops=+2,syncs=+0", 0, ""),
-        ("ops=+1", 1, "over the limit: ops 5 -> 7, allowed +1"),
+        ("ops=+1", 1, "over the limit: ops 5 to 7, allowed +1"),
         ("ops=+30%", 1, "allowed +30%"),
         ("flops=+0", 5, "not known of both sides"),
         ("step=+3%", 5, "not known of both sides"),

@@ -60,7 +60,7 @@ def test_an_unchanged_step_passes_and_an_added_sync_is_red_with_its_line(locked:
     finally:
         (locked / "bench.py").write_text(WORKLOAD)
     assert done.returncode == 1, done.stdout + done.stderr
-    assert "syncs 0 -> 1" in done.stdout
+    assert "syncs 0 to 1" in done.stdout
     assert "bench.py:12" in done.stdout and "print(loss.item())" in done.stdout
     told = json.loads((locked / "gate" / "gate.json").read_text())
     assert told["exit_code"] == 1
@@ -126,7 +126,7 @@ def test_two_traces_gate_counters_and_tell_the_time_as_a_remark(
     assert _run(["gate", str(same), "--against", str(before)]) == 0
     assert "did not take turns" in " ".join(capsys.readouterr().out.split())
     assert _run(["gate", str(trace(tmp_path / "more.json", 3)), "--against", str(before)]) == 1
-    assert "ops 2 -> 3" in capsys.readouterr().out
+    assert "ops 2 to 3" in capsys.readouterr().out
 
 
 def test_a_recording_needs_another_one_to_be_held_against(

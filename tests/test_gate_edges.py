@@ -170,7 +170,7 @@ def test_without_a_base_the_counters_still_gate_and_the_reason_is_reported(
     lab.counts = replace(COUNTS, values={**COUNTS.values, "syncs": 1})
     code, said = gate()
     assert code == 1
-    assert "syncs 0 -> 1" in said and reason in said
+    assert "syncs 0 to 1" in said and reason in said
 
 
 def test_a_dirty_tree_on_main_is_held_against_its_last_commit_and_says_so(lab: Lab, gate: Gate) -> None:
@@ -279,10 +279,10 @@ def test_a_base_that_crashes_is_told_by_two_jobs_at_once_in_one_clone(real: Path
 def test_what_a_second_run_does_not_repeat_is_unstable_and_no_failure(lab: Lab, gate: Gate) -> None:
     lab.counts = replace(COUNTS, values={**COUNTS.values, "syncs": 1})
     code, said = gate("--only", "counters")
-    assert code == 1 and "syncs 0 -> 1" in said
+    assert code == 1 and "syncs 0 to 1" in said
     lab.counts_again = COUNTS
     code, said = gate("--only", "counters")
     assert code == 0 and "unstable: syncs: exact before, now 0..1" in said
     lab.counts_again = replace(COUNTS, values={**COUNTS.values, "syncs": 2})
     code, said = gate("--only", "counters")
-    assert code == 1 and "syncs 0 -> 1" in said
+    assert code == 1 and "syncs 0 to 1" in said

@@ -89,7 +89,7 @@ def test_planted_faults_are_named_with_their_steps_and_lines(tmp_path: Path) -> 
     assert named["line:train.py:24"]["steps"] == [200, 300]
     assert named["other-data"]["steps"] == [250]
     assert "held by train.py:46" in named["memory"]["headline"]
-    assert "Python collected garbage" in done.stderr and "log_metrics()" in done.stderr
+    assert "Python collected garbage" in done.stderr and "(log_metrics)" in done.stderr
     page = (tmp_path / "log" / "report.html").read_text()
     assert "Step time" in page and "log_metrics" in page
 
@@ -145,6 +145,14 @@ def test_a_workload_has_no_run_to_watch(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "bottleneck.cli", "watch", "model.py"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 2 and "measure its step: bottleneck run model.py" in done.stderr
+
+
+def test_an_option_behind_the_log_of_a_run_is_refused(tmp_path: Path) -> None:
+    """It was left out without a word, and the report had another format."""
+    (tmp_path / "watch.rank0.json").write_text("{}")
+    command = [sys.executable, "-m", "bottleneck.cli", "watch", ".", "--format", "html"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and "put it before the file: --format html ." in done.stderr
 
 
 def test_two_ranks_share_a_log_and_the_late_one_is_named(tmp_path: Path) -> None:

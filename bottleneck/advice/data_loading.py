@@ -73,6 +73,7 @@ def input_wait(evidence: Evidence) -> Draft | None:
         code=f"{_remedy(evidence, wait_us, enough)}\n{_REPLAYED}",
         gain_us=Interval(_LEAST_REMOVED * wait_us, wait_us),
         claims=claims_of(evidence, INPUT),
+        brief=_loading_brief(evidence, wait_us),
         tries=("replay-batch",) if loader_kinds(evidence) else (),
         remedies=(*_by_line(evidence), "loader-without-workers"),
         confidence="high" if share >= _SEVERE else "medium",
@@ -95,12 +96,23 @@ def _loading_advice(evidence: Evidence, wait_us: float) -> str:
             "Give the loader more workers, let them read further ahead, or make a sample cheaper to load. Where "
             "samples lie in memory and are only picked, index whole batches in this process: that needs no workers."
         )
-    if _is_brief(evidence, wait_us):
+    if _is_short(evidence, wait_us):
         return "Make a batch cheaper to load: a worker process takes longer to hand one over than this wait."
-    return "Load the next batches while the step computes, or make a sample cheaper to load."
+    return (
+        "Load the next batches while the step computes, or make a sample cheaper to load. The gain is that of a loader "
+        "which never keeps the step waiting."
+    )
 
 
-def _is_brief(evidence: Evidence, wait_us: float) -> bool:
+def _loading_brief(evidence: Evidence, wait_us: float) -> str:
+    if SEVERAL_PROCESSES in loader_kinds(evidence):
+        return "Give the loader more workers, or make a sample cheaper to load"
+    if _is_short(evidence, wait_us):
+        return "Make a batch cheaper to load"
+    return "Load the next batches while the step computes, or make a sample cheaper to load"
+
+
+def _is_short(evidence: Evidence, wait_us: float) -> bool:
     """True if one process loads and a worker's handover would take longer.
 
     The wait for a batch is shorter than the handover.
@@ -116,7 +128,7 @@ def _remedy(evidence: Evidence, wait_us: float, enough: int | None) -> str:
     workers gets code for a batch that is cheaper to make.
     """
     kinds = loader_kinds(evidence)
-    if _is_brief(evidence, wait_us):
+    if _is_short(evidence, wait_us):
         return "batch = tensors[rows]  # one indexing for the whole batch, instead of a sample at a time"
     if SEVERAL_PROCESSES in kinds:
         return f"loader = DataLoader(dataset, num_workers={enough or 8}, prefetch_factor=4, persistent_workers=True)"

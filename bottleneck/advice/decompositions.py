@@ -231,6 +231,7 @@ class _DecompositionCase(Struct, frozen=True):
     rows: tuple[int, ...]
     changes_results: bool = False
     high: bool = False
+    brief: str | None = None
 
 
 def _removed(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> Removal:
@@ -257,6 +258,7 @@ def _of_full_matrices(evidence: Evidence, calls: Sequence[_DecompositionCall]) -
         "torch.linalg.eigh of the small Gram matrix is cheaper still; in an optimizer, renew it only every so many "
         "steps.",
         code="u, s, vh = torch.linalg.svd(a, full_matrices=False)",
+        brief=f"Pass full_matrices=False {at_source(line)}",
         removal=removal,
         gain=Interval(part * removal.gain.low / 2, part * removal.gain.high),
         rows=tuple(call.row for call in full),
@@ -280,6 +282,7 @@ def _of_one_matrix(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> _
         f"the result broadcast: the batch of {_by(most.size)} holds one matrix {most.copies} times, and each copy is "
         f"taken through the {way.words} anew, in the backward pass too.",
         code=f"result = {function}(matrix)  # once: not of matrix.expand(batch, -1, -1); a number broadcasts",
+        brief=f"Call {function} {at_source(line)} with the matrix before it is expanded or repeated",
         removal=removal,
         gain=Interval(_OF_COPIES * part * removal.gain.low, part * removal.gain.high),
         rows=tuple(call.row for call in mine),
@@ -314,6 +317,7 @@ def _of_same_matrix(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> 
         "inverse is needed for a product with it.",
         code="factor = torch.linalg.cholesky(k)  # once\n"
         "x, logdet = torch.cholesky_solve(y[:, None], factor), 2 * factor.diagonal().log().sum()",
+        brief=f"Factorise the matrix once{at_known(line)}, and take from the factor what {names} give",
         removal=removal,
         gain=Interval(_OF_SHORTER * shorter.gain.low, max(2 / 3 * removal.gain.high, shorter.gain.low)),
         rows=tuple(call.row for call in mine),
@@ -363,6 +367,7 @@ def _in_optimizer(evidence: Evidence, mine: Sequence[_DecompositionCall]) -> _De
         code=_KEPT.format(name="basis", call=way.basis)
         if way.basis
         else _KEPT.format(name="factor", call=f"{_torch_call(mine)}(g)"),
+        brief=f"Renew what comes of the {way.words} {at_source(line)} only every 50 steps or more",
         removal=removal,
         gain=Interval(_RENEWED * removal.gain.low, _SELDOM * removal.gain.high),
         rows=tuple(call.row for call in mine),
@@ -391,6 +396,7 @@ def _of_no_weights(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> _
         advice=f"Take the {way.words} {at_source(line)} once, ahead of the loop, and keep it where the matrix is the "
         f"same in each step, or renew it only when the matrix changes.{closed}{cheaper}",
         code=f"factor = {_torch_call(mine)}(a)  # once, before the loop",
+        brief=f"Take the {way.words} {at_source(line)} once, ahead of the loop, or only when the matrix changes",
         removal=removal,
         gain=Interval((0.25 if is_batch else 0.5) * removal.gain.low, _SELDOM * removal.gain.high),
         rows=tuple(call.row for call in mine),
@@ -508,6 +514,7 @@ def matrix_decomposition(evidence: Evidence) -> Draft | None:
             *work.describe(issued_by(evidence, work, case.rows)),
         ),
         advice=case.advice,
+        brief=case.brief,
         places=(line,),
         code=case.code,
         gain_us=case.gain,

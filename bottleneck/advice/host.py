@@ -595,8 +595,10 @@ def python_call(evidence: Evidence) -> Draft | None:
             "(ahead of training, or by functools.cache, where the same inputs come again), or do it for the whole "
             "batch at once with NumPy or torch, in place of Python for each item."
         ),
-        brief=None
-        if rows[0].source is None or is_framework
+        brief="Record with Python calls to see what to take out of the step: profile(with_stack=True)"
+        if rows[0].source is None
+        else None
+        if is_framework
         else f"Take what runs {_hottest(evidence, rows[0].source)} out of the step, or do it for the whole batch",
         places=(_hottest_source(evidence, rows[0].source),),
         code="trainer = Trainer(enable_progress_bar=False, log_every_n_steps=100)  # Lightning; others: logging_steps"

@@ -83,7 +83,7 @@ def _whose_sizes(size: int | None) -> str:
 
 def _padding_code(size: int | None) -> str | None:
     """Gives the line that pads this size to a multiple of 64."""
-    return None if size is None else f"size = (size + 63) // 64 * 64  # {size} -> {-(-size // 64) * 64}; mask the rest"
+    return None if size is None else f"size = (size + 63) // 64 * 64  # {size} to {-(-size // 64) * 64}; mask the rest"
 
 
 def _uneven_sizes(work: KernelWork, rows: Flags) -> tuple[str, ...]:

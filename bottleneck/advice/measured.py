@@ -125,7 +125,7 @@ def _library_words(pieces: Sequence[MeasuredPiece]) -> tuple[str, ...]:
     before_us, after_us = _per_step_us(pieces)
     names = "; ".join(dict.fromkeys(piece.what for piece in pieces))
     return (
-        f"the library has one op for it: {names}: {format_us(before_us)} -> {format_us(after_us)} per step, forward, "
+        f"the library has one op for it: {names}: {format_us(before_us)} to {format_us(after_us)} per step, forward, "
         "measured here (bottleneck run --probe)",
     )
 
@@ -252,7 +252,7 @@ def _words(pieces: Sequence[MeasuredPiece], part: float) -> str:
     """The measurement in one line."""
     before_us, after_us = _per_step_us(pieces)
     what = f"{counted(len(pieces), 'piece')}, {format_share(part)} of this work" if part < 1 else "these shapes"
-    return f"measured here on {what}: {format_us(before_us)} -> {format_us(after_us)} per step (bottleneck run --probe)"
+    return f"measured here on {what}: {format_us(before_us)} to {format_us(after_us)} per step (bottleneck run --probe)"
 
 
 def _per_step_us(pieces: Sequence[MeasuredPiece]) -> tuple[float, float]:

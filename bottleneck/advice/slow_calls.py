@@ -39,6 +39,7 @@ from bottleneck.advice.quantities import claims_of, format_per_step
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.op_names import at_source
 from bottleneck.schema.source_text import parse_line, searched_in
 
 # Below this part of the step a line is not worth a change; from the second on it is the first thing to say.
@@ -50,6 +51,9 @@ _LEAST_BESIDE = 0.01
 _MANY_ITEMS = 64
 # Up to so much of its time in Python a line may run ops, and still count as one without any.
 _LITTLE_IN_OPS = 0.1
+
+
+_CLAUSE_END = re.compile(r"[:;.](?=\s|$)")
 
 
 class SlowCall(Struct, frozen=True):
@@ -71,6 +75,11 @@ class SlowCall(Struct, frozen=True):
     least: float = 0.5
     without_ops: bool = False
     per_batch: bool = False
+
+    @property
+    def brief(self) -> str:
+        """The change without its reason: the advice up to where its first clause ends."""
+        return _CLAUSE_END.split(self.advice, maxsplit=1)[0]
 
 
 def _searches_sequence(line: HotLine) -> bool:
@@ -492,7 +501,7 @@ SLOW_CALLS: Sequence[SlowCall] = (
     ),
     SlowCall(
         "A whole buffer is moved to make room for what is new",
-        "Where this makes room in a buffer (a replay memory, a window), use a ring buffer and write the new item in "
+        "Use a ring buffer where this makes room in a buffer (a replay memory, a window), and write the new item in "
         "place, at position % size: {place} copies the whole buffer {often}. Where it only compares neighbours, slices "
         "(x[1:] and x[:-1]) copy nothing.",
         "buffer[position % size] = item  # in place; position += 1",
@@ -769,8 +778,8 @@ SLOW_CALLS: Sequence[SlowCall] = (
     ),
     SlowCall(
         "A list or text is copied to add to it",
-        "Where {place} adds to text, bytes or a tuple, it copies all that was there before: collect the parts in a "
-        "list, and join them once.",
+        "Collect the parts in a list, and join them once: where {place} adds to text, bytes or a tuple, it copies all "
+        "that was there before.",
         'parts.append(part)  # in the loop\nwhole = b"".join(parts)  # once, after it',
         by_text=grows,
     ),
@@ -957,6 +966,7 @@ def slow_call(evidence: Evidence) -> Draft | None:
             *((f"most of it is in {line.callees[0]}",) if line.callees else ()),
         ),
         advice=call.advice.format(**words),
+        brief=_brief(call, words, line),
         places=tuple(match.source for match in slow.lines[:3]),
         code=call.code,
         gain_us=Interval(call.least * us, us),
@@ -965,6 +975,12 @@ def slow_call(evidence: Evidence) -> Draft | None:
         lines=tuple(dict.fromkeys(name for match in slow.lines for name in match.named if name in folds)),
         comes_first=evidence.share_of_step(us) >= _FIRST,
     )
+
+
+def _brief(call: SlowCall, words: Mapping[str, str], line: HotLine) -> str:
+    """The change in a few words, with the line but not its text."""
+    place = "" if "{place}" in call.brief or "{at}" in call.brief else f", {at_source(line.source)}"
+    return call.brief.format(**{**words, "at": at_source(line.source), "place": line.source}) + place
 
 
 # Findings that say less of the same time: its place or its kind, without the remedy of the one that they stand under.

@@ -437,10 +437,10 @@ def padding_not_known(evidence: Evidence) -> Draft | None:
         return None
     return Draft(
         slug="padding-not-known",
-        title="A part of the ids may be padding",
+        title="A part of the token ids may be padding",
         evidence=(f"embeddings of {large[0][0]} x {large[0][1]} ids; a trace has no values",),
-        advice="See how much of the ids is padding: bottleneck run --inspect-padding.",
-        gain_reason="the values of the ids are not recorded",
+        advice="See how much of the token ids is padding: bottleneck run --inspect-padding.",
+        gain_reason="the values of the token ids are not recorded",
     )
 
 

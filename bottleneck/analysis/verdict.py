@@ -505,7 +505,10 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
     elif decision.bound == "mixed":
         shares = " and ".join(f"{_GROUP_WORDS[group]} {_shown(grounds, group)}" for group in (first, second))
         yield Clause("bound", f"No single limit: {shares} of {wall} per step")
-        yield Clause("place", _contributor(grounds, _leading_group(grounds, decision)), label="Largest")
+        leading = _leading_group(grounds, decision)
+        # The largest part of the second group is not the largest of the step.
+        of_which = "" if leading == first else f"of the {_GROUP_WORDS[leading]}: "
+        yield Clause("place", f"{of_which}{_contributor(grounds, leading)}", label="Largest")
     else:
         yield from _of_one_group(grounds, first)
 
@@ -725,11 +728,11 @@ def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Fi
         named = "" if most is None or decision.by_kind else f", most of all {_label(most)} ({format_share(most.share)})"
         lacks_sizes = most is not None and most.reason_code == "no_shapes"
         sizes = "; recorded sizes (record_shapes=True) may tell" if lacks_sizes else ""
-        return f"No rule here knows how to make the {ACCOUNTS[entry.account].kind or 'other work'} faster{named}{sizes}"
+        return f"No advice here makes the {ACCOUNTS[entry.account].kind or 'other work'} faster{named}{sizes}"
     rate = _rate(grounds, part.rows) if entry.account in _NAMED_BY_KERNEL else None
     if rate is not None:
-        return f"This op reaches {rate}, and no rule here knows how to make it faster"
-    return f"No rule here knows how to {'make it faster' if part.rows else 'shorten that'}"
+        return f"This op reaches {rate}, and no advice here makes it faster"
+    return f"No advice here {'makes it faster' if part.rows else 'shortens that'}"
 
 
 def _rows_of_part(grounds: Grounds, entry: LedgerEntry) -> tuple[int, ...]:
@@ -767,10 +770,8 @@ def _rate(grounds: Grounds, rows: Sequence[int]) -> str | None:
 def describe_sides(sides: TwoSided) -> str:
     """The two sides of a window with their figures."""
     whole = "step" if sides.is_one_step else "window"
-    return (
-        f"For the first {format_share(sides.split)} of the {whole} the device is busy "
-        f"{format_share(sides.busy_before)}, and for the rest {format_share(sides.busy_after)}"
-    )
+    before, after = (f"busy {format_share(busy)}" if busy else "idle" for busy in (sides.busy_before, sides.busy_after))
+    return f"The device is {before} in the first {format_share(sides.split)} of the {whole}, then {after}"
 
 
 def _largest_entry(grounds: Grounds, group: str) -> LedgerEntry:

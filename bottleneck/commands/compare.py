@@ -388,5 +388,5 @@ def _broken_limits(limits: "Sequence[Limit]", comparison: "Comparison") -> list[
                 fix="name two recordings that have it, or leave this limit out",
             )
         if not limit.allows(before, after):
-            broken.append(f"over the limit: {limit.metric} {before:,.0f} -> {after:,.0f}, allowed {limit.text}")
+            broken.append(f"over the limit: {limit.metric} {before:,.0f} to {after:,.0f}, allowed {limit.text}")
     return broken

@@ -66,7 +66,7 @@ def watch_command(
     the program. The report goes to stderr at the program's end, and the exit status is the program's own. A program
     that is killed leaves its log: give the folder in place of FILE.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
-    from bottleneck.harness.target import make_program
+    from bottleneck.harness.target import make_program, refuse_arguments
     from bottleneck.watched.read_log import is_watched
 
     words = [word for word in (module, file, *(arguments or [])) if word is not None]
@@ -80,6 +80,7 @@ def watch_command(
         with LiveView() as view, contextlib.suppress(KeyboardInterrupt):
             follow(Path(target), view.draw)
     if module is None and is_watched(Path(target)):
+        refuse_arguments(target, "the log of a run", rest)
         _report(Path(target), form_of(form, output, RESULT_FORMATS), output)
         return
     program = make_program(target, rest, (), train=False, seed=None, module=module is not None)

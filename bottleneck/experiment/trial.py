@@ -122,6 +122,7 @@ def try_changes(setup: TrialSetup, names: tuple[str, ...], prediction: ChangePre
         verdict="inconclusive",
         is_bound=not all(change.is_remedy for change in setup.chosen(names)),
         is_part=any(change.against is not None for change in setup.chosen(names)),
+        samples=math.prod((change.samples for change in setup.chosen(names)), start=1.0),
         findings=prediction.findings,
         predicted_speedup=prediction.speedup,
         predicted_most=prediction.most,
@@ -344,5 +345,5 @@ def _worst(differences: Sequence[Difference]) -> str:
     beyond = [difference for difference in differences if difference.is_within is False]
     worst = max(beyond, key=lambda difference: (difference.relative or 0.0) / (difference.allowed or 1e-30))
     if worst.relative is None or worst.allowed is None:
-        return worst.reason or f"its {worst.what} differ"
-    return f"its {worst.what} differ by {worst.relative:.1e} of the largest value, where {worst.allowed:.1e} is allowed"
+        return worst.reason or f"its {worst.claim}"
+    return f"its {worst.claim} by {worst.relative:.1e} of the largest value, where {worst.allowed:.1e} is allowed"

@@ -394,7 +394,7 @@ def describe_anchor(file: str, before: Lock, after: Lock) -> str:
 
 
 def growth_words(change: CounterChange) -> str:
-    """'launches 303 -> 311 per step (+8, +2.6 %)'."""
+    """'launches 303 to 311 per step (+8, +2.6 %)'."""
     if change.before is None or change.after is None:
         return f"{change.metric}: {amounts(change)[1]} per step, new"
     share = f", {growth(change.after / change.before)}" if change.before else ""

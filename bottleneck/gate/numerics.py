@@ -119,7 +119,7 @@ def _change(name: str, old: TensorDigest, new: TensorDigest, tolerance: float) -
         ("infinite elements", old.inf, new.inf),
     ):
         if one != other:
-            return OutputChange(name, f"{what} {one} -> {other}")
+            return OutputChange(name, f"{what} {one} to {other}")
     worst = max(_differences(old, new, tolerance), key=lambda row: row[1] / row[2] if row[2] else row[1])
     what, difference, allowed = worst
     if difference <= allowed:
@@ -149,7 +149,7 @@ def _differences(old: TensorDigest, new: TensorDigest, tolerance: float) -> Iter
         ]
     for what, one, other, scale, allowed in rows:
         shown = (one / math.sqrt(count), other / math.sqrt(count)) if what == "mean" else (one, other)
-        yield f"{what} {shown[0]:.6g} -> {shown[1]:.6g}", abs(other - one) / scale if scale else 0.0, allowed
+        yield f"{what} {shown[0]:.6g} to {shown[1]:.6g}", abs(other - one) / scale if scale else 0.0, allowed
 
 
 def with_precision(numerics: Numerics, dtypes: Iterable[str | None], ops: Mapping[str, int]) -> Numerics:

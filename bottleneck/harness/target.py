@@ -51,12 +51,8 @@ def make_program(
         )
     pairs = tuple(_split_setting(text) for text in settings)
     form = "script" if module else find_form(Path(target))
-    if arguments and form != "script":
-        raise UsageError(
-            f"{arguments[0]} stands after {target}, which is a {form} and has no arguments of its own",
-            why="options of bottleneck end at FILE",
-            fix=f"put it before the file: {shlex.join((*arguments, target))}",
-        )
+    if form != "script":
+        refuse_arguments(target, f"a {form}", arguments)
     check_settings(Path(target), form, pairs)
     if train and form != "model":
         raise UsageError(
@@ -67,6 +63,16 @@ def make_program(
 
 
 _TRUTHS = {"true": True, "false": False}
+
+
+def refuse_arguments(target: str, noun: str, arguments: Sequence[str]) -> None:
+    """Raises UsageError for words behind a target that is no script."""
+    if arguments:
+        raise UsageError(
+            f"{arguments[0]} stands after {target}, which is {noun} and has no arguments of its own",
+            why="options of bottleneck end at FILE",
+            fix=f"put it before the file: {shlex.join((*arguments, target))}",
+        )
 
 
 def with_assumptions(made: Program, texts: Sequence[str]) -> Program:

@@ -6,7 +6,7 @@ the same ``Document``, so they cannot disagree.
 
 import math
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import PurePath
 
@@ -25,6 +25,7 @@ from bottleneck.schema.analysis import (
     GROUPS,
     REGIMES,
     Analysis,
+    Caveat,
     Clause,
     TelemetrySummary,
     Totals,
@@ -383,10 +384,14 @@ def coverage(analysis: Analysis) -> ListSection:
     return ListSection("Coverage", ((lead, *lines, *more),))
 
 
+def _by_share(all_caveats: Sequence[Caveat]) -> list[Caveat]:
+    return sorted(all_caveats, key=lambda caveat: -(caveat.share or 0.0))
+
+
 def caveats(analysis: Analysis) -> ListSection | None:
     """The limits of this analysis, the one that affects most of the step first."""
     texts = []
-    for caveat in sorted(analysis.caveats, key=lambda caveat: -(caveat.share or 0.0)):
+    for caveat in _by_share(analysis.caveats):
         touched = "" if caveat.share is None else f" (touches {format_share(caveat.share)} of the step)"
         texts.append(f"{as_sentence(caveat.message)}{touched} [{caveat.slug}]")
     return ListSection("Caveats", tuple((text,) for text in texts)) if texts else None
@@ -410,17 +415,22 @@ def trust(analysis: Analysis, most: int, where: str = "", characters: int | None
 def trust_in_brief(analysis: Analysis, characters: int) -> str:
     """Says in a line how far to trust the report.
 
-    It has the number of caveats and, in so many characters, the main one.
+    It has the number of caveats, and the main one where that has at most so many characters; else their names, where
+    they fit into two lines.
     """
     caught = caveats(analysis)
     texts = [] if caught is None else [text for (text,) in caught.items]
     ((lead, *_),) = coverage(analysis).items
     if not texts:
         return lead
-    main = f": {cut_text(texts[0], characters)}" if characters else "."
-    return f"{lead} {counted(len(texts), 'caveat')}{main}"
+    if len(texts[0]) <= characters:
+        return f"{lead} {counted(len(texts), 'caveat')}: {texts[0]}"
+    names = ", ".join(caveat.slug for caveat in _by_share(analysis.caveats))
+    named = f"{lead} {counted(len(texts), 'caveat')}: {names}."
+    return named if len(named) <= _TWO_LINES else f"{lead} {counted(len(texts), 'caveat')}."
 
 
+_TWO_LINES = 156
 _HOPS = 5  # of the critical path
 _PLACES = 6  # lines and modules: enough to see where to look, since the JSON has them all
 # Facts that stand on the screen too: without it the report would hide what the recorded steps do not show.
@@ -506,6 +516,9 @@ def verdict_lines(verdict: Verdict) -> tuple[LabelledLine, ...]:
     # What must be known before the verdict is read stands behind it where the eye goes to the verdict first.
     leading = next((at for at, (clause, _) in enumerate(rows) if clause.role in {"late_rank", "bound"}), 0)
     ordered = [rows[leading], *rows[:leading], *rows[leading + 1 :]]
+    # The line that a late rank spends its time at is not named again as the worst place.
+    why = " ".join(text for clause, text in ordered if clause.role == "late_cause")
+    ordered = [(clause, text) for clause, text in ordered if clause.role != "place" or text not in why]
     lines = [
         LabelledLine(
             clause.label or _LABELS.get(clause.role, "Note"),

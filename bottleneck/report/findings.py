@@ -7,7 +7,7 @@ from itertools import takewhile
 from pathlib import PurePath
 
 from bottleneck.report.document import Action, ActionSection, LabelledLine
-from bottleneck.report.text import as_sentence, cut_text
+from bottleneck.report.text import as_sentence, cut_text, first_clauses
 from bottleneck.schema.analysis import Analysis, Finding, Interval
 from bottleneck.schema.finding_order import adds, in_reading_order
 from bottleneck.schema.op_names import forward_of, is_backward, place_of
@@ -114,7 +114,7 @@ def first_findings(
 def _brief(analysis: Analysis, finding: Finding, characters: int, code: int, *, is_first: bool) -> Action:
     """The finding on a few lines."""
     same = "" if adds(finding) else "; this is another way to save the same time"
-    gain = f"{_gain(finding)}{same}" or finding.gain_reason or ""
+    gain = f"{_gain(finding)}{same}" or _no_gain_words(finding)
     advice = _advice(finding)
     lines = (("gain", gain), *_named_lines(analysis, finding.places, 1), ("do", advice))
     written = tuple((finding.code or "").rstrip().splitlines())
@@ -150,7 +150,7 @@ def findings_in_brief(
     said = {clause.source for clause in analysis.verdict.clauses if clause.role == "first"}
     counts = (
         f"{len(ordered) - most} more with --full" if len(ordered) > most else "",
-        "others lie within the noise" if hidden else "",
+        "others gain less than the noise" if hidden else "",
     )
     more = ", ".join(filter(None, counts))
     why = f"{more[:1].upper()}{more[1:]}{'. ' if more else ''}Why and how: {_EXPLAIN} {ordered[0].slug}"
@@ -190,7 +190,7 @@ def _with_advice(finding: Finding, characters: int, said: Collection[str | None]
     """
     same = "" if adds(finding) else " (saves the same time)"
     change = (finding.brief or finding.advice).rstrip(". ")
-    shown = change + "." if len(change) <= characters else cut_text(change, characters)
+    shown = (change if len(change) <= characters else first_clauses(change, characters)) + "."
     gain = _speedup(finding)
     text = f"{gain}{same}: {_continued(shown)}" if gain else shown
     lines = () if finding.slug in said else (LabelledLine("", text),)
@@ -238,7 +238,7 @@ def _action(analysis: Analysis, finding: Finding, characters: float, common: Seq
     own = [f"{_BY_FORMULA}{finding.by_formula}"] if finding.by_formula and finding.by_formula not in common else []
     seen = "; ".join([_evidence(finding.evidence, characters), *own])
     lines = (
-        ("gain", _gain(finding) or finding.gain_reason or ""),
+        ("gain", _gain(finding) or _no_gain_words(finding)),
         ("adds", _added(finding)),
         ("seen", seen),
         *_named_lines(analysis, (*finding.places, *finding.seen_at), _MOST_LINES),
@@ -274,6 +274,11 @@ def _gain(finding: Finding) -> str:
     costs = finding.predicted_speedup is not None and round(finding.predicted_speedup.low, 2) < 1
     worst = f", at worst {format_us(-gain.low)} lost" if gain.low < 0 and costs else ""
     return f"{_between(gain)} {of}{worst}{doubt}: {speedup}{noise}"
+
+
+def _no_gain_words(finding: Finding) -> str:
+    reason = finding.gain_reason or ""
+    return reason if not reason or reason.startswith("none") else f"not predicted: {reason}"
 
 
 def _added(finding: Finding) -> str:

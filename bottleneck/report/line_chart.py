@@ -23,7 +23,7 @@ _CHARACTER, _LINE, _BESIDE = 9.5, 20.0, 10.0  # of the words beside a mark, wher
 _LEFT, _RIGHT, _TOP, _BOTTOM = 88, 14, 12, 48
 # From this factor between the ends on an axis reads better in powers.
 LOG_FROM = 8.0
-_MOST_TICKS = 9
+_MOST_TICKS, _MOST_MARKS = 9, 40
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,8 @@ class LineChart:
     """A chart of curves over numbers, or over ``x_names`` where x counts these.
 
     ``show`` writes a value of the vertical axis; ``mark`` is a value of the horizontal one, with its words. With
-    ``show_x`` the horizontal axis holds the guides too and has ticks at round numbers, not at the points.
+    ``show_x`` the horizontal axis holds the guides too and has ticks at round numbers, not at the points; ``from_zero``
+    begins it at 0, in even steps.
     """
 
     title: str
@@ -84,12 +85,15 @@ class LineChart:
     x_names: tuple[str, ...] = ()
     mark: tuple[float, str] | None = None
     show_x: Callable[[float], str] | None = None
+    from_zero: bool = False
 
     @cached_property
     def x_scale(self) -> ChartScale:
         """The horizontal axis, with room at both ends."""
         if self.x_names:
             return ChartScale(-0.5, len(self.x_names) - 0.5, is_log=False)
+        if self.from_zero:
+            return ChartScale(0.0, 1.03 * max(self._across), is_log=False)
         return scale_with_room(min(self._across), max(self._across))
 
     @cached_property
@@ -158,6 +162,11 @@ class LineChart:
             x_words = self.show_x(point.x) if self.show_x else f"{point.x:g}"
             where = self.x_names[int(point.x)] if self.x_names else f"{self.x_title}={x_words}"
             yield x, y, low, high, f"{curve.label}, {where}: {self.show(point.y)}"
+
+    @property
+    def is_dense(self) -> bool:
+        """True where marks would cover one another, so that lines alone are drawn."""
+        return max(len(curve.points) for curve in self.curves) > _MOST_MARKS
 
     @property
     def in_legend(self) -> list[tuple[ChartCurve, int]]:

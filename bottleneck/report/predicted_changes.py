@@ -4,7 +4,7 @@ It says what each change would bring on other devices, and in which order.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from bottleneck.report import render_document
@@ -34,6 +34,24 @@ _VERDICTS: dict[PredictedVerdict, str] = {
     "nothing": "nothing",
     "hurts": "slower",
     "open": "may help or not",
+}
+# Names of changes as sentences have them; tables show the names that `--try` takes.
+CHANGE_WORDS: Mapping[str, str] = {
+    "bf16-autocast": "bf16 autocast",
+    "tf32": "TF32 products",
+    "fused-attention": "fused attention",
+    "channels-last": "the channels-last layout",
+    "fold-batchnorm": "folded batch norm",
+    "pad-vocabulary": "a padded vocabulary",
+    "inference-mode": "inference mode",
+    "fused-optimizer": "a fused optimizer",
+    "set-to-none": "gradients set to None",
+    "batch-x2": "twice the batch size",
+    "checkpoint": "activation checkpointing",
+    "compile": "torch.compile",
+    "cuda-graph": "CUDA graphs",
+    "compile-reduce-overhead": 'torch.compile(mode="reduce-overhead")',
+    "compile-max-autotune": 'torch.compile(mode="max-autotune")',
 }
 _NOTE = "in brackets the interval that holds it in 80 of 100 cases; 'may help or not': the interval holds 1"
 # Changes that make another step of the same program: its samples are counted, not its steps.
@@ -83,14 +101,18 @@ def _sentence(device: DeviceChanges) -> str:
     if not device.order:
         helping = _best_alone(device)
         if helping is not None:
-            return f"{step}. {helping.change} helps alone, {_times(helping)}; no order of changes is certain to help."
+            return f"{step}. {_words(helping)} helps alone, {_times(helping)}; no order of changes is certain to help."
         return f"{step}; {_NO_GAIN}."
     first = device.order[0]
-    words = f"{step}. First: {first.change}, {_times(first)} times as fast"
+    words = f"{step}. First: {_words(first)}, {_times(first)} times as fast"
     if device.total is None:
         return f"{words}; after it nothing is certain to help."
-    names = ", then ".join(change.change for change in device.order[1:])
+    names = ", then ".join(map(_words, device.order[1:]))
     return f"{words}; then {names}: {_times(device.total)} times as fast in all."
+
+
+def _words(change: PredictedChange) -> str:
+    return CHANGE_WORDS.get(change.change, change.change)
 
 
 def _best_alone(device: DeviceChanges) -> PredictedChange | None:
@@ -107,9 +129,9 @@ def _lines(answer: PredictedChanges) -> tuple[LabelledLine, ...]:
     for device in answer.devices:
         first, name = device.order[0] if device.order else _best_alone(device), without_maker(device.device)
         if first is None:
-            claims.append(f"nothing certain helps on {name}")
+            claims.append(f"on {name} nothing is certain to help")
         else:
-            claims.append(f"{first.change} first on {name}: {first.speedup:.2f} times as fast")
+            claims.append(f"on {name} {_words(first)} first: {first.speedup:.2f} times as fast")
     claim = "; ".join(claims)
     named = [(without_maker(device.device), device) for device in answer.devices]
     lines = (
@@ -137,7 +159,7 @@ def _what_follows(device: DeviceChanges) -> str:
         return ""
     if device.total is None:
         return "nothing certain after the first"
-    names = ", then ".join(change.change for change in device.order[1:])
+    names = ", then ".join(map(_words, device.order[1:]))
     return f"{names}: {_times(device.total)} times as fast in all"
 
 

@@ -19,7 +19,7 @@ from bottleneck.report.findings import findings_in_brief
 from bottleneck.report.job_section import worst_ranks
 from bottleneck.report.no_gain import no_gain_in_brief
 from bottleneck.report.terminal import PLAIN, TerminalStyle, stream_style
-from bottleneck.report.text import cut_text
+from bottleneck.report.text import as_sentence, cut_text
 from bottleneck.schema.analysis import Analysis, RecordingInfo
 from bottleneck.schema.records import replace
 
@@ -80,7 +80,7 @@ def _screen(analysis: Analysis, whole: Document, room: _Room) -> Document:
         *no_gain_in_brief(analysis.no_gain, room.characters),
         trust_in_brief(analysis, room.trust),
     )
-    ranks = worst_ranks(analysis, room.ranks, room.characters) if room.ranks else None
+    ranks = worst_ranks(analysis, room.ranks, room.characters) if room.ranks and not _is_said(analysis, whole) else None
     closing = (*remarks[: room.remarks], _where_the_rest_is(analysis.recording))
     sections = (
         None if ranks is None else replace(ranks, title=""),
@@ -97,6 +97,14 @@ def _screen(analysis: Analysis, whole: Document, room: _Room) -> Document:
         facts_title="",
         closing="",
     )
+
+
+def _is_said(analysis: Analysis, whole: Document) -> bool:
+    """True where the only slow rank is that of the first line."""
+    job, first = analysis.job, next((line.text for line in whole.lines), "")
+    if job is None or len(job.slow) != 1 or job.slow_links:
+        return False
+    return first.startswith(as_sentence(job.slow[0].name))
 
 
 def _shortened(lines: tuple[LabelledLine, ...], room: _Room) -> tuple[LabelledLine, ...]:

@@ -34,7 +34,7 @@ from bottleneck.report.document import (
     WaterfallBar,
 )
 from bottleneck.report.kernel_names import cut_end, cut_place, short_names
-from bottleneck.report.text import clean, sparkline_cells
+from bottleneck.report.text import clean, join_units, sparkline_cells
 from bottleneck.schema.checks import Check, Status
 from bottleneck.schema.records import replace
 from bottleneck.units import apportion
@@ -349,7 +349,6 @@ def _list_lines(section: ListSection, style: TerminalStyle) -> list[Text]:
 
 
 _NARROWEST_GRID = 60
-_NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[mu]?s|[kMGTP]?(?:B|B/s|FLOP|FLOP/s)|MHz|W|J)(?!\w))")
 GLUE = "\ue000"  # stands for a space at which no line may break; cleaned text cannot hold it
 _NARROWEST = {"name": 16, "place": 10, "words": 6, "number": 1}
 
@@ -390,7 +389,7 @@ def wrapped(text: Text, style: TerminalStyle, indent: int = 0, lead: str = "") -
     if style.width - indent < 12 or cell_len(lead) > indent:
         text, indent, lead = Text.assemble(lead, text), 0, ""
     glued = text.copy()
-    glued.plain = _NUMBER_AND_UNIT.sub(GLUE, text.plain)
+    glued.plain = join_units(text.plain, GLUE)
     lines = list(glued.wrap(_ruler(), max(style.width - indent, 1), overflow="fold"))
     for line in lines:
         line.plain = line.plain.replace(GLUE, " ")

@@ -50,7 +50,22 @@ def cut_text(text: str, limit: int) -> str:
     return _LONE_NUMBER.sub("", words).rstrip(" ,;:(") + " …"
 
 
+def first_clauses(text: str, limit: int) -> str:
+    """Gives the clauses at the beginning that have room, whole; a part of the first where even that has none."""
+    ends = [match.start() for match in _CLAUSE_END.finditer(text[: limit + 1])]
+    return text[: ends[-1]] if ends else cut_text(text, limit)
+
+
+_CLAUSE_END = re.compile(r"[:;.](?=\s)")
 _LONE_NUMBER = re.compile(r"\s+\(?[<~]?[\d.,]*\d$")
+
+
+_NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[mu]?s|[kMGTP]?(?:B|B/s|FLOP|FLOP/s)|MHz|W|J)(?!\w))")
+
+
+def join_units(text: str, joint: str) -> str:
+    """Puts ``joint`` between each number and its unit, for a medium that breaks lines at spaces."""
+    return _NUMBER_AND_UNIT.sub(joint, text)
 
 
 # The first word of a sentence may be a name, which stays as it is: a path, an op, a file with its line, a call.

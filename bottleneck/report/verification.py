@@ -4,6 +4,7 @@ It becomes text, markdown, JSON or a page.
 """
 
 import math
+from statistics import median
 from typing import Literal
 
 from bottleneck.report import render_document
@@ -19,10 +20,10 @@ from bottleneck.report.document import (
 from bottleneck.report.json_text import encode
 from bottleneck.report.speedup_intervals import TITLE, speedup_intervals, speedup_scale
 from bottleneck.report.terminal import PLAIN, TerminalStyle
-from bottleneck.report.text import as_sentence, clean
+from bottleneck.report.text import UNKNOWN, as_sentence, clean
 from bottleneck.schema.measurements import Difference, Ratio, TrialVerdict
 from bottleneck.schema.trials import Trial, Verification
-from bottleneck.units import counted, format_si, format_us
+from bottleneck.units import counted, format_share, format_si, format_us
 
 _LONGEST_JSON_TEXT = 2000
 _TONES: dict[TrialVerdict, Literal["good", "bad"]] = {"faster": "good", "slower": "bad"}
@@ -42,7 +43,8 @@ def build(done: Verification) -> Document:
     heads = columns("name", "change") + columns("number", "predicted", "measured") + columns("words", "verdict")
     detail = TableColumn("what it showed", "words")
     table = TableSection("Each change", heads, tuple(rows), details=detail, is_cards=True)
-    step = "" if done.step_us is None else f", {format_us(done.step_us)} per step"
+    step_us = _step_us(done)
+    step = "" if step_us is None else f", {format_us(step_us)} per step"
     return Document(
         headline="changes tried",
         subject=f"{' '.join(done.program)}{step}",
@@ -51,6 +53,12 @@ def build(done: Verification) -> Document:
         sections=(*speedup_intervals(TITLE, bars, speedup_scale(bars)), table) if done.trials else (),
         warnings=done.warnings,
     )
+
+
+def _step_us(done: Verification) -> float | None:
+    """The step as the trials timed it; as it was recorded where none did."""
+    timed = [trial.original_us.median for trial in done.trials if trial.original_us is not None and not trial.is_part]
+    return median(timed) if timed else done.step_us
 
 
 # What a verdict means for a change that is not to be kept.
@@ -76,8 +84,7 @@ def _best(done: Verification) -> Trial | None:
 
 def _kept(trial: Trial) -> str:
     """Words what keeping a change brings, and the finding that it answers."""
-    title = f" ({trial.title})" if trial.title and trial.title != trial.change else ""
-    parts = [f"Keep {trial.change}{title}", _steps(trial), _setup(trial)]
+    parts = [f"Keep {trial.change}", _steps(trial), _setup(trial)]
     why = f"; why it helps: `bottleneck explain {trial.findings[0]}`" if trial.findings else ""
     return ", ".join(filter(None, parts)) + why
 
@@ -95,12 +102,10 @@ def render(done: Verification, form: str, style: TerminalStyle = PLAIN) -> str:
 
 def _predicted(trial: Trial) -> str:
     """The speedup that was predicted: its interval, or what it is at most."""
-    expected = trial.predicted_speedup
+    expected, most = trial.predicted_speedup, trial.predicted_most
     if expected is not None:
         return f"{expected.low:.2f} to {expected.high:.2f}"
-    return (
-        "none" if trial.predicted_most is None else f"at most {math.ceil(trial.predicted_most * 1e3 - 1e-6) / 1e3:.3f}"
-    )
+    return UNKNOWN if most is None else f"at most {math.ceil(most * 1e3 - 1e-6) / 1e3:.3f}"
 
 
 def _interval_bar(trial: Trial) -> IntervalBar:
@@ -148,7 +153,22 @@ def sentence(done: Verification) -> str:
         return f"none of {changes} makes the step faster{rest}"
     best = _best(done) or faster[0]
     make = "makes" if len(faster) == 1 else "make"
-    return f"{len(faster)} of {changes} {make} the step faster; best: {best.change}, {_times(best.speedup)}"
+    faster_what = "the step" if best.samples == 1 else "each sample"
+    return f"{len(faster)} of {changes} {make} {faster_what} faster; best: {_name(best)}, {_gain(best)}"
+
+
+def _name(trial: Trial) -> str:
+    """The change in words; the names of several, whose words are long."""
+    return trial.change if "+" in trial.change else trial.title or trial.change
+
+
+def _gain(trial: Trial) -> str:
+    """Words the measured speedup with its interval: '1.31 times as fast (1.29 to 1.35)'."""
+    if trial.speedup is None:
+        return "not measured"
+    noun = "as fast" if trial.samples == 1 else "as many samples per second"
+    low, high = trial.speedup.low, trial.speedup.high
+    return f"{trial.speedup.median:.2f} times {noun} ({low:.2f} to {high:.2f})"
 
 
 def details(trial: Trial) -> tuple[str, ...]:
@@ -156,7 +176,9 @@ def details(trial: Trial) -> tuple[str, ...]:
     bound = "a bound that no fix can pass, not a change to keep" if trial.is_bound else None
     bound = "figures of a part of the step alone" if trial.is_part else bound
     phrases = [trial.reason, bound, _steps(trial), _noise(trial), _setup(trial), _memory(trial)]
-    return tuple(filter(None, [*phrases, *_differences(trial.differences)]))
+    # The reason of a wrong result is its difference.
+    differences = [] if trial.verdict == "wrong" and trial.reason else _differences(trial.differences)
+    return tuple(filter(None, [*phrases, *differences]))
 
 
 def _times(speedup: Ratio | None) -> str:
@@ -165,7 +187,7 @@ def _times(speedup: Ratio | None) -> str:
     It has more digits where two would hide on which side of 1 it lies.
     """
     if speedup is None:
-        return "-"
+        return UNKNOWN
     digits = 3 if 0.99 < speedup.low <= speedup.high < 1.01 else 2
     return f"{speedup.median:.{digits}f}x [{speedup.low:.{digits}f}, {speedup.high:.{digits}f}]"
 
@@ -173,15 +195,16 @@ def _times(speedup: Ratio | None) -> str:
 def _steps(trial: Trial) -> str | None:
     if trial.original_us is None or trial.changed_us is None or trial.speedup is None:
         return None
-    times = f"{format_us(trial.original_us.median)} → {format_us(trial.changed_us.median)}"
-    return f"{times} per step over {counted(trial.speedup.n, 'pair')}"
+    times = f"{format_us(trial.original_us.median)} → {format_us(trial.changed_us.median)} per step"
+    larger = "" if trial.samples == 1 else f" of {trial.samples:g} times the samples"
+    return f"{times}{larger} over {counted(trial.speedup.n, 'pair')}"
 
 
 def _noise(trial: Trial) -> str | None:
     """The smallest visible effect, where the pairs showed none."""
     if trial.smallest_visible is None or trial.verdict not in {"no effect", "inconclusive"}:
         return None
-    return f"a change of {trial.smallest_visible:.1%} or more would have been seen"
+    return f"a change of {format_share(trial.smallest_visible)} or more would have been seen"
 
 
 def _setup(trial: Trial) -> str | None:
@@ -217,4 +240,4 @@ def _differences(differences: tuple[Difference, ...]) -> list[str]:
     allowed = (
         "" if worst.allowed is None else f" ({'allowed' if worst.is_within else 'allowed only'} {worst.allowed:.0e})"
     )
-    return [f"{worst.what} differ by {worst.relative:.0e}{allowed}"]
+    return [f"{worst.claim} by {worst.relative:.0e}{allowed}"]

@@ -20,9 +20,10 @@ from bottleneck.report.document import (
 from bottleneck.report.json_text import encode
 from bottleneck.report.line_chart import ChartCurve, ChartPoint, LineChart
 from bottleneck.report.terminal import PLAIN, TerminalStyle
+from bottleneck.report.text import as_sentence
 from bottleneck.schema.watch_log import PHASES
 from bottleneck.schema.watched import WatchedCause, WatchedRun, WatchedRunRank
-from bottleneck.units import counted, format_share, format_us
+from bottleneck.units import counted, format_part, format_share, format_us
 
 _WORDS = {
     "data": "waiting for data",
@@ -41,6 +42,8 @@ _GROUPS = {
 _MOST_CAUSES, _MOST_STEPS = 8, 6
 # A share of the run from which waiting for data is its headline.
 _LOADER_BOUND, _MUCH = 0.25, 0.05
+# A share of the run that slow steps take beyond usual ones, from which they are its headline.
+_MUCH_SLOW = 0.25
 _LATE = 1.05
 
 
@@ -64,7 +67,7 @@ def build(run: WatchedRun) -> Document:
 
 
 def _slowest(run: WatchedRun) -> WatchedRunRank:
-    return max(run.ranks, key=lambda rank: rank.usual_us)
+    return max(run.ranks, key=lambda rank: rank.usual_step_us)
 
 
 def _causes(run: WatchedRun) -> list[WatchedCause]:
@@ -82,16 +85,20 @@ def _causes(run: WatchedRun) -> list[WatchedCause]:
 
 
 def _lines(run: WatchedRun, rank: WatchedRunRank) -> tuple[LabelledLine, ...]:
-    usual = f"A step takes {format_us(rank.usual_us)} as a rule"
-    data_us, total_us = rank.phases_us[0], sum(rank.phases_us)
-    share = data_us / total_us if total_us else 0.0
-    largest = max(range(len(PHASES)), key=lambda place: rank.phases_us[place])
-    if share >= _LOADER_BOUND:
-        times = f"{format_us(data_us)} of {format_us(total_us)} per step ({format_share(share)})"
+    usual_us, data_us = rank.usual_step_us, rank.phases_us[0]
+    data_share = data_us / usual_us if usual_us else 0.0
+    slow_share = rank.slow_us / rank.total_us if rank.total_us else 0.0
+    if slow_share >= max(_MUCH_SLOW, data_share):
+        count = counted(len({step for cause in rank.causes for step in cause.steps}), "slow step")
+        times = f"{format_part(rank.slow_us, rank.total_us)} ({format_share(slow_share)})"
+        first = f"{count} hold your run up: {times} beyond usual steps of {format_us(usual_us)}"
+    elif data_share >= _LOADER_BOUND:
+        times = f"{format_part(data_us, usual_us)} per step ({format_share(data_share)})"
         first = f"Your program waits for data: {times}"
     else:
-        part = rank.phases_us[largest] / total_us if total_us else 0.0
-        first = f"{usual}; the largest part is {_WORDS[PHASES[largest]]} ({format_share(part)})"
+        place = max(range(len(PHASES)), key=lambda place: rank.phases_us[place])
+        share = rank.phases_us[place] / usual_us if usual_us else 0.0
+        first = f"A usual step takes {format_us(usual_us)}, most of it {_WORDS[PHASES[place]]} ({format_share(share)})"
     lines = [LabelledLine("", first)]
     causes = _causes(run)
     late = _late(run)
@@ -99,12 +106,14 @@ def _lines(run: WatchedRun, rank: WatchedRunRank) -> tuple[LabelledLine, ...]:
         lines.append(LabelledLine("Late", late))
     if causes:
         lines.append(LabelledLine("Worst", _told(causes[0], run)))
-        lines.append(LabelledLine("First", causes[0].advice))
-    elif share >= _LOADER_BOUND:
-        lines.append(LabelledLine("First", "find the loader's settings: bottleneck run says what it waits for"))
+        lines.append(LabelledLine("First", as_sentence(causes[0].advice)))
+    elif data_share >= _LOADER_BOUND:
+        lines.append(
+            LabelledLine("First", "Find what the loader waits for: bottleneck run says so, with what to change")
+        )
     else:
-        held = f"No step stands out, and nothing drifts: waiting for data takes {format_share(share)}"
-        lines.append(LabelledLine("Note", held))
+        steady = f"No step stands out, and nothing drifts: waiting for data takes {format_share(data_share)}"
+        lines.append(LabelledLine("Note", steady))
     return tuple(lines)
 
 
@@ -112,8 +121,8 @@ def _late(run: WatchedRun) -> str | None:
     """Names the rank whose own work takes longer than that of the others."""
     if len(run.ranks) < 2:
         return None
-    own = {rank.rank: rank.usual_us for rank in run.ranks}
-    work = {rank.rank: sum(rank.phases_us) - rank.phases_us[PHASES.index("backward")] for rank in run.ranks}
+    own = {rank.rank: rank.usual_step_us for rank in run.ranks}
+    work = {rank.rank: rank.usual_step_us - rank.phases_us[PHASES.index("backward")] for rank in run.ranks}
     late, other = max(work, key=lambda number: work[number]), min(work, key=lambda number: work[number])
     if work[late] < _LATE * work[other] or work[late] - work[other] < _MUCH * own[late]:
         return None
@@ -131,11 +140,11 @@ def _late(run: WatchedRun) -> str | None:
 
 def _told(cause: WatchedCause, run: WatchedRun) -> str:
     who = f"rank {cause.rank}: " if len(run.ranks) > 1 else ""
-    return f"{who}{cause.headline}"
+    return f"{who}{as_sentence(cause.headline)}"
 
 
 def _action(cause: WatchedCause, run: WatchedRun) -> Action:
-    lines = [LabelledLine("do", cause.advice)]
+    lines = [LabelledLine("do", as_sentence(cause.advice))]
     if cause.steps:
         lines.insert(0, LabelledLine("steps" if len(cause.steps) > 1 else "step", _steps(cause.steps)))
     return Action(_told(cause, run), tuple(lines), key=cause.kind.partition(":")[0])
@@ -155,12 +164,13 @@ def _steps(steps: Sequence[int]) -> str:
 
 
 def _phases(rank: WatchedRunRank) -> BarSection:
-    total_us = sum(rank.phases_us)
+    total_us = rank.usual_step_us
     shares = [us / total_us if total_us else 0.0 for us in rank.phases_us]
     rows = [
         TableRow((_WORDS[phase], format_us(us), format_share(share)), group=_GROUPS[phase])
         for phase, us, share in zip(PHASES, rank.phases_us, shares, strict=True)
     ]
+    rows.append(TableRow(("the usual step", format_us(total_us), ""), role="total"))
     table = TableSection(
         "A usual step by its phases",
         (*columns("words", "phase"), *columns("number", "per step", "share")),
@@ -175,7 +185,7 @@ def _phases(rank: WatchedRunRank) -> BarSection:
 
 def _ranks(run: WatchedRun) -> TableSection:
     rows = [
-        TableRow((str(rank.rank), f"{rank.steps:,}", format_us(rank.usual_us), *map(format_us, rank.phases_us)))
+        TableRow((str(rank.rank), f"{rank.steps:,}", format_us(rank.usual_step_us), *map(format_us, rank.phases_us)))
         for rank in run.ranks
     ]
     return TableSection("Ranks", columns("number", "rank", "steps", "usual step", *PHASES), tuple(rows))
@@ -189,7 +199,16 @@ def charts(run: WatchedRun) -> tuple[LineChart, ...]:
     )
     if not any(curve.points for curve in curves):
         return ()
-    return (LineChart("Step time, with the shortest and longest of each stretch", "step", curves, format_us),)
+    return (
+        LineChart(
+            "Step time: the median of each stretch, and its shortest and longest step",
+            "step",
+            curves,
+            format_us,
+            show_x=lambda step: f"{step:,.0f}",
+            from_zero=True,
+        ),
+    )
 
 
 def _point(block: Sequence[float]) -> ChartPoint:

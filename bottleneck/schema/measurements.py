@@ -656,6 +656,11 @@ class Difference:
     is_within: bool | None
     reason: str | None = None
 
+    @property
+    def claim(self) -> str:
+        """What differs, with its verb."""
+        return f"{self.what} {'differs' if self.what == 'loss' else 'differ'}"
+
 
 @dataclass(frozen=True)
 class MeasuredPiece:

@@ -22,6 +22,7 @@ class Trial:
     ``break_even_steps`` the steps that pay for it. ``smallest_visible`` is the smallest change of time, as a share,
     that these pairs could have shown. ``is_bound`` marks what nobody can keep, such as the replay of one batch: it only
     shows what a fix of its kind could gain at most. ``is_part`` marks figures of a part of the step alone.
+    ``samples`` is how many times as many samples a changed step works on.
     ``stopped_by`` is what kept it from being made or confirmed: no time was left, or the user interrupted; null where
     nothing did.
     """
@@ -44,6 +45,7 @@ class Trial:
     differences: tuple[Difference, ...] = ()
     is_bound: bool = False
     is_part: bool = False
+    samples: float = 1.0
     stopped_by: Literal["time", "user"] | None = None
 
 

@@ -31,6 +31,16 @@ class WatchedRunRank(Struct, frozen=True):
     causes: tuple[WatchedCause, ...] = ()
     blocks: tuple[tuple[float, float, float, float], ...] = ()
 
+    @property
+    def usual_step_us(self) -> float:
+        """The mean step that is not slow: what its phases add up to."""
+        return sum(self.phases_us)
+
+    @property
+    def slow_us(self) -> float:
+        """What slow steps took beyond usual ones, where their cause is reported."""
+        return sum(cause.beyond_us or 0.0 for cause in self.causes)
+
 
 class WatchedRun(Struct, frozen=True):
     """A watched run as it is reported. ``warnings`` say what is missing from it."""

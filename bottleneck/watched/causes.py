@@ -11,13 +11,20 @@ from itertools import pairwise
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.schema.watch_log import PHASES, DeadWorker, SlowStep
+from bottleneck.schema.watch_log import PHASES, DeadWorker, Phase, SeenLine, SlowStep
 from bottleneck.units import counted, format_share, format_si, format_us
 from bottleneck.watched.read_log import WatchedRank
 
 NO_PROCESSOR = "no-processor"
 _MOST = 0.5
 _DATA = PHASES.index("data")
+_DURING: Mapping[Phase, str] = {
+    "data": "while it waits for data",
+    "forward": "in the forward pass",
+    "backward": "in the backward pass",
+    "optimizer": "in the optimizer",
+    "rest": "between the optimizer and the next batch",
+}
 # More batches than usual in one step, without an optimizer's step, are a pass over other data.
 _MORE_BATCHES = 2
 _DISK_FAULT_US = 100.0
@@ -158,7 +165,7 @@ def _reason_of(slow: SlowStep) -> _Words:
         words = reason(slow, beyond_us)
         if words is not None:
             return words
-    return "unknown", "nothing that was looked at explains it", "record a window of it: bottleneck run"
+    return "unknown", "nothing that was looked at explains it", "record some steps of it: bottleneck run"
 
 
 def _dead(slow: SlowStep, _: float) -> _Words | None:
@@ -173,7 +180,7 @@ def _workers(slow: SlowStep, _: float) -> _Words | None:
     return (
         "workers",
         f"the loader started its {counted(slow.workers, 'worker')}",
-        "persistent_workers=True keeps them over epochs",
+        "keep them over epochs: persistent_workers=True",
     )
 
 
@@ -214,10 +221,10 @@ def _other_data(slow: SlowStep, beyond_us: float) -> _Words | None:
     more = slow.batches - slow.usual_batches
     if more < _MORE_BATCHES or slow.phases_us[_DATA] - slow.usual_phases_us[_DATA] > 2 * _MOST * beyond_us:
         return None
-    where = f", at {slow.lines[0].source} {slow.lines[0].function}()" if slow.lines else ""
+    where = f", at {_place(slow.lines[0])}" if slow.lines else ""
     return (
         "other-data",
-        f"a pass over other data came between two steps of the optimizer (validation, as a rule){where}",
+        f"a pass over other data (validation, most often) came between two steps of the optimizer{where}",
         "evaluate less often, on fewer batches, or under torch.inference_mode()",
     )
 
@@ -225,18 +232,18 @@ def _other_data(slow: SlowStep, beyond_us: float) -> _Words | None:
 def _loader(slow: SlowStep, beyond_us: float) -> _Words | None:
     if slow.phases_us[_DATA] - slow.usual_phases_us[_DATA] < _MOST * beyond_us:
         return None
-    where = f", at {slow.lines[0].source} {slow.lines[0].function}()" if slow.lines and not slow.workers else ""
-    workers = f"; its {counted(slow.workers, 'worker')} had no batch ready" if slow.workers else ""
+    where = f", at {_place(slow.lines[0])}" if slow.lines and not slow.workers else ""
+    workers = f", and its {counted(slow.workers, 'worker')} had no batch ready" if slow.workers else ""
     if slow.passes:
         return (
             "pass",
-            f"a pass over the data began, with no batch ready{workers}",
+            "a pass over the data began, with no batch ready",
             "fewer, longer passes: a sampler that draws several epochs in one, as RandomSampler(num_samples=...) does",
         )
     return (
         "loader",
         f"it waited for data{where}{workers}",
-        "more workers or a larger prefetch_factor: bottleneck verify --try more-workers"
+        "use more workers or a larger prefetch_factor: bottleneck verify --try more-workers"
         if slow.workers
         else "load in worker processes: num_workers=2 or more",
     )
@@ -269,7 +276,11 @@ def advice_on_dead(workers: Sequence[DeadWorker]) -> str:
 def _disk(slow: SlowStep, beyond_us: float) -> _Words | None:
     if slow.faults * _DISK_FAULT_US < _MOST * beyond_us:
         return None
-    return "disk", f"memory was read back from disk ({counted(slow.faults, 'page fault')})", "free memory: it swaps"
+    return (
+        "disk",
+        f"memory was read back from disk ({counted(slow.faults, 'page fault')})",
+        "free memory: the machine swaps",
+    )
 
 
 def _no_processor(slow: SlowStep, beyond_us: float) -> _Words | None:
@@ -295,15 +306,26 @@ def _without_processor(slow: SlowStep) -> float | None:
 
 def _line(slow: SlowStep, beyond_us: float) -> _Words | None:
     phase = max(range(len(PHASES)), key=lambda place: slow.phases_us[place] - slow.usual_phases_us[place])
-    words = {"data": "waiting for data", "rest": "between the optimizer and the next batch"}
-    name = words.get(PHASES[phase], f"in the {PHASES[phase]} phase")
+    name = _DURING[PHASES[phase]]
     if not slow.lines:
-        return f"line:{PHASES[phase]}", f"it was {name}", "record a window of it: bottleneck run"
+        return f"line:{PHASES[phase]}", f"the time goes {name}", "record some steps of it: bottleneck run"
     line = slow.lines[0]
-    kind, place = f"line:{line.source}", f"{line.source} {line.function}(), {name}"
+    kind, place = f"line:{line.source}", f"{_place(line)}, {name}"
     if slow.cpu_us - slow.usual_cpu_us < _MOST * beyond_us:
-        return kind, f"it waited at {place}", "see what that line waits for: a file, the network, a lock, the device"
-    return kind, f"it worked at {place}", "take that out of the loop, or do it less often"
+        return kind, f"it waits at {place}", "see what that line waits for: a file, the network, a lock, the device"
+    if PHASES[phase] == "rest":
+        advice = "take it out of the loop, or do it less often"
+    else:
+        advice = (
+            "take it out of the loop where it is no part of training; else compare these steps' batches with others: "
+            "longer sequences, new shapes"
+        )
+    return kind, f"the time goes to {place}", advice
+
+
+def _place(line: SeenLine) -> str:
+    """Gives a line with its function: 'train.py:18 (log_metrics)'; the line alone at the top of a file."""
+    return line.source if line.function.startswith("<") else f"{line.source} ({line.function})"
 
 
 # What the host is known to have done comes first.
@@ -360,10 +382,10 @@ def _slower(rank: WatchedRank) -> Drift | None:
     if parts[-1] < _LEAST_DRIFT * parts[0] or not _grows(rank.step_us):
         return None
     phases = {phase: _quarters(rank.records[f"{phase}_us"] / rank.records["count"]) for phase in PHASES}
-    phase = max(phases, key=lambda name: phases[name][-1] - phases[name][0])
+    phase = max(PHASES, key=lambda name: phases[name][-1] - phases[name][0])
     what = (
         f"steps grew from {format_us(parts[0])} to {format_us(parts[-1])} ({format_share(parts[-1] / parts[0] - 1)}), "
-        f"most of it in the {phase} phase"
+        f"most of it {_DURING[phase]}"
     )
     return Drift("time", what, "look for what grows: lists, hooks, a graph that is kept; bottleneck run names it")
 

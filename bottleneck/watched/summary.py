@@ -19,7 +19,7 @@ from bottleneck.watched.read_log import WatchedRank, read_header, read_watched
 
 _MOST_BLOCKS = 200
 _LONGEST_SILENCE_S = 60.0
-_LARGE, _HUGE = 100.0, 1e6
+_LARGE = 100.0
 
 
 def summarise(folder: Path, *, is_over: bool = False) -> WatchedRun:
@@ -92,19 +92,22 @@ def _rank(rank: WatchedRank, samples: Sequence[Sample]) -> WatchedRunRank:
 
 def _cause(cause: SlowCause, rank: WatchedRank, samples: Sequence[Sample]) -> WatchedCause:
     longest, number = cause.longest, rank.header.rank
-    ratio = longest.us / longest.usual_us if longest.usual_us > 0 else float("inf")
-    times = f"{format(ratio, ',.0f' if ratio >= _LARGE else '.3g')} times as long" if ratio < _HUGE else "far longer"
-    beyond = format_us(longest.us - longest.usual_us)
+    times = f"{_times(longest.us / longest.usual_us)} times as long" if longest.usual_us > 0 else "far longer"
     if len(cause.steps) == 1:
-        headline = f"step {longest.step:,} took {times} ({beyond} more): {cause.what}"
+        headline = f"{cause.what}: step {longest.step:,} took {format_us(longest.us - longest.usual_us)} more, {times}"
     else:
         count, sum_ = counted(len(cause.steps), "step"), format_us(cause.beyond_us)
-        where = f"in steps {min(cause.steps):,} to {max(cause.steps):,} " if len(cause.steps) > 2 else ""
-        headline = f"{count} {where}took {sum_} more than usual ones, step {longest.step:,} {times}: {cause.what}"
+        where = f"of steps {min(cause.steps):,} to {max(cause.steps):,} " if len(cause.steps) > 2 else ""
+        longest_one = f"the longest (step {longest.step:,}) {times}"
+        headline = f"{cause.what}: {count} {where}took {sum_} more than usual, {longest_one}"
     if cause.kind == NO_PROCESSOR:
         others = others_meanwhile(rank, samples, cause.start_s, cause.end_s)
         headline += "" if others is None else f" (others kept {counted(f'{others:.1f}', 'processor')} busy meanwhile)"
     return WatchedCause(cause.kind, headline, cause.advice, number, cause.steps, cause.beyond_us)
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:,.0f}" if ratio >= _LARGE else f"{ratio:.3g}"
 
 
 def _blocks(rank: WatchedRank) -> tuple[tuple[float, float, float, float], ...]:

@@ -67,7 +67,7 @@ def test_the_gain_is_what_the_piece_takes_less(case: Evidence) -> None:
     assert gain(draft).low == pytest.approx(50 * MS)
     assert gain(draft).high == pytest.approx(70 * MS)
     assert draft.basis == "timed"
-    assert draft.evidence[-1] == ("measured here on these shapes: 160 ms -> 100 ms per step (bottleneck run --probe)")
+    assert draft.evidence[-1] == ("measured here on these shapes: 160 ms to 100 ms per step (bottleneck run --probe)")
 
 
 def test_the_least_favourable_change_is_the_lower_end(case: Evidence) -> None:
@@ -170,7 +170,7 @@ def test_the_op_of_the_library_is_evidence_beside_the_gain_of_compiling(case: Ev
     assert gain(draft).high == pytest.approx(60 * MS)
     assert draft.tries == ("compile",)
     assert draft.evidence[-2] == (
-        "the library has one op for it: rms_norm for 6 ops on 64x512: 160 ms -> 20.0 ms per step, forward, measured "
+        "the library has one op for it: rms_norm for 6 ops on 64x512: 160 ms to 20.0 ms per step, forward, measured "
         "here (bottleneck run --probe)"
     )
 

@@ -8,7 +8,7 @@ import pytest
 
 from bottleneck.advice import data_loading, host
 from bottleneck.advice.hot_lines import HotLine, hot_lines
-from bottleneck.advice.slow_calls import SLOW_CALLS, match_of, slow_call, without_general
+from bottleneck.advice.slow_calls import SLOW_CALLS, SlowCall, match_of, slow_call, without_general
 from bottleneck.pipeline import analyse
 from bottleneck.schema.analysis import IdleCause
 from bottleneck.schema.evidence import Evidence
@@ -287,6 +287,13 @@ def test_functions_of_libraries_and_containers_tell_more_than_the_text() -> None
     table = SearchedContainer("stops", "set", 5000)
     assert title("if word in stops:", searched=table) is None
     assert title("if word in stops:", searched=SearchedContainer("stops", "list", 5)) is None
+
+
+@pytest.mark.parametrize("call", SLOW_CALLS, ids=lambda call: call.title)
+def test_every_row_has_a_brief_that_says_what_to_do(call: SlowCall) -> None:
+    """The first screen had five lines of advice for one finding."""
+    assert call.advice.startswith(call.brief) and 20 <= len(call.brief) <= 200
+    assert call.brief.split()[0] not in {"Where", "If", "For"} and call.brief.count("(") == call.brief.count(")")
 
 
 def test_every_row_says_its_advice_without_gaps() -> None:

@@ -151,7 +151,7 @@ def test_a_creep_is_not_accepted_but_told() -> None:
     left = [change for change in changes_of(moved, creep=creep) if is_red(change)]
     assert [(change.metric, change.is_creep) for change in left] == [("launches", True)]
     text = describe_acceptance("a.toml", "net", chosen(changes, ("launches",)), left, STAMP)
-    assert "still red: launches 290 -> 308 per step (+18, +6.2 %) since v1.2" in text
+    assert "still red: launches 290 to 308 per step (+18, +6.2 %) since v1.2" in text
     assert not [each for each in changes_of(with_anchor(moved, "v1.3"), creep=creep) if is_red(each)]
 
 
@@ -159,8 +159,8 @@ def test_what_is_given_up_is_reported_exactly() -> None:
     text = describe_acceptance(
         ".bottleneck/net.lock.toml", "net", chosen(changes_of(), ("launches", "syncs")), (), STAMP
     )
-    assert "gives up: launches 300 -> 308 per step (+8, +2.7 %)" in text
-    assert "keeps: syncs 4 -> 2 per step (-2, -50.0 %)" in text
+    assert "gives up: launches 300 to 308 per step (+8, +2.7 %)" in text
+    assert "keeps: syncs 4 to 2 per step (-2, -50.0 %)" in text
     assert "one norm per head" in text
     assert "git add .bottleneck/net.lock.toml" in text
 
@@ -168,8 +168,8 @@ def test_what_is_given_up_is_reported_exactly() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (CounterChange("syncs", 0, 1, "broken"), "syncs 0 -> 1 per step (+1)"),
-        (CounterChange("h2d_bytes", 0, 12_600_000, "broken"), "h2d_bytes 0 -> 12.6 MB per step (+12.6 MB)"),
+        (CounterChange("syncs", 0, 1, "broken"), "syncs 0 to 1 per step (+1)"),
+        (CounterChange("h2d_bytes", 0, 12_600_000, "broken"), "h2d_bytes 0 to 12.6 MB per step (+12.6 MB)"),
         (CounterChange("graphs", None, 3, "new"), "graphs: 3 per step, new"),
     ],
 )
@@ -180,7 +180,7 @@ def test_growth_is_reported_in_the_unit_of_the_counter(change: CounterChange, te
 def test_a_new_anchor_tells_how_far_the_counters_have_come() -> None:
     text = describe_anchor("a.toml", LOCK, with_anchor(LOCK, "v1", {"launches": 290, "syncs": 4}))
     assert "creep counts from v1" in text
-    assert "launches 290 -> 300 per step (+10, +3.4 %) since" in text
+    assert "launches 290 to 300 per step (+10, +3.4 %) since" in text
     assert "syncs" not in text
 
 

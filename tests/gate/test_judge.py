@@ -396,7 +396,7 @@ def failure(
 
 def test_a_sync_is_reported_with_its_line_once_though_two_counters_changed() -> None:
     story = failure([SYNC, OPS])
-    assert story.what == "syncs 0 -> 1, ops 1 204 -> 1 206 per step"
+    assert story.what == "syncs 0 to 1, ops 1 204 to 1 206 per step"
     assert story.why == (Cause("+1 aten::item in head at train.py:57, changed here", "total += loss.item()"),)
     assert story.fix == Fix("undo that, or:", 'bottleneck accept mlp --metric ops,syncs --reason "…"')
 
@@ -422,7 +422,7 @@ def test_a_slower_step_is_reported_with_its_interval_and_with_what_takes_longer(
     bars = (Bar("memory", "memory", 18000.0, 19000.0), Bar("overhead.sync", "overhead", 200.0, 600.0))
     comparison = Comparison(*sides, bars=bars, rows=(row, less), idle=bars[1:])
     story = failure([], SLOW, comparison)
-    assert story.what == "step 18.2 ms -> 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %"
+    assert story.what == "step 18.2 ms to 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %"
     assert story.why == (
         Cause("+1.10 ms aten::copy_ (new) in rope at rope.py:88, changed here"),
         Cause("+400 us overhead.sync"),
@@ -454,13 +454,13 @@ def test_what_vanished_asks_for_a_look_at_the_workload() -> None:
 
 def test_a_growth_that_rounding_would_hide_is_reported_exactly() -> None:
     broken = CounterChange("flops", 344_571_904, 344_571_968, "broken")
-    assert failure([broken]).what == "flops 344 571 904 -> 344 571 968 per step"
+    assert failure([broken]).what == "flops 344 571 904 to 344 571 968 per step"
 
 
 def test_creep_is_not_accepted_by_its_metric() -> None:
     creep = CounterChange("launches", 300, 340, "broken", is_creep=True)
     story = failure([creep])
-    assert story.what == "launches 300 -> 340 per step since the anchor"
+    assert story.what == "launches 300 to 340 per step since the anchor"
     assert story.fix == Fix("see what changed: bottleneck compare, or move the anchor in the lock-file")
 
 

@@ -53,13 +53,13 @@ def test_what_rounding_explains_passes(growth: float) -> None:
 @pytest.mark.parametrize(
     ("name", "values", "what"),
     [
-        ("returned of step 1", {"norm": 2.301, "mean": 2.301, "projection": 2.301}, "2.3 -> 2.301"),
-        ("returned of step 1", {"nan": 1}, "NaN 0 -> 1"),
-        ("returned of step 1", {"inf": 1}, "infinite elements 0 -> 1"),
-        ("returned of step 1", {"dtype": "float64"}, "dtype float32 -> float64"),
-        ("Net.head.weight", {"shape": (11, 256)}, "shape [10, 256] -> [11, 256]"),
-        ("Net.head.weight", {"moved": 0.0308}, "change by the steps 0.028 -> 0.0308"),
-        ("Net.head.weight", {"moved_projection": -0.0109}, "direction of that change -0.011 -> -0.0109"),
+        ("returned of step 1", {"norm": 2.301, "mean": 2.301, "projection": 2.301}, "2.3 to 2.301"),
+        ("returned of step 1", {"nan": 1}, "NaN 0 to 1"),
+        ("returned of step 1", {"inf": 1}, "infinite elements 0 to 1"),
+        ("returned of step 1", {"dtype": "float64"}, "dtype float32 to float64"),
+        ("Net.head.weight", {"shape": (11, 256)}, "shape [10, 256] to [11, 256]"),
+        ("Net.head.weight", {"moved": 0.0308}, "change by the steps 0.028 to 0.0308"),
+        ("Net.head.weight", {"moved_projection": -0.0109}, "direction of that change -0.011 to -0.0109"),
     ],
 )
 def test_what_differs_is_named_with_both_values(name: str, values: dict[str, object], what: str) -> None:
@@ -100,7 +100,7 @@ def test_runs_that_differ_make_an_output_unstable_and_it_is_not_gated() -> None:
     noisy = changed("returned of step 1", norm=9.0)
     merged = merge_numerics([OUTPUTS, OUTPUTS, noisy])
     assert merged is not None and set(merged.tensors) == {"Net.head.weight"}
-    assert "norm 2.3 -> 9" in merged.unstable["returned of step 1"]
+    assert "norm 2.3 to 9" in merged.unstable["returned of step 1"]
     result = judged(noisy, merged)
     assert result.verdict == "same" and result.compared == 1 and "returned of step 1" in result.unstable
     assert merge_numerics([OUTPUTS, None]) is None

@@ -76,7 +76,7 @@ def test_a_gate_that_catches_all_and_stays_green_on_itself_is_proven() -> None:
         ["ok", "red"],
         ["ok", "green"],
     ]
-    assert "ops 100 -> 101" in rest[0] and "syncs 0 -> 1" in rest[1]
+    assert "ops 100 to 101" in rest[0] and "syncs 0 to 1" in rest[1]
 
 
 def test_a_count_that_does_not_see_what_is_put_in_proves_nothing() -> None:

@@ -139,7 +139,7 @@ COUNTED = WorkloadResult(
     "bench/train_step.py",
     ("bench/train_step.py",),
     "fail",
-    "h2d_copies 0 -> 24, h2d_bytes 0 B -> 12.6 MB, launches 303 -> 327 and 1 more per step",
+    "h2d_copies 0 to 24, h2d_bytes 0 B to 12.6 MB, launches 303 to 327 and 1 more per step",
     (
         Cause("+24 aten::copy_ in decoder.rotary at model/rope.py:88, changed here", ROPE.text),
         Cause("+2 aten::item at train.py:141, changed here", ITEM.text),
@@ -169,7 +169,7 @@ COUNTED = WorkloadResult(
 
 SLOWED = replace(
     COUNTED,
-    what=f"{COUNTED.what}; step 18.2 ms -> 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %",
+    what=f"{COUNTED.what}; step 18.2 ms to 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %",
     time=SLOWER,
     comparison=comparison(),
     seconds=91.0,
@@ -179,7 +179,7 @@ TIMED = WorkloadResult(
     "bench/decode.py --tokens 64",
     ("bench/decode.py", "--tokens", "64"),
     "fail",
-    "step 18.2 ms -> 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %",
+    "step 18.2 ms to 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %",
     (Cause("+1.10 ms aten::copy_ (new) in decoder.rotary at model/rope.py:88, changed here"),),
     Fix("undo that, or raise the budget of step_us in pyproject.toml"),
     base="merge-base 1a2b3c4",
@@ -278,13 +278,13 @@ OTHER_OUTPUTS = replace(
     PASSED,
     verdict="fail",
     what="1 of 9 outputs differs, the first is returned of step 1",
-    why=(Cause("returned of step 1: norm 2.3 -> 2.4, 4.2e-02 of its size; rounding explains 1.3e-05"),),
+    why=(Cause("returned of step 1: norm 2.3 to 2.4, 4.2e-02 of its size; rounding explains 1.3e-05"),),
     fix=Fix("undo that, or:", 'bottleneck accept examples/mlp.py --metric numerics --reason "…"'),
     numerics=NumericsResult(
         "differs",
         9,
-        (OutputChange("returned of step 1", "norm 2.3 -> 2.4", 0.042, 1.3e-5), OutputChange("Net.bias", "it is new")),
-        {"Net.noise": "runs differ: norm 3 -> 4"},
+        (OutputChange("returned of step 1", "norm 2.3 to 2.4", 0.042, 1.3e-5), OutputChange("Net.bias", "it is new")),
+        {"Net.noise": "runs differ: norm 3 to 4"},
     ),
 )
 

@@ -354,6 +354,37 @@ def test_a_late_rank_is_the_headline_and_its_cause_and_the_bound_are_lines_below
     assert f"{late}. Why: Python between ops" in verdict.sentence
 
 
+def test_caveats_are_named_where_the_main_one_has_no_room() -> None:
+    analysis = gpu_overhead()
+    whole = facts.trust_in_brief(analysis, 1_000)
+    names = facts.trust_in_brief(analysis, 20)
+    assert all(caveat.slug in names for caveat in analysis.caveats) and names.endswith(".")
+    assert analysis.caveats[0].message[1:40] in whole and "…" not in whole + names
+
+
+def test_the_only_slow_rank_of_the_headline_is_not_listed_again() -> None:
+    analysis = SAMPLES["multi_rank"]
+    assert analysis.job is not None
+    (slow, *_) = analysis.job.slow
+    late = replace(analysis.verdict, clauses=(Clause("late-rank", f"{slow.name.capitalize()} is late"),))
+    one = replace(analysis, job=replace(analysis.job, slow=(slow,), slow_links=()), verdict=late)
+    assert f"{slow.name} costs" not in to_screen(one)
+    two = replace(slow, name="rank 9")
+    assert f"{slow.name} costs" in to_screen(replace(one, job=replace(analysis.job, slow=(slow, two), slow_links=())))
+
+
+def test_the_line_of_a_late_rank_is_named_once() -> None:
+    def labels(place: str) -> list[str]:
+        clauses = (
+            Clause("late_rank", "Rank 1 is late"),
+            Clause("late_cause", "It spends 19.4 ms at ddp.py:45", label="Why"),
+            Clause("place", place, label="Worst"),
+        )
+        return [line.label for line in facts.verdict_lines(replace(gpu_overhead().verdict, clauses=clauses))]
+
+    assert labels("ddp.py:45") == ["", "Why"] and labels("ddp.py:7") == ["", "Why", "Worst"]
+
+
 def test_the_verdict_of_an_older_analysis_is_one_line() -> None:
     older = replace(gpu_overhead().verdict, clauses=())
     (line,) = facts.verdict_lines(older)

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from bottleneck.devices.match import device_by_name
-from bottleneck.predict.changes import ChangedSteps, predict_changes
+from bottleneck.predict.changes import PRICED, ChangedSteps, predict_changes
 from bottleneck.report.document import Intervals, TableSection
-from bottleneck.report.predicted_changes import build, render
+from bottleneck.report.predicted_changes import CHANGE_WORDS, build, render
 from bottleneck.schema.predicted_changes import PredictedChanges
 from bottleneck.schema.records import replace
 from tests.predict.test_changes import Program
@@ -24,7 +24,7 @@ def answer() -> PredictedChanges:
 def test_the_sentence_says_what_to_change_first_and_all_together(answer: PredictedChanges) -> None:
     sentence = build(answer).sentence
     first, total = answer.devices[0].order[0], answer.devices[0].total
-    assert f"First: {first.change}, {first.speedup:.2f} (" in sentence
+    assert f"First: {CHANGE_WORDS[first.change]}, {first.speedup:.2f} (" in sentence
     assert total is None or f"{total.speedup:.2f} (" in sentence
     assert "On a T4 this step takes" in sentence
 
@@ -42,15 +42,20 @@ def test_a_device_on_which_nothing_helps_says_so(answer: PredictedChanges) -> No
     open_changes = tuple(replace(change, verdict="open") for change in answer.devices[0].alone)
     nothing = replace(answer, devices=(replace(answer.devices[0], alone=open_changes, order=(), total=None),))
     assert build(nothing).sentence.endswith("no change brings more than the error of its prediction.")
-    assert build(nothing).lines[0].text.startswith("Nothing certain helps on ")
+    assert build(nothing).lines[0].text.endswith(" nothing is certain to help")
 
 
 def test_a_change_that_helps_alone_is_said_where_no_order_is_certain(answer: PredictedChanges) -> None:
     device = replace(answer.devices[0], order=(), total=None)
     (best, *_) = (change for change in device.alone if change.verdict == "helps")
     document = build(replace(answer, devices=(device,)))
-    assert f"{best.change} helps alone, {best.speedup:.2f} (" in document.sentence
-    assert document.lines[0].text.casefold().startswith(f"{best.change} first on ")
+    words = CHANGE_WORDS[best.change]
+    assert f"{words} helps alone, {best.speedup:.2f} (" in document.sentence
+    assert document.lines[0].text.startswith(f"On A100-SXM4-80GB {words} first: ")
+
+
+def test_sentences_name_every_change_in_words() -> None:
+    assert set(CHANGE_WORDS) == set(PRICED)
 
 
 def test_the_first_screen_says_what_holds_the_step_and_where(answer: PredictedChanges) -> None:

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.report.text import UNKNOWN, as_sentence, clean, cut_text, percents, scale_of, sparkline_cells
+from bottleneck.report.text import (
+    UNKNOWN,
+    as_sentence,
+    clean,
+    cut_text,
+    first_clauses,
+    percents,
+    scale_of,
+    sparkline_cells,
+)
 from bottleneck.units import apportion, apportion_groups, trimmed
 from tests.report.samples import HOSTILE_NAMES
 
@@ -186,3 +195,12 @@ def test_a_number_is_not_cut_from_its_unit(limit: int, shown: str | None) -> Non
 )
 def test_ticks_have_no_decimals_that_are_zero(amount: str, shown: str) -> None:
     assert trimmed(amount) == shown
+
+
+@pytest.mark.parametrize(
+    ("limit", "shown"),
+    [(200, "Use a set: it is quicker. Or sort"), (30, "Use a set: it is quicker"), (12, "Use a set"), (6, "Use a …")],
+)
+def test_advice_without_room_keeps_whole_clauses(limit: int, shown: str) -> None:
+    """Advice on the first screen ended in 'then take that out of …'."""
+    assert first_clauses("Use a set: it is quicker. Or sort. ", limit) == shown

@@ -38,7 +38,7 @@ WRONG = replace(
     FASTER,
     change="bf16-autocast",
     verdict="wrong",
-    reason="its loss differ by 2.0e-01 of the largest value, where 1.0e-02 is allowed",
+    reason="its loss differs by 2.0e-01 of the largest value, where 1.0e-02 is allowed",
     differences=(Difference("loss", 0.2, 0.2, 0.01, False),),
     break_even_steps=None,
 )
@@ -49,7 +49,7 @@ DONE = Verification(("examples/mlp.py",), 1000.0, (FASTER, NO_EFFECT, WRONG, MIS
 def test_the_first_screen_says_what_to_keep_and_what_to_leave() -> None:
     slower = replace(NO_EFFECT, change="channels-last", verdict="slower", speedup=Ratio(0.91, 0.88, 0.94, 30))
     labels = {line.label: line.text for line in build(replace(DONE, trials=(*DONE.trials, slower))).lines}
-    assert labels["First"].startswith("Keep compile (torch.compile), 1.00 ms → 760 us per step over 21 pairs")
+    assert labels["First"].startswith("Keep compile, 1.00 ms → 760 us per step over 21 pairs")
     assert labels["First"].endswith("why it helps: `bottleneck explain launches`")
     assert labels["Leave"] == "gc-freeze (no effect), bf16-autocast (wrong results), channels-last (slower)"
     nothing = build(replace(DONE, trials=(NO_EFFECT,))).lines
@@ -64,7 +64,7 @@ def rows(done: Verification) -> list[str]:
 def test_predicted_stands_beside_measured_and_verdict() -> None:
     line = next(line for line in rows(DONE) if line.startswith("compile"))
     assert line.split() == ["compile", "1.20", "to", "1.50", "1.31x", "[1.29,", "1.35]", "faster"]
-    assert next(line for line in rows(DONE) if line.startswith("gc-freeze")).split()[1] == "none"
+    assert next(line for line in rows(DONE) if line.startswith("gc-freeze")).split()[1] == "-"
 
 
 def pictured(done: Verification, **style: object) -> dict[str, str]:
@@ -131,8 +131,8 @@ def test_what_a_trial_showed_is_reported_in_phrases() -> None:
     assert "set-up 12.0 s, paid back after 50,000 steps" in told
     assert "peak memory 300 MB → 320 MB" in told
     assert "gradients differ by 4e-05 (allowed 1e-04)" in told
-    assert "loss differ by 2e-01 (allowed only 1e-02)" in details(WRONG)
-    assert "a change of 0.6% or more would have been seen" in details(NO_EFFECT)
+    assert "its loss differs by 2.0e-01 of the largest value, where 1.0e-02 is allowed" in details(WRONG)
+    assert "a change of 0.6 % or more would have been seen" in details(NO_EFFECT)
     assert details(MISSING) == ("pip install apache-tvm",)
 
 
@@ -151,14 +151,43 @@ def test_what_could_not_be_compared_says_why() -> None:
 
 
 def test_the_sentence_counts_winners_and_a_wrong_change_is_none() -> None:
-    assert sentence(DONE) == "1 of 4 changes makes the step faster; best: compile, 1.31x [1.29, 1.35]"
+    assert (
+        sentence(DONE) == "1 of 4 changes makes the step faster; best: torch.compile, 1.31 times as fast (1.29 to 1.35)"
+    )
     assert sentence(replace(DONE, trials=(WRONG, MISSING))) == "none of 2 changes makes the step faster"
     skipped = replace(MISSING, verdict="skipped")
     assert sentence(replace(DONE, trials=(WRONG, skipped))) == "none of 2 changes makes the step faster; 1 not measured"
     assert sentence(replace(DONE, trials=(skipped, skipped))) == "none of 2 changes was measured"
     assert "--try all" in sentence(replace(DONE, trials=()))
     best = replace(FASTER, change="compile+tf32", speedup=Ratio(2.0, 1.9, 2.1, 14))
-    assert "best: compile+tf32, 2.00x" in sentence(replace(DONE, best=best))
+    assert "best: compile+tf32, 2.00 times as fast (1.90 to 2.10)" in sentence(replace(DONE, best=best))
+
+
+def test_a_step_with_more_samples_is_faster_per_sample_and_says_so() -> None:
+    """A step of 371 us was said to be faster than one of 346 us."""
+    larger = replace(
+        FASTER,
+        change="batch-x2",
+        title="twice as many samples in a step",
+        speedup=Ratio(1.84, 1.79, 1.86, 14),
+        original_us=Timing(346.0, 344.0, 348.0, 14),
+        changed_us=Timing(371.0, 370.0, 372.0, 14),
+        samples=2.0,
+    )
+    assert sentence(replace(DONE, trials=(larger,))) == (
+        "1 of 1 change makes each sample faster; best: twice as many samples in a step, "
+        "1.84 times as many samples per second (1.79 to 1.86)"
+    )
+    assert "346 us → 371 us per step of 2 times the samples over 14 pairs" in details(larger)
+
+
+def test_the_step_of_the_first_line_is_the_one_that_was_timed() -> None:
+    assert build(replace(DONE, step_us=3_000.0)).subject == "examples/mlp.py, 1.00 ms per step"
+    assert build(replace(DONE, step_us=3_000.0, trials=(MISSING,))).subject == "examples/mlp.py, 3.00 ms per step"
+
+
+def test_a_wrong_result_is_told_once() -> None:
+    assert sum("differ" in phrase for phrase in details(WRONG)) == 1
 
 
 def test_a_bound_is_reported_as_one_and_counts_as_no_winner() -> None:

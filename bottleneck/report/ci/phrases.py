@@ -51,10 +51,10 @@ def amounts(change: CounterChange) -> tuple[str, str, str]:
 
 
 def format_change(change: CounterChange) -> str:
-    """Words a change: 'syncs 0 -> 1', 'syncs unknown -> 1'."""
+    """Words a change: 'syncs 0 to 1', 'syncs unknown to 1'."""
     values, shown = (change.before, change.after), amounts(change)[:2]
     before, after = ("unknown" if value is None else text for value, text in zip(values, shown, strict=True))
-    return f"{change.metric} {before} -> {after}"
+    return f"{change.metric} {before} to {after}"
 
 
 def amount(metric: str, value: int | None) -> str:
@@ -155,7 +155,7 @@ def describe_limit(change: CounterChange) -> str:
 
 
 def describe_change(change: CounterChange) -> str:
-    """Words a change: 'launches 303 -> 311 per step, limit +0'."""
+    """Words a change: 'launches 303 to 311 per step, limit +0'."""
     if change.before is None and change.after is not None:
         return f"{change.metric} {amounts(change)[1]} per step, without baseline"
     limit = f", limit {describe_limit(change)}" if change.limit is not None else ""
@@ -215,7 +215,7 @@ def time_summary(time: TimeResult | None) -> str:
 def time_change_words(time: TimeResult) -> str:
     """Words the change of a time, else its verdict.
 
-    'step 18.2 ms -> 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %'.
+    'step 18.2 ms to 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %'.
     """
     if time.ratio is None:
         return f"step time {time.verdict}"
@@ -255,10 +255,10 @@ def describe_time(time: TimeResult) -> str:
 
 
 def _steps(time: TimeResult) -> str | None:
-    """Words both steps: '18.2 ms -> 19.6 ms'; null without both."""
+    """Words both steps: '18.2 ms to 19.6 ms'; null without both."""
     if time.base_us is None or time.candidate_us is None:
         return None
-    return f"step {format_us(time.base_us.median)} -> {format_us(time.candidate_us.median)}"
+    return f"step {format_us(time.base_us.median)} to {format_us(time.candidate_us.median)}"
 
 
 def _interval(time: TimeResult) -> str | None:

@@ -45,8 +45,16 @@ from bottleneck.report.roofline_points import (
 )
 from bottleneck.report.rows_tree import account_of, tree_of_rows
 from bottleneck.report.start_up import start_up_table
-from bottleneck.report.text import account_name, as_sentence, bound_word, clean, describe_shapes, with_attribute_paths
-from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, label_of, meaning_of
+from bottleneck.report.text import (
+    account_name,
+    as_sentence,
+    bound_word,
+    clean,
+    describe_shapes,
+    join_units,
+    with_attribute_paths,
+)
+from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, label_of, meaning_of, phrase_of
 from bottleneck.schema.analysis import GROUPS, REGIMES, Analysis, Finding, LedgerEntry, Phase
 from bottleneck.schema.op_names import BUILT_IN_CALL, MODULE_PREFIX, PYTHON_FRAME, function_source, line_source
 from bottleneck.schema.step_tracks import OpInputs, StepTimeline, StepTracks
@@ -226,6 +234,8 @@ class _Segment:
     share: float
 
 
+# A part of the bar so wide has the words of the headline, where they are no longer; others the name of the account.
+_LEAST_PHRASE, _LONGEST_PHRASE = 0.4, 20
 _LEAST_SHARE = 0.004  # a narrower part of the bar could not be pointed at
 
 
@@ -252,7 +262,9 @@ def _segments(analysis: Analysis) -> list[_Segment]:
 def _account_segment(entry: LedgerEntry) -> _Segment:
     name = account_name(entry.account, entry.group)
     words = f"{name}, {format_us(entry.us)}, {format_share(entry.share)}"
-    return _Segment(entry.account, entry.group, name, words, entry.share)
+    label, phrase = label_of(entry.account), phrase_of(entry.account)
+    is_wide = entry.share >= _LEAST_PHRASE and len(phrase) <= _LONGEST_PHRASE
+    return _Segment(entry.account, entry.group, phrase if is_wide else label, words, entry.share)
 
 
 def _phase_segment(phase: Phase) -> _Segment:
@@ -547,6 +559,7 @@ def _environment() -> Environment:
     environment.globals.update(chart_size=(WIDTH, HEIGHT), groups=GROUPS, most_beside=_MOST_BESIDE)
     environment.filters.update(
         shown=lambda text: clean(str(text), _LONGEST_TEXT),
+        unbroken=_unbroken,
         prose=_with_code,
         label=lambda text: clean(text, _LONGEST_NAME),
         share=format_share,
@@ -570,10 +583,20 @@ _COMMAND = Markup(
 _OUR_COMMAND = re.compile(r"`(bottleneck [^`;|&$<>()\\\n]+)`")
 
 
+_NO_BREAK_SPACE = "\u00a0"
+
+
+def _unbroken(text: str) -> str:
+    """Cleans a text to read, in which no line breaks between a number and its unit; not for code to copy."""
+    return join_units(clean(str(text), _LONGEST_TEXT), _NO_BREAK_SPACE)
+
+
 def _with_code(text: str) -> Markup:
     """Escapes a text; a command of ours between backticks becomes code to copy."""
     parts = _OUR_COMMAND.split(clean(text, _LONGEST_TEXT))
-    pieces = (_COMMAND.format(part) if at % 2 else escape(part) for at, part in enumerate(parts))
+    pieces = (
+        _COMMAND.format(part) if at % 2 else escape(join_units(part, _NO_BREAK_SPACE)) for at, part in enumerate(parts)
+    )
     return Markup("").join(pieces)
 
 

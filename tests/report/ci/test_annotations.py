@@ -75,9 +75,9 @@ def test_what_one_line_of_code_did_is_one_annotation_at_that_line() -> None:
     assert (copy.name, copy.properties["file"], copy.properties["line"]) == ("error", "model/rope.py", "88")
     assert copy.properties["title"] == "bottleneck gate: bench/train_step.py"
     assert copy.message.splitlines() == [
-        "h2d_copies 0 -> 24 per step, limit +0",
-        "h2d_bytes 0 -> 12.6 MB per step, limit +0",
-        "launches 303 -> 327 per step, limit +0",
+        "h2d_copies 0 to 24 per step, limit +0",
+        "h2d_bytes 0 to 12.6 MB per step, limit +0",
+        "launches 303 to 327 per step, limit +0",
         "+24 aten::copy_ in decoder.rotary at model/rope.py:88, changed here",
         COUNTED.fix.text,
     ]
@@ -166,7 +166,7 @@ def test_a_pass_and_what_got_better_are_no_issues() -> None:
 def test_an_issue_names_its_workload_counter_line_and_cause() -> None:
     launches = next(issue for issue in issues(GATES["counters"]) if issue["check_name"] == "bottleneck/launches")
     assert launches["description"] == (
-        "bench/train_step.py: launches 303 -> 327 per step, limit +0 - "
+        "bench/train_step.py: launches 303 to 327 per step, limit +0 - "
         "+24 aten::copy_ in decoder.rotary at model/rope.py:88, changed here"
     )
     assert launches["location"] == {"path": "model/rope.py", "lines": {"begin": 88}}
@@ -266,7 +266,7 @@ def test_a_broken_counter_is_an_error_of_its_rule_at_its_line() -> None:
     assert {"h2d_copies", "h2d_bytes", "launches", "syncs", "step-time", "copies"} == set(found)
     launches = found["launches"]
     assert launches["level"] == "error"
-    assert launches["message"]["text"].splitlines()[0] == "bench/train_step.py: launches 303 -> 327 per step, limit +0"
+    assert launches["message"]["text"].splitlines()[0] == "bench/train_step.py: launches 303 to 327 per step, limit +0"
     assert launches["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "model/rope.py"
     assert launches["locations"][0]["physicalLocation"]["region"] == {"startLine": 88}
     assert found["copies"]["level"] == "note"

@@ -143,7 +143,7 @@ def test_a_pass_is_one_line() -> None:
 
 
 def test_a_time_that_only_advises_says_so_and_why() -> None:
-    told = "step 18.2 ms -> 19.6 ms (advisory): the two recordings did not take turns; took 41 s"
+    told = "step 18.2 ms to 19.6 ms (advisory): the two recordings did not take turns; took 41 s"
     assert told in to_terminal(GATES["advisory"], WIDE)
 
 
@@ -194,14 +194,14 @@ def test_what_neither_side_can_know_is_reported_of_a_failure_only() -> None:
 
 def test_an_improvement_names_the_command_that_keeps_it() -> None:
     text = to_terminal(GATES["improved"], WIDE)
-    assert "better: launches 311 -> 303, d2h_bytes 4 -> 0; to keep it:\n" in text
+    assert "better: launches 311 to 303, d2h_bytes 4 to 0; to keep it:\n" in text
     assert '    bottleneck accept examples/better.py --metric d2h_bytes,launches --reason "…"\n' in text
 
 
 def test_without_a_lock_file_there_is_nothing_to_accept() -> None:
     unlocked = replace(GATES["improved"].results[0], lock="")
     text = to_terminal(gate(unlocked, exit_code=0, sentence="."), WIDE)
-    assert "better: launches 311 -> 303, d2h_bytes 4 -> 0\n" in text and "bottleneck accept" not in text
+    assert "better: launches 311 to 303, d2h_bytes 4 to 0\n" in text and "bottleneck accept" not in text
 
 
 def test_a_cause_told_twice_is_reported_once() -> None:
@@ -210,7 +210,7 @@ def test_a_cause_told_twice_is_reported_once() -> None:
 
 
 def test_a_pass_tells_what_grew_within_its_budget_or_was_accepted() -> None:
-    told = "allowed: copies 30 -> 31 per step, limit +0: per-head norm (#812)"
+    told = "allowed: copies 30 to 31 per step, limit +0: per-head norm (#812)"
     assert told in to_terminal(GATES["improved"], WIDE)
 
 
@@ -287,7 +287,7 @@ def test_tables_are_narrow_enough_for_a_phone(gate: Gate) -> None:
 
 def test_a_failure_tells_its_story_in_sight_and_the_rest_folded() -> None:
     told, _, details = to_markdown(GATES["slowed"]).partition("<details>")
-    assert "- what: h2d_copies 0 → 24, h2d_bytes 0 B → 12.6 MB, launches 303 → 327 and 1 more per step" in told
+    assert "- what: h2d_copies 0 to 24, h2d_bytes 0 B to 12.6 MB, launches 303 to 327 and 1 more per step" in told
     assert "changed here `cos = torch.cos(angles).to(x.device)`\n" in told
     assert "- fix: undo that, or: `bottleneck accept bench/train_step.py --metric h2d_bytes," in told
     assert "+7.6 % (98 %: +5.1 %, +9.9 %) over 14 pairs" in told

@@ -104,10 +104,10 @@ def test_what_is_undecided_is_an_error_only_where_that_fails_the_build() -> None
 def test_a_failure_says_before_after_limit_cause_and_fix() -> None:
     cases = ET.fromstring(render(GATES["counters"])).iter("failure")
     told = next(case for case in cases if case.get("type") == "bottleneck.launches")
-    assert told.get("message") == "launches 303 -> 327 per step, limit +0"
+    assert told.get("message") == "launches 303 to 327 per step, limit +0"
     lines = (told.text or "").splitlines()
     assert lines[:2] == [
-        "launches: 303 -> 327, over budget",
+        "launches: 303 to 327, over budget",
         "  +24 aten::copy_ in decoder.rotary at model/rope.py:88, changed here",
     ]
     assert lines[-1].startswith("undo that, or: bottleneck accept")

@@ -28,7 +28,7 @@ class ParsedPage(HTMLParser):
         if self._open:
             self.inside[self._open][-1] += data
         else:
-            self.text.append(data)
+            self.text.append(data.replace("\u00a0", " "))
 
     @property
     def words(self) -> str:

@@ -105,7 +105,7 @@ class Opened:
         self.requests = [url for url in self.requests if not url.startswith(inside)]
 
     def texts(self, selector: str) -> list[str]:
-        return [text.strip() for text in self.view.locator(selector).all_text_contents()]
+        return [text.replace("\u00a0", " ").strip() for text in self.view.locator(selector).all_text_contents()]
 
 
 @pytest.fixture
@@ -131,7 +131,8 @@ def test_the_evidence_of_an_account_names_the_share_of_the_table(open_page: Call
     assert "33.4 %" in page.texts("#ledger-table tr[data-account] td:last-child")
     for line in page.view.locator("#ledger-table tr[data-account]").all():
         line.locator("button").first.click()
-        assert f", {line.locator('td').last.text_content().strip()} of it" in page.texts("#evidence .note")[0]
+        share = line.locator("td").last.text_content().replace("\u00a0", " ").strip()
+        assert f", {share} of it" in page.texts("#evidence .note")[0]
 
 
 @pytest.mark.parametrize("name", PAGES)

@@ -6,7 +6,8 @@ import html
 import json
 import math
 import re
-from typing import Any, get_type_hints
+from importlib.resources import files
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,7 @@ from hypothesis import strategies as st
 
 from bottleneck.report import analysis_tables as tables
 from bottleneck.report.analysis_document import build, facts
-from bottleneck.report.document import Document, ListSection
+from bottleneck.report.document import Document, ListSection, Section
 from bottleneck.report.json_text import from_json, to_json
 from bottleneck.report.page import document_to_html, to_html
 from bottleneck.report.text import clean
@@ -97,7 +98,7 @@ def test_page_holds_the_analysis_whole(analysis: Analysis) -> None:
 
 @pytest.mark.parametrize("analysis", SAMPLES.values(), ids=SAMPLES)
 def test_rows_of_the_ledger_and_the_legend_of_its_bar_re_add_as_shown(analysis: Analysis) -> None:
-    page = to_html(analysis)
+    page = to_html(analysis).replace("\u00a0", " ")
     legend = re.findall(r"<b>([^<]+) %</b>", page[page.index('class="legend"') : page.index("</figure>")])
     table = ParsedPage(page[page.index('id="ledger-table"') : page.index('id="evidence"')])
     *rows, total = [row.cells for row in tables.ledger(analysis).rows if row.group or row.role == "total"]
@@ -136,7 +137,8 @@ def test_no_text_of_a_trace_changes_the_page(text: str) -> None:
     plain, nasty = (to_html(with_texts(samples.gpu_overhead(), each)) for each in ("plain", text or "-"))
     assert skeleton(nasty) == skeleton(plain)
     nasty.encode("utf-8")  # no lone surrogate is left
-    assert all(character == "\n" or character.isprintable() for character in nasty)
+    # The page itself joins numbers to their units by no-break spaces.
+    assert all(character in "\n\u00a0" or character.isprintable() for character in nasty)
 
 
 def test_text_that_is_marked_up_shows_as_it_is() -> None:
@@ -162,7 +164,27 @@ def test_documents_of_other_reports_are_pages_too() -> None:
 def tiles(analysis: Analysis) -> dict[str, str]:
     """The number of each tile beside the verdict, by its title."""
     page = to_html(analysis)
-    return dict(re.findall(r"<dt>([^<]*)</dt><dd><b>([^<]*)</b>", page[page.index('class="tiles"') :]))
+    shown = page[page.index('class="tiles"') :].replace("\u00a0", " ")
+    return dict(re.findall(r"<dt>([^<]*)</dt><dd><b>([^<]*)</b>", shown))
+
+
+def test_no_line_of_a_page_breaks_between_a_number_and_its_unit() -> None:
+    page = to_html(samples.gpu_overhead())
+    shown = re.sub(r"<(code|script|style|title|pre)\b.*?</\1>|<[^>]*>", " ", page, flags=re.DOTALL)
+    assert "\u00a0ms" in shown and not re.findall(r"\d (?:ms|us|%|GB)\b", shown)
+
+
+def test_commands_to_copy_hold_plain_spaces_only() -> None:
+    items = (("run `bottleneck sweep --seconds 5 s` there",),)
+    page = document_to_html(Document("a", "b", sections=(ListSection("Took 5 s", items),)))
+    assert "<code>bottleneck sweep --seconds 5 s</code>" in page
+
+
+@pytest.mark.parametrize("kind", get_args(Section), ids=lambda kind: kind.__name__)
+def test_a_section_of_every_kind_shows_on_a_page(kind: type) -> None:
+    """The phases of a watched run were a title with nothing beneath it."""
+    template = (files("bottleneck.report.page") / "templates" / "parts.html").read_text()
+    assert f'kind == "{kind.__name__}"' in template
 
 
 def test_tiles_call_a_lower_bound_what_the_terminal_calls_one() -> None:
@@ -233,11 +255,11 @@ def test_the_ranks_of_a_job_come_right_behind_the_first_screen() -> None:
     assert "ranks" not in sections(samples.gpu_overhead())[0]
 
 
-def test_the_heat_map_of_ranks_stands_before_the_tables_of_ranks() -> None:
-    ranks = to_html(samples.multi_rank()).partition('<section id="ranks"')[2].partition("</section>")[0]
-    assert (
-        -1 < ranks.index('id="rank-view"') < ranks.index("Slow ranks, hosts and links") < ranks.index("Process groups")
-    )
+def test_the_heat_map_of_ranks_stands_on_the_first_screen_before_what_to_change() -> None:
+    page = to_html(samples.multi_rank())
+    first, _, ranks = page.partition('<section id="ranks"')
+    assert -1 < first.index("</h1>") < first.index('id="rank-view"') < first.index("What to change")
+    assert -1 < ranks.index("Slow ranks, hosts and links") < ranks.index("Process groups")
 
 
 def test_a_command_of_ours_in_a_list_is_code_and_markup_in_it_is_none() -> None:

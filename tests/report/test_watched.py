@@ -1,0 +1,51 @@
+"""The report of a watched run: its numbers agree with one another, and its page shows all of it."""
+
+import re
+from itertools import pairwise
+
+from bottleneck.report.watched import build, charts, render
+from bottleneck.schema.watch_log import PHASES
+from bottleneck.schema.watched import WatchedCause, WatchedRun, WatchedRunRank
+
+SLOW = WatchedCause(
+    "line:train.py:18",
+    "the time goes to train.py:18: 300 steps took 2.00 s more",
+    "take it out",
+    steps=(7, 9),
+    beyond_us=2e6,
+)
+
+
+def run(*causes: WatchedCause, steps: int = 1_200, total_us: float = 4e6) -> WatchedRun:
+    blocks = tuple((float(step), 1_000.0, 900.0, 90_000.0) for step in range(4, steps, steps // 200))
+    # The median over all steps, slow ones too, is not what the phases of usual steps add up to.
+    rank = WatchedRunRank(0, steps, total_us, 5_000.0, (100.0, 500.0, 300.0, 200.0, 100.0), causes, blocks)
+    return WatchedRun("train-1", "2026-11-28", (rank,), "optimizer")
+
+
+def test_the_usual_step_of_the_headline_is_the_sum_of_its_phases() -> None:
+    document = build(run())
+    assert document.lines[0].text.startswith("A usual step takes 1.20 ms, most of it forward")
+    assert "the usual step                       1.20 ms" in render(run(), "terminal")
+
+
+def test_slow_steps_are_the_headline_where_they_take_much_of_the_run() -> None:
+    assert build(run(SLOW)).lines[0].text.startswith("2 slow steps hold your run up: 2.00 of 4.00 s (50.0 %)")
+    assert build(run(SLOW, total_us=40e6)).lines[0].text.startswith("A usual step takes")
+
+
+def test_sentences_begin_with_a_capital() -> None:
+    assert all(line.text[0].isupper() for line in build(run(SLOW)).lines[1:])
+
+
+def test_the_page_has_the_phases_with_their_bar() -> None:
+    page = render(run(SLOW), "html")
+    assert page.count('<rect class="g-') == len(PHASES) and "waiting for data" in page
+
+
+def test_the_words_along_the_axes_stand_apart() -> None:
+    (chart,) = charts(run())
+    places = [x for x, _ in chart.x_ticks]
+    widest = max(len(words) for _, words in chart.x_ticks)
+    assert len(places) >= 3 and min(right - left for left, right in pairwise(places)) > 11 * widest
+    assert chart.is_dense and not re.search("M-4.5 0a4.5", render(run(), "html"))
