@@ -399,11 +399,11 @@ def _caveats(profiled_us: float, wall_us: float, factors: tuple[float, float]) -
     scaled = (
         f"host-side causes are scaled by {host:.3g} so that the ledger adds up to the unprofiled step"
         if host > 0
-        else "nothing of the unprofiled step is left for host-side causes"
+        else "the work alone fills that, and leaves nothing for the host"
     )
     message = f"a step took {format_us(profiled_us)} while profiled and {format_us(wall_us)} unprofiled; {scaled}"
     if device < 1.0:
-        message += f", and since the work alone took longer than that, it is scaled by {device:.3g}"
+        message += f"; the work is scaled by {device:.3g} to fit"
     return _with_doubt(Caveat("perturbation", message, _difference(profiled_us, wall_us)), device)
 
 

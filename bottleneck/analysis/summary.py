@@ -221,8 +221,8 @@ def completed_caveats(rows: KernelTimes) -> tuple[Caveat, ...]:
     most = [distinct[row] for row in np.argsort(-us, kind="stable")[:_SHOWN] if us[row] > 0]
     facts = dict.fromkeys(itertools.chain.from_iterable(most))
     message = (
-        f"for {format_share(share)} of the work sizes follow from more than its calls recorded ({'; '.join(facts)}); "
-        "none of that is judged with high confidence"
+        f"the sizes of {format_share(share)} of the work were not recorded with its calls but inferred "
+        f"({'; '.join(facts)}): none of it is judged with high confidence"
     )
     return (Caveat("completed-calls", message, share),)
 

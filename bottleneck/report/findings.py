@@ -64,7 +64,7 @@ def findings(analysis: Analysis, *, all_findings: bool = False) -> ActionSection
         ),
         _together(shown[:most], analysis.steps.wall_us),
         _groups(others[:most], remarks[:most]),
-        (*more, *hidden, f"Each [name] has more to read: `{_EXPLAIN} {first.slug}`"),
+        (*more, *hidden, f"Why and how: `{_EXPLAIN} {first.slug}`"),
     )
 
 

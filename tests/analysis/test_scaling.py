@@ -106,7 +106,7 @@ def test_where_the_work_alone_fills_the_step_no_factor_of_the_host_is_named() ->
     (told,) = (
         each.message for each in analysis_of(scene, unprofiled=timing(80.0)).caveats if each.slug == "perturbation"
     )
-    assert "nothing of the unprofiled step is left for host-side causes, and since the work alone took longer" in told
+    assert "the work alone fills that, and leaves nothing for the host; the work is scaled by" in told
     (told,) = (
         each.message for each in analysis_of(scene, unprofiled=timing(95.0)).caveats if each.slug == "perturbation"
     )

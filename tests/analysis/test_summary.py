@@ -411,7 +411,7 @@ def test_undisturbed_step_keeps_device_work_and_scales_the_host() -> None:
 def test_undisturbed_step_shorter_than_the_work_shortens_the_work_and_says_so() -> None:
     analysis = _analysis(_BUSY, unprofiled=Timing(30, 29, 31, 20))
     assert _us(analysis) == pytest.approx({"compute": 20.0, "memory": 10.0})
-    assert "it is scaled by 0.5" in analysis.caveats[0].message
+    assert "the work is scaled by 0.5" in analysis.caveats[0].message
     assert analysis.totals.idle_us == 0.0
 
 

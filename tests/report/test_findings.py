@@ -53,7 +53,7 @@ def test_a_finding_tells_gain_evidence_advice_code_and_the_command_that_tries_it
         in text
     )
     assert "\n   try   bottleneck verify --try loader-workers,loader-pinned" in text
-    assert text.endswith("\nEach [name] has more to read: `bottleneck explain input-wait`")
+    assert text.endswith("\nWhy and how: `bottleneck explain input-wait`")
 
 
 def test_why_a_formula_gave_several_gains_is_said_once_above_them() -> None:
