@@ -15,7 +15,7 @@ _BLOCKS = [(block["command"], block["parts"], block["text"]) for block in SHOWN.
 def test_every_section_has_a_command_with_its_output() -> None:
     sections = re.split(r"^## ", _TEXT, flags=re.MULTILINE)[1:]
     assert [section.partition("\n")[0] for section in sections if len(list(SHOWN.finditer(section))) != 1] == []
-    assert len(sections) == len(_BLOCKS) == 9
+    assert len(sections) == len(_BLOCKS) == 10
     assert all(text.strip() for _, _, text in _BLOCKS)
 
 
