@@ -101,14 +101,15 @@ def _sentence(device: DeviceChanges) -> str:
     if not device.order:
         helping = _best_alone(device)
         if helping is not None:
-            return f"{step}. {_words(helping)} helps alone, {_times(helping)}; no order of changes is certain to help."
+            alone = f"{_words(helping)} helps alone, {_times_in_words(helping)}"
+            return f"{step}. {alone}; no order of changes is certain to help."
         return f"{step}; {_NO_GAIN}."
     first = device.order[0]
-    words = f"{step}. First: {_words(first)}, {_times(first)} times as fast"
+    words = f"{step}. First: {_words(first)}, {_times_in_words(first)} times as fast"
     if device.total is None:
         return f"{words}; after it nothing is certain to help."
     names = ", then ".join(map(_words, device.order[1:]))
-    return f"{words}; then {names}: {_times(device.total)} times as fast in all."
+    return f"{words}; then {names}: {_times_in_words(device.total)} times as fast in all."
 
 
 def _words(change: PredictedChange) -> str:
@@ -160,7 +161,7 @@ def _what_follows(device: DeviceChanges) -> str:
     if device.total is None:
         return "nothing certain after the first"
     names = ", then ".join(map(_words, device.order[1:]))
-    return f"{names}: {_times(device.total)} times as fast in all"
+    return f"{names}: {_times_in_words(device.total)} times as fast in all"
 
 
 def _article(name: str) -> str:
@@ -172,6 +173,11 @@ def _step_words(device: DeviceChanges) -> str:
     if step.low_us is None or step.high_us is None:
         return "an unknown time"
     return f"{format_us(step.low_us)} to {format_us(step.high_us)}"
+
+
+def _times_in_words(change: PredictedChange) -> str:
+    """The speedup for a sentence, whose line may break at the hyphen of a table's interval."""
+    return f"{change.speedup:.2f} ({change.interval.low:.2f} to {change.interval.high:.2f})"
 
 
 def _times(change: PredictedChange) -> str:
