@@ -66,9 +66,7 @@ _SHRINKS: tuple[Mapping[str, int], ...] = (
     {"findings": 2},
     {"findings": 1},
     {"ranks": 0, "asides": 0},
-    {"answer": 300},
-    {"answer": 150},
-    {"answer": 76},
+    *({"answer": characters} for characters in (300, 230, 190, 150, 130, 110, 90, 76)),
 )
 # Lines of the verdict that are never left out: what holds the step back, the worst place, what to do, and doubts.
 _ANSWER = frozenset({"", "Worst", "Largest", "First", "Cut", "But", "Sure"})
