@@ -176,7 +176,10 @@ def _step_words(device: DeviceChanges) -> str:
 
 
 def _times_in_words(change: PredictedChange) -> str:
-    """The speedup for a sentence, whose line may break at the hyphen of a table's interval."""
+    """Formats a speedup for a sentence.
+
+    Its line may break at the hyphen of a table's interval.
+    """
     return f"{change.speedup:.2f} ({change.interval.low:.2f} to {change.interval.high:.2f})"
 
 

@@ -51,7 +51,10 @@ def cut_text(text: str, limit: int) -> str:
 
 
 def first_clauses(text: str, limit: int) -> str:
-    """Gives the clauses at the beginning that have room, whole; a part of the first where even that has none."""
+    """Gives the clauses at the beginning that have room, whole.
+
+    A part of the first where even that has none.
+    """
     ends = [match.start() for match in _CLAUSE_END.finditer(text[: limit + 1])]
     return text[: ends[-1]] if ends else cut_text(text, limit)
 
@@ -64,7 +67,10 @@ _NUMBER_AND_UNIT = re.compile(r"(?<=\d) (?=(?:%|[mu]?s|[kMGTP]?(?:B|B/s|FLOP|FLO
 
 
 def join_units(text: str, joint: str) -> str:
-    """Puts ``joint`` between each number and its unit, for a medium that breaks lines at spaces."""
+    """Puts ``joint`` between each number and its unit.
+
+    It is for a medium that breaks lines at spaces.
+    """
     return _NUMBER_AND_UNIT.sub(joint, text)
 
 

@@ -658,7 +658,7 @@ class Difference:
 
     @property
     def claim(self) -> str:
-        """What differs, with its verb."""
+        """Names what differs, with its verb."""
         return f"{self.what} {'differs' if self.what == 'loss' else 'differ'}"
 
 

@@ -38,7 +38,7 @@ class WatchedRunRank(Struct, frozen=True):
 
     @property
     def slow_us(self) -> float:
-        """What slow steps took beyond usual ones, where their cause is reported."""
+        """Sums the time of slow steps beyond usual ones, by the reported causes."""
         return sum(cause.beyond_us or 0.0 for cause in self.causes)
 
 

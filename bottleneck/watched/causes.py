@@ -324,7 +324,10 @@ def _line(slow: SlowStep, beyond_us: float) -> _Words | None:
 
 
 def _place(line: SeenLine) -> str:
-    """Gives a line with its function: 'train.py:18 (log_metrics)'; the line alone at the top of a file."""
+    """Gives a line with its function: 'train.py:18 (log_metrics)'.
+
+    The line alone at the top of a file.
+    """
     return line.source if line.function.startswith("<") else f"{line.source} ({line.function})"
 
 

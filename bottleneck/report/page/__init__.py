@@ -587,7 +587,10 @@ _NO_BREAK_SPACE = "\u00a0"
 
 
 def _unbroken(text: str) -> str:
-    """Cleans a text to read, in which no line breaks between a number and its unit; not for code to copy."""
+    """Cleans a text to read, and joins its numbers to their units.
+
+    Not for code to copy, which needs plain spaces.
+    """
     return join_units(clean(str(text), _LONGEST_TEXT), _NO_BREAK_SPACE)
 
 
