@@ -363,10 +363,12 @@ def _likely_shares(grounds: Grounds) -> dict[str, float]:
 
 
 def _likely(kernel: KernelSummary) -> str | None:
-    """Gives the usual bound of unmodelled work of this kind.
+    """Gives the usual bound of unmodelled work of this kind and size.
 
     Null for other work.
     """
+    if _is_thin_product(kernel):
+        return "memory"
     return ACCOUNTS[kernel.account].likely if kernel.account in UNMODELLED_ACCOUNTS else None
 
 

@@ -55,7 +55,9 @@ def test_an_unmodelled_product_of_few_rows_is_probably_bound_by_its_bytes() -> N
     """10 rows by 10 million columns of fp32 weights: 5 FLOPs per byte."""
     product = replace(_KERNEL, op="aten::addmm", bound="unknown", share=0.9, flops=2.05e11, bytes_low=4.14e10)
     accounts = {"unknown.matmul": 90, "overhead.python": 10}
-    assert decide(replace(_grounds(accounts, product), host_only=True)).bound == "memory"
+    copy = replace(_KERNEL, op="aten::copy_", us=1.0, share=0.01)
+    verdict = decide(replace(_grounds(accounts, replace(product, us=90.0), copy), host_only=True))
+    assert verdict.bound == "memory" and "Largest: aten::addmm" in verdict.sentence
     many_rows = replace(product, flops=2.05e12)
     assert decide(replace(_grounds(accounts, many_rows), host_only=True)).bound == "compute"
 
