@@ -35,7 +35,7 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft, SourcedLine, Transformation, up_to
 from bottleneck.advice.transfers import TRANSFER, copied_to_reduce, made_on_host, waits_in_copies
-from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
+from bottleneck.schema.accounts import SILENCE, UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, union
@@ -558,11 +558,16 @@ def _tracker_us(evidence: Evidence) -> tuple[float, str]:
     return spent_us, f"{first['path'].replace(chr(92), '/')}:{first['line']}"
 
 
+# Of a single step: more in one stretch without any record is not known to come again.
+_MOSTLY_SILENT = 0.5
+
+
 def python_call(evidence: Evidence) -> Draft | None:
     """Finds any other long stretch of Python in the step.
 
     The step stays there for a millisecond or more, or in a function that is named. A loop that reads in each round is
-    another rule's.
+    another rule's. No gain is predicted for a single step that is silent for the most part: it may be start-up, or a
+    pause, that later steps do not have.
     """
     looped = looped_function(evidence)
     covered = frozenset[str]() if looped is None else looped.sources
@@ -572,6 +577,8 @@ def python_call(evidence: Evidence) -> Draft | None:
         return None
     place = place_of(rows[0].source or "")
     is_framework = place is not None and place[:2] in _framework_lines(evidence)
+    is_once = evidence.steps == 1 and rows[0].source is None and rows[0].detail == SILENCE
+    is_once &= evidence.share_of_step(rows[0].us) >= _MOSTLY_SILENT
     return Draft(
         slug="python-call",
         title="The framework's own loop takes a part of each step"
@@ -583,8 +590,11 @@ def python_call(evidence: Evidence) -> Draft | None:
             *_sampled(evidence, rows),
         ),
         advice=(
-            "Record with Python calls (profile(with_stack=True)) to see what the host does there, then take that out "
-            "of the step."
+            "Record several steps after warm-up, with Python calls (profile(with_stack=True)): nothing tells whether "
+            "later steps wait as this one does."
+            if is_once
+            else "Record with Python calls (profile(with_stack=True)) to see what the host does there, then take that "
+            "out of the step."
             if rows[0].source is None
             else "Let the framework do less in each step: fewer callbacks, log lines and progress updates."
             if is_framework
@@ -604,7 +614,9 @@ def python_call(evidence: Evidence) -> Draft | None:
         code="trainer = Trainer(enable_progress_bar=False, log_every_n_steps=100)  # Lightning; others: logging_steps"
         if is_framework
         else None,
-        gain_us=up_to(spent_us),
+        gain_us=None if is_once else up_to(spent_us),
+        gain_reason="nothing was recorded there, and the trace holds one step" if is_once else None,
+        comes_first=is_once,
         claims=claims_of(evidence, "overhead.python", most_us=spent_us),
         waits=tuple(rows),
     )

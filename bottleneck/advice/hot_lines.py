@@ -26,6 +26,8 @@ _MOST_OF_LINE = 0.5
 _LEAST_TO_LOOK = 0.05
 _LONGEST_QUOTE = 50
 _NEXT_LINES = 4
+# Lines of the body of a loop or block that are looked at: a pass of training takes some lines up to its backward pass.
+_BODY_LINES = 6
 # Of the step: less time is not given to another line.
 _LEAST_MOVED = 0.1
 _DRAWS = re.compile(r"\b(?:integers|randint|random_integers)\(")
@@ -202,7 +204,7 @@ def _following(evidence: Evidence, source: str) -> tuple[str, ...]:
     if place is None or place.is_function:
         return ()
     file = source.rpartition(":")[0]
-    near = (texts.get(f"{file}:{place.line + more}") for more in range(1, _NEXT_LINES + 1))
+    near = (texts.get(f"{file}:{place.line + more}") for more in range(1, _BODY_LINES + 1))
     return tuple(text for text in near if text)
 
 

@@ -155,15 +155,18 @@ def converts_plainly(line: HotLine) -> bool:
 
 _OVER_ITEMS = re.compile(r"(?:^|\.)(?:zip|enumerate|reversed|tolist|items|values|product|range)$")
 _OF_STEPS = re.compile(r"(?i)step|epoch|iter|batch|round|^_$")
+_TRAINS = re.compile(r"\.backward\(")
 
 
 def loops_over_items(line: HotLine) -> bool:
     """True for a loop over zip(), enumerate(), tolist() and their like.
 
-    The loop over the steps of a program does not count.
+    The loop over the steps of a program does not count, nor one with a backward pass in each round.
     """
     statement = parse_line(line.text)
     if not isinstance(statement, ast.For) or not isinstance(statement.iter, ast.Call):
+        return False
+    if any(_TRAINS.search(text) for text in line.following):
         return False
     names = (node.id for node in ast.walk(statement.target) if isinstance(node, ast.Name))
     return _OVER_ITEMS.search(dotted(statement.iter.func)) is not None and not any(

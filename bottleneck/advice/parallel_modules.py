@@ -5,10 +5,15 @@ Each is called on its own: heads, ensembles, branches.
 
 import ast
 import re
+from functools import partial
 
+from msgspec import Struct
+
+from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.python_loops import loop_claims, loop_of, program_ops
 from bottleneck.advice.quantities import format_count, format_per_step, is_compiled
 from bottleneck.advice.ranking import Draft
+from bottleneck.cost.call import load_json
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.op_names import at_source
@@ -17,6 +22,8 @@ from bottleneck.schema.tables import text_matches
 from bottleneck.units import counted, format_share
 
 _LAYER = re.compile(r"^aten::(?:linear|conv\w*|bilinear|embedding)$")
+_JOINS = ("aten::cat", "aten::stack")
+_INSTANCE = re.compile(r"_\d{1,9}$")  # the profiler numbers the modules of a class
 _LEAST_MODULES, _LEAST_OVERHEAD, _LEAST_SHARE = 4, 0.3, 0.15
 # Of the loop's overhead one call for all saves at least so much; the work itself stays.
 _SURE = 0.6
@@ -43,26 +50,93 @@ def _calls_each(text: str) -> bool:
     return False
 
 
-def parallel_modules(evidence: Evidence) -> Draft | None:
-    """Finds modules of one kind that a loop calls one after the other.
+class _Loop(Struct, frozen=True):
+    """Lines of modules that a loop calls, with the modules of each, and the words on them."""
 
-    They are of one size, and none takes the result of another. Gain: the time of the line that is no arithmetic, less
-    one round of it; from 60 % of that.
+    often: dict[str, float]
+    lines: tuple[str, ...]
+    place: str
+    words: str
+
+
+def _in_comprehensions(evidence: Evidence) -> _Loop | None:
+    """Finds a line that calls a layer of each module in turn.
+
+    Its text tells.
     """
-    if is_compiled(evidence) or evidence.recording is None:
+    if evidence.recording is None:
         return None
     texts, ops = evidence.recording.source_texts, program_ops(evidence)
     layers = ops[text_matches(ops["name"], _LAYER.search) & ops["module"].notna().to_numpy()]
     same = ["source", "signature", "step"]
     counts = layers.groupby(same, observed=True)["module"].nunique().groupby(level="source", observed=True).max()
     often = {
-        str(source): (float(count), float(count))
+        str(source): float(count)
         for source, count in counts.items()
         if count >= _LEAST_MODULES and _calls_each(texts.get(str(source), ""))
     }
     if not often:
         return None
-    loop = loop_of(evidence, often, tuple(often))
+    place = max(often, key=lambda source: often[source])
+    words = f"{place} runs layers of {counted(format_count(often[place]), 'module')} on inputs of one size"
+    return _Loop(often, tuple(often), place, f"{words} (`{texts.get(place, '')[:80]}`)")
+
+
+def _joined(evidence: Evidence) -> _Loop | None:
+    """Finds modules of one class whose results are joined by one call.
+
+    Each piece has another size than what their layers take, so that none takes the result of another.
+    """
+    ops, work = program_ops(evidence), work_of(evidence)
+    ops = ops[ops["module"].notna()]
+    joins = ops[ops["name"].isin(_JOINS)].drop_duplicates(["module", "signature"])
+    layers = ops[text_matches(ops["name"], _LAYER.search)]
+    members: set[str] = set()
+    place, number = "", 0
+    for outer, source, signature in zip(joins["module"], joins["source"], joins["signature"].tolist(), strict=True):
+        pieces = _pieces(evidence, signature)
+        inside = layers[text_matches(layers["module"], partial(_is_inside, outer))]
+        children = inside["module"].astype(str).str[len(outer) + 1 :].str.partition(".")[0]
+        kinds = children.map(lambda name: _INSTANCE.sub("", name))
+        for kind in kinds.unique() if len(set(pieces)) == 1 and len(pieces) >= _LEAST_MODULES else ():
+            mine = (kinds == kind).to_numpy()
+            calls = inside["signature"][mine].unique().tolist()
+            taken = {sizes[0] for code in calls if (sizes := work.sizes_of(code))}
+            if children[mine].nunique() == len(pieces) and len(taken) == 1 and pieces[0] not in taken:
+                members |= {f"{outer}.{name}" for name in children[mine].unique()}
+                place, number = str(source), len(pieces)
+    if not members:
+        return None
+    is_member = text_matches(ops["module"], lambda path: any(_is_inside(name, path) for name in members))
+    lines = set(map(str, ops["source"][is_member].unique())) - set(map(str, ops["source"][~is_member].unique()))
+    kind = _INSTANCE.sub("", next(iter(members)).rpartition(".")[2])
+    words = f"{place} joins the results of {number} modules ({kind}), whose layers take inputs of one size"
+    return _Loop(dict.fromkeys(lines, float(number)), tuple(sorted(lines)), place, words) if lines else None
+
+
+def _is_inside(outer: str, path: str) -> bool:
+    return path == outer or path.startswith(f"{outer}.")
+
+
+def _pieces(evidence: Evidence, signature: int) -> list[tuple[int, ...]]:
+    """Gives the sizes of the tensors that a call takes as a list."""
+    try:
+        first = load_json(str(evidence.linked.trace.signatures["dims"].iloc[signature]))
+        return [tuple(map(int, size)) for size in first[0]]  # type: ignore[index]
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return []
+
+
+def parallel_modules(evidence: Evidence) -> Draft | None:
+    """Finds modules of one kind that a loop calls one after the other.
+
+    They are of one size, and none takes the result of another. Gain: the time of the line that is no arithmetic, less
+    one round of it; from 60 % of that.
+    """
+    called = None if is_compiled(evidence) else _in_comprehensions(evidence) or _joined(evidence)
+    if called is None:
+        return None
+    loop = loop_of(evidence, {line: (count, count) for line, count in called.often.items()}, called.lines)
     high_us = loop.overhead * loop.us * (1 - 1 / loop.count)
     if loop.overhead < _LEAST_OVERHEAD or evidence.share_of_step(high_us) < _LEAST_SHARE:
         return None
@@ -70,16 +144,15 @@ def parallel_modules(evidence: Evidence) -> Draft | None:
         slug="parallel-modules",
         title="Modules of one size are called one after the other in a loop",
         evidence=(
-            f"{loop.source} runs layers of {counted(format_count(loop.count), 'module')} on inputs of one size"
-            f" (`{texts.get(loop.source, '')[:80]}`)",
+            called.words,
             f"{format_per_step(evidence, loop.us)} goes into the line and its backward pass, "
             f"{format_share(loop.overhead)} of it calls that compute next to nothing",
         ),
-        advice=f"Compute all of them at once in place of the loop {at_source(loop.source)}: keep their weights in one "
+        advice=f"Compute all of them at once in place of the loop {at_source(called.place)}: keep their weights in one "
         "tensor (one wide Linear whose result is split into heads, a batched product, a convolution with groups), or "
         "stack existing modules with torch.func.stack_module_state and vmap.",
-        brief=f"Compute all of them at once in place of the loop {at_source(loop.source)}",
-        places=(loop.source,),
+        brief=f"Compute all modules of the loop {at_source(called.place)} at once",
+        places=(called.place,),
         code="q = self.q(x).unflatten(-1, (heads, width))  # one Linear for all heads\n"
         "out = torch.baddbmm(bias, x.expand(count, -1, -1), weight)  # an ensemble: weight is count x inputs x outputs",
         gain_us=Interval(_SURE * high_us, high_us),

@@ -12,7 +12,7 @@ import pandas as pd
 from msgspec import Struct
 
 from bottleneck.analysis.host import STATE, THREAD, Host
-from bottleneck.schema.accounts import IDLE_CAUSES
+from bottleneck.schema.accounts import IDLE_CAUSES, SILENCE
 from bottleneck.schema.intervals import (
     NOTHING,
     RESOLUTION_US,
@@ -250,7 +250,7 @@ def _with_copy(name: str | None, copy: str | None) -> str | None:
 
 
 # A thread of which nothing is recorded for so long does something else than calling ops.
-_LONG_SILENCE_US, SILENCE = 1000.0, "long stretches without any record"
+_LONG_SILENCE_US = 1000.0
 
 IDLE_TEXTS, RECORDS = ("source", "module", "detail"), ("frames", "ops", "lightly_us")
 NEIGHBOURS = ("before", "after")

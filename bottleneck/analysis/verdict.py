@@ -77,7 +77,8 @@ class Grounds(Struct, frozen=True):
     is the reason why times are longer than the program's own, null where they are not. ``run`` holds samples of lines,
     ``line_us`` is the time of ops by line. ``kept_up`` says by what a device whose work is not recorded is known to
     have waited for its host. ``device_noun`` is what people call the device. ``quick_parts`` is, of each account of
-    work, the part that is left if every call took as long as the quickest of its kind.
+    work, the part that is left if every call took as long as the quickest of its kind. ``row_modules`` is the time of
+    a row of ``kernels`` by the class of its modules, 'Layer > Linear'; '' is outside of any.
     """
 
     ledger: Ledger
@@ -95,6 +96,7 @@ class Grounds(Struct, frozen=True):
     kept_up: str | None = None
     device_noun: str = "device"
     quick_parts: Mapping[str, float] = {}
+    row_modules: Mapping[int, Mapping[str, float]] = {}
 
 
 class BoundDecision(Struct, frozen=True):
@@ -136,7 +138,30 @@ def grounds_of(evidence: Evidence) -> Grounds:
         kept_up=_kept_up(evidence) if broken is not None and evidence.linked.is_host_only else None,
         device_noun="GPU" if analysis.device.is_gpu else "device",
         quick_parts=_quick_parts(evidence) if evidence.is_disturbed else {},
+        row_modules=_row_modules(evidence),
     )
+
+
+_INSTANCE = re.compile(r"_\d{1,9}$")  # the profiler numbers the modules of a class
+
+
+def _row_modules(evidence: Evidence) -> dict[int, dict[str, float]]:
+    """Gives the time of rows of the analysis' kernels by module class.
+
+    A class is named with the one around it.
+    """
+    times, module = evidence.kernel_time, evidence.linked.kernels["module"]
+    if times is None:
+        return {}
+    mine = (times["row"] >= 0).to_numpy(dtype=bool, na_value=False) & (times["us"] > 0).to_numpy()
+    paths = module.cat.categories.map(lambda path: " > ".join(_INSTANCE.sub("", part) for part in path.split(".")[-2:]))
+    names = np.append(paths.to_numpy(dtype=object), "")[module.cat.codes.to_numpy()[mine]]
+    rows = times["row"][mine].tolist()
+    by_row: dict[int, dict[str, float]] = {}
+    for row, name, us in zip(rows, names.tolist(), times["us"][mine].tolist(), strict=True):
+        modules = by_row.setdefault(row, {})
+        modules[name] = modules.get(name, 0.0) + us
+    return by_row
 
 
 def _quick_parts(evidence: Evidence) -> dict[str, float]:
@@ -338,10 +363,12 @@ def _likely_shares(grounds: Grounds) -> dict[str, float]:
 
 
 def _likely(kernel: KernelSummary) -> str | None:
-    """Gives the usual bound of unmodelled work of this kind.
+    """Gives the usual bound of unmodelled work of this kind and size.
 
     Null for other work.
     """
+    if _is_thin_product(kernel):
+        return "memory"
     return ACCOUNTS[kernel.account].likely if kernel.account in UNMODELLED_ACCOUNTS else None
 
 
@@ -500,8 +527,7 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
             yield Clause("bound", f"{held}, guessed from the types of its ops")
         yield Clause("cause", _kinds(grounds))
         if (most := _largest_of([row for row in grounds.kernels if first in {row.bound, _likely(row)}])) is not None:
-            words = f"{_label(most)}, {format_us(most.us)} ({format_share(most.share)})"
-            yield Clause("place", words, label="Largest")
+            yield Clause("place", _with_time(grounds, most), label="Largest")
     elif decision.bound == "mixed":
         shares = " and ".join(f"{_GROUP_WORDS[group]} {_shown(grounds, group)}" for group in (first, second))
         yield Clause("bound", f"No single limit: {shares} of {wall} per step")
@@ -530,8 +556,7 @@ def _of_one_group(grounds: Grounds, group: str) -> Iterator[Clause]:
         )
         worst, unknown = (_largest_kernel(grounds, bounds) for bounds in (_bounds_of(largest.account), ("unknown",)))
         if worst is not None and unknown is not None and unknown.us > worst.us:
-            words = f"{_label(unknown)}, {format_us(unknown.us)} ({format_share(unknown.share)}), of unknown bound"
-            yield Clause("place", words, label="Largest")
+            yield Clause("place", f"{_with_time(grounds, unknown)}, of unknown bound", label="Largest")
         elif worst is not None:
             yield Clause("place", _contributor(grounds, group), label="Worst")
         return
@@ -648,10 +673,31 @@ def _contributor(grounds: Grounds, group: str) -> str:
     if entry.account in _NAMED_BY_KERNEL:
         if kernel is None:
             return entry.account
-        return f"{_label(kernel)}, {format_us(kernel.us)} ({format_share(kernel.share)})"
+        return _with_time(grounds, kernel)
     phrase, share = phrase_of(entry.account), _shown_account(grounds, entry)
     place = _worst_place(grounds, entry)
     return f"{phrase}, {format_us(entry.us)} ({share}){f'; worst: {place}' if place else ''}"
+
+
+# Of the time of an op at a line: a module with less is not most of it.
+_MOST_OF_OP = 0.5
+
+
+def _with_time(grounds: Grounds, kernel: KernelSummary) -> str:
+    """Describes an op by its time and share, and the module with most of it.
+
+    Only where its line calls modules of several classes.
+    """
+    words = f"{_label(kernel)}, {format_us(kernel.us)} ({format_share(kernel.share)})"
+    sums: dict[str, float] = {}
+    for number, row in enumerate(grounds.kernels):
+        if row.bound == kernel.bound and _label(row) == _label(kernel):
+            for name, us in grounds.row_modules.get(number, {}).items():
+                sums[name] = sums.get(name, 0.0) + us
+    name, us = max(sums.items(), key=lambda pair: pair[1], default=("", 0.0))
+    if len(sums) < 2 or not name or us < _MOST_OF_OP * kernel.us:
+        return words
+    return f"{words}, most of it in {name} ({format_share(us / grounds.ledger.wall_us)})"
 
 
 def _worst_place(grounds: Grounds, entry: LedgerEntry) -> str:

@@ -318,11 +318,12 @@ def _tensor_or_size(call: OpCall, position: int, like: Tensor) -> Tensor:
 def _transposed_backward(call: OpCall, layout: BackwardLayout, inputs: Tensor, grad: Tensor, weight: Tensor) -> bool:
     """Tells whether a backward op is of a transposed convolution.
 
-    Without the flag, the first size of its weight decides.
+    Without the flag, the first size of its weight decides. Where input and output have as many positions, both take
+    the same FLOPs.
     """
     flag = _is_transposed(call, layout)
-    if flag is not None:
-        return flag
+    if flag is not None or math.prod(inputs.shape[2:]) == math.prod(grad.shape[2:]):
+        return bool(flag)
     sides = (grad.shape[1] == weight.shape[0], inputs.shape[1] == weight.shape[0])
     if sides[0] == sides[1]:
         raise Unmodelled("no_transposed")

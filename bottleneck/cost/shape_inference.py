@@ -2,7 +2,7 @@
 
 The ops and kernels around the calls tell them. Turns SIGNATURES into CALLS.
 
-Runs between link and the cost formulas. Four sources are used, and each completed call names its evidence:
+Runs between link and the cost formulas. These sources are used, and each completed call names its evidence:
 
 - Dtypes: traces of torch 1.8 record shapes without dtypes. A C++ kernel names its data type first among the types of
   its template (``softmax_warp_forward<c10::Half, float, float>``: the others are accumulators). Index arithmetic is
@@ -13,6 +13,7 @@ Runs between link and the cost formulas. Four sources are used, and each complet
 - Forward operands: the backward pass of an embedding lookup is recorded with nothing but the gradient of its result;
   the number of indices is in the record of the forward call. So are the operands of functions written in Python, which
   autograd's sequence number ties to their backward node.
+- Gradients: a backward op of a convolution whose mask was not recorded makes those that its kernels' names tell.
 - Sizes of lists: a kernel over lists of tensors has one block per part of 65536 elements, as its grid shows.
 """
 
@@ -464,6 +465,7 @@ def infer_shapes(linked: Linked) -> Linked:
         _Inferred(*forward_operands(signatures, ops), _append_operands, "sizes from its forward op"),
         _Inferred(*function_operands(linked), _append_operands, "sizes from its forward op"),
         _Inferred(*list_sizes(linked, signature), _set_list_sizes, "sizes of lists from the kernels' grids"),
+        _Inferred(*_gradient_masks(linked, signature), _append_mask, "gradients from kernel names"),
     )
     key = signature
     for inferred in sources:
@@ -539,6 +541,46 @@ def _by_kernel(
     np.minimum.at(lowest, owner, label)
     np.maximum.at(codes, owner, label)
     return np.where(codes == lowest, codes, 0), labels
+
+
+# Kernels of cuDNN, CUTLASS, CK and MIOpen that make the gradient of the input, and of the weight.
+_OF_INPUT = re.compile(r"dgrad|bwd_?data|backward_?data", re.IGNORECASE)
+_OF_WEIGHT = re.compile(r"wgrad|wrw|bwd_?weight|backward_?weight", re.IGNORECASE)
+_MASKED = frozenset(name for name, layout in BACKWARD.items() if layout.makes is None)
+
+
+def _gradient_masks(linked: Linked, signature: Integers) -> tuple[Integers, list[str | None]]:
+    """Gives for each op a code into masks of the gradients that its kernels make.
+
+    Code 0, null, is for ops whose mask was recorded, and for those with a kernel of a convolution that tells none.
+    """
+    signatures, kernels = linked.trace.signatures, linked.kernels
+    lacks = [
+        name in _MASKED and not any(_list(concrete) or ())
+        for name, concrete in zip(signatures["name"], signatures["concrete"], strict=True)
+    ]
+    op = as_integers(kernels["op"])
+    is_mine = np.append(np.array([*lacks, False], bool)[signature], False)[op]
+    mine = np.flatnonzero(is_mine & (kernels["family"] == "convolution").to_numpy())
+    names = kernels["name"].cat.categories
+    tells = np.array([[bool(kind.search(name)) for name in names] for kind in (_OF_INPUT, _OF_WEIGHT)])
+    made = np.zeros((2, len(signature)), bool)
+    for kind in range(2 if mine.size else 0):
+        made[kind, op[mine[tells[kind, kernels["name"].cat.codes.to_numpy()[mine]]]]] = True
+    silent = mine[~tells[:, kernels["name"].cat.codes.to_numpy()[mine]].any(axis=0)] if mine.size else mine
+    made[:, op[silent]] = False
+    labels = [None, "[True, False, False]", "[False, True, False]", "[True, True, False]"]
+    return made[0] + 2 * made[1].astype(np.int64), labels
+
+
+def _append_mask(row: Row, mask: str) -> Row:
+    """Puts the mask behind the arguments that were recorded."""
+    columns = {name: _list(row[name]) or [] for name in ("dims", "types", "strides", "concrete")}
+    size = len(columns["dims"])
+    blank: dict[str, object] = {"dims": [], "types": "", "strides": [], "concrete": ""}
+    lists = {name: [*values[:size], *[blank[name]] * (size - len(values))] for name, values in columns.items()}
+    last = {**blank, "concrete": mask}
+    return {**row, **{name: json.dumps([*values, last[name]]) for name, values in lists.items()}}
 
 
 def _fill_types(row: Row, dtype: str) -> Row:

@@ -17,6 +17,9 @@ _RECORD_SHAPES = "record with shapes (record_shapes=True), so that more of the w
 IDLE = "overhead."
 """Prefix of the accounts of idle time; what follows is the cause."""
 
+SILENCE = "long stretches without any record"
+"""Detail of idle time in which a thread calls nothing that was recorded."""
+
 
 @dataclass(frozen=True)
 class Account:

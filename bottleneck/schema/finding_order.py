@@ -50,10 +50,24 @@ def in_reading_order(found: Sequence[Finding], wall_us: float, bound: Bound) -> 
 
     ``found`` is in order of rank. Those that add to the ones above come first, then other ways to save the same time
     and gains that may be losses, then what adds too little of the step to be worth a place before those, then those
-    without a gain, then small hopes that may be losses.
+    without a gain, then small hopes that may be losses. A finding on the machine stands behind the sure ones on the
+    program that may gain as much: those last, and the machine may be quiet next time.
     """
-    seen = (finding for finding in beyond_noise(found, wall_us) if not finding.on_request)
-    return tuple(sorted(seen, key=lambda finding: _place(finding, wall_us, bound)))
+    seen = [finding for finding in beyond_noise(found, wall_us) if not finding.on_request]
+    places = [_place(finding, wall_us, bound) for finding in seen]
+    of_program = [pair for pair in zip(seen, places, strict=True) if pair[0].slug in SURE_FINDINGS]
+
+    def key(at: int) -> tuple[int, bool]:
+        if seen[at].slug not in _OF_MACHINE:
+            return places[at], False
+        ahead = [place for finding, place in of_program if _most_us(finding) >= _most_us(seen[at])]
+        return max([places[at], *ahead]), bool(ahead)
+
+    return tuple(seen[at] for at in sorted(range(len(seen)), key=key))
+
+
+def _most_us(finding: Finding) -> float:
+    return -1.0 if finding.predicted_gain_us is None else finding.predicted_gain_us.high
 
 
 def put_in_reading_order(found: Sequence[Finding], wall_us: float, bound: Bound) -> tuple[Finding, ...]:

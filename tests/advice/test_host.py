@@ -308,6 +308,19 @@ def test_a_long_stretch_of_python_is_named_with_its_line(tmp_path: Path) -> None
     assert draft.evidence[1] == "train.py:12: 5.00 ms in main, in 2 idle gaps"
 
 
+@pytest.mark.parametrize(
+    ("steps", "silent_us", "is_predicted"), [(1, 5000.0, False), (2, 5000.0, True), (1, 2000.0, True)]
+)
+def test_a_single_step_that_is_silent_for_the_most_part_promises_nothing(
+    tmp_path: Path, steps: int, silent_us: float, is_predicted: bool
+) -> None:
+    row = idle_row("python", silent_us, None, detail="long stretches without any record")
+    case = case_of(tmp_path, cpu_events(10, 3, 8, steps=steps), unprofiled_us=90.0)
+    draft = host.python_call(with_ledger(case, {"memory": 4000.0, "overhead.python": silent_us}, [row]))
+    assert draft is not None and (draft.gain_us is not None) == is_predicted
+    assert is_predicted not in {"several steps after warm-up" in draft.advice, draft.comes_first}
+
+
 def test_a_sleep_in_the_step_is_to_be_removed_and_worth_nearly_all_of_itself(tmp_path: Path) -> None:
     case = cpu(
         tmp_path, {"memory": 1000.0, "overhead.wait": 4000.0}, idle_row("wait", 4000, "train.py:9", detail="sleep")

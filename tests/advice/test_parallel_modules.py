@@ -35,3 +35,31 @@ def test_modules_that_a_loop_calls_each_for_itself_may_be_one(tmp_path: Path, te
 def test_layers_one_after_the_other_and_few_modules_are_left_alone(tmp_path: Path) -> None:
     assert parallel_modules(called(tmp_path / "stack", "x = layers(x)")) is None
     assert parallel_modules(called(tmp_path / "few", "outs.append(head(x))", 3)) is None
+
+
+def joined(folder: Path, width: int, heads: int = 8) -> Evidence:
+    """So many heads of 16 numbers to ``width``, each in 10 of 60 us, whose results are joined; without any texts."""
+    events: list[Event] = [program_line(20, 50, 60 * heads + 40), frame("nn.Module: Heads_0", 52, 60 * heads + 30)]
+    events.append(frame("train.py(11): forward", 53, 60 * heads + 28))
+    for number in range(heads):
+        at = 55.0 + 60 * number
+        events += [
+            frame(f"nn.Module: Head_{number}", at, 50),
+            frame("train.py(7): forward", at + 1, 48),
+            frame(f"nn.Module: Linear_{number}", at + 2, 46),
+            op("aten::linear", at + 20, 10, dims=[[8, 16], [width, 16], [width]]),
+        ]
+    pieces, at = [[8, width]] * heads, 60.0 + 60 * heads
+    events.append(op("aten::cat", at, 10, dims=[pieces, []], types=["TensorList", "Scalar"]))
+    return two_steps(folder, events)
+
+
+def test_heads_whose_results_are_joined_are_told_without_the_text_of_the_loop(tmp_path: Path) -> None:
+    draft = parallel_modules(joined(tmp_path, 4))
+    assert draft is not None and draft.gain_us is not None and draft.gain_us.low > 0
+    assert "joins the results of 8 modules (Head)" in draft.evidence[0] and "train.py:11" in draft.advice
+
+
+def test_layers_that_may_take_the_result_of_another_are_no_loop_of_heads(tmp_path: Path) -> None:
+    assert parallel_modules(joined(tmp_path / "chain", 16)) is None
+    assert parallel_modules(joined(tmp_path / "few", 4, 3)) is None

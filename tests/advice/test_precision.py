@@ -26,6 +26,10 @@ SIMT, TENSOR = "ampere_sgemm_128x64_nn", "sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn
 LARGE = [[4096, 4096], [4096, 4096]]  # 137 GFLOP
 
 
+# A step with it is one of training, whose weights stay in fp32.
+TRAINS = Call("aten::threshold_backward", 1.0, None)
+
+
 def product(us: float, kernel: str = SIMT, **more: object) -> Call:
     return Call("aten::mm", us, LARGE, kernel, more=dict(more))
 
@@ -50,7 +54,7 @@ def test_a_cpu_whose_bf16_products_are_faster(tmp_path: Path) -> None:
 
 def test_work_bound_by_its_bytes_takes_half_of_its_time_at_most(tmp_path: Path) -> None:
     calls = [product(4000.0), Call("aten::add", 600.0, [[4096, 4096], [4096, 4096], []])]
-    alone, both = (half_precision(on_gpu(tmp_path / str(count), calls[:count])) for count in (1, 2))
+    alone, both = (half_precision(on_gpu(tmp_path / str(count), [TRAINS, *calls[:count]])) for count in (1, 2))
     assert alone is not None and alone.gain_us is not None and both is not None and both.gain_us is not None
     # Its 200 MB need 60 us at this device's bandwidth: it is far below, and stays so.
     assert both.gain_us.high - alone.gain_us.high == pytest.approx(300, rel=0.05)
@@ -130,12 +134,23 @@ def test_products_without_shapes_are_known_by_the_names_of_their_kernels(
 def test_gpus_without_bf16_units_take_fp16_with_a_gradient_scaler(
     tmp_path: Path, name: str, dtype: str, tries: tuple[str, ...]
 ) -> None:
-    evidence = with_analysis(on_gpu(tmp_path, [product(30_000)]), device=device_by_name(name))
+    evidence = with_analysis(on_gpu(tmp_path, [TRAINS, product(30_000)]), device=device_by_name(name))
     draft = half_precision(evidence)
     assert draft is not None and draft.code is not None and draft.gain_us is not None
     assert f"torch.{dtype}" in draft.code and draft.tries == tries
     assert ("GradScaler" in draft.code) == (dtype == "float16")
     assert draft.changes_results and draft.gain_us.high > 0
+
+
+def test_inference_on_a_gpu_may_hold_weights_in_16_bits_and_casts_nothing(tmp_path: Path) -> None:
+    calls = [product(3000.0), Call("aten::native_layer_norm", 600.0, [[8192, 4096], [4096], [4096]])]
+    trains, infers = (half_precision(on_gpu(tmp_path / str(len(more)), [*calls, *more])) for more in ([TRAINS], []))
+    assert trains is not None and trains.gain_us is not None and trains.code is not None
+    assert infers is not None and infers.gain_us is not None and infers.code is not None
+    assert "autocast" in trains.code and "model.to(torch.bfloat16)" in infers.code
+    # The norm halves too: a quarter of what its 268 MB need at 3.35 TB/s is certain; and no operand is cast.
+    assert infers.gain_us.low - trains.gain_us.low > 20
+    assert infers.gain_us.high == pytest.approx(trains.gain_us.high, rel=0.01)
 
 
 def test_a_gpu_without_any_matrix_units_stays_in_fp32(tmp_path: Path) -> None:
@@ -190,7 +205,7 @@ def test_without_products_autocast_changes_nothing(tmp_path: Path) -> None:
 
 def test_pointwise_work_beside_products_halves_too(tmp_path: Path) -> None:
     add = Call("aten::add", 100, [[8192, 4096], [8192, 4096], []])
-    alone, beside = (half_precision(on_gpu(tmp_path / str(n), [product(3000), *[add] * n])) for n in (0, 4))
+    alone, beside = (half_precision(on_gpu(tmp_path / str(n), [TRAINS, product(3000), *[add] * n])) for n in (0, 4))
     assert alone is not None
     assert beside is not None
     assert alone.gain_us is not None
@@ -219,7 +234,7 @@ def test_the_bytes_of_other_work_halve_where_names_alone_tell_its_dtype(
     tmp_path: Path, product_kernel: str, kernel: str, dtype: str, least_us: float, most_us: float
 ) -> None:
     def gain(name: str) -> Interval:
-        calls = [Call("mine::product", 30_000, None, product_kernel), Call("mine::work", 10_000, None, name)]
+        calls = [TRAINS, Call("mine::product", 30_000, None, product_kernel), Call("mine::work", 10_000, None, name)]
         evidence = on_gpu(tmp_path / name.split("<", maxsplit=1)[0][-9:], calls)
         draft = half_precision(with_analysis(evidence, device=device_by_name("Tesla V100-SXM2-16GB")))
         assert draft is not None and draft.gain_us is not None

@@ -69,6 +69,20 @@ def test_steps_that_train_or_record_nothing_are_left_alone(tmp_path: Path) -> No
     assert unused_gradients(case_of(tmp_path / "step", [*recorded(cpu_events(30, 3, 8)), mark])) is None
 
 
+def test_results_that_autograd_keeps_may_need_new_pages_in_each_step(tmp_path: Path) -> None:
+    relu: dict[str, Any] = {"name": "aten::relu", "dims": [[1024, 1024]]}
+    kept, fresh = (
+        unused_gradients(
+            case_of(tmp_path / str(rows), recorded(cpu_events(30, 1990, 2000, **relu | {"dims": [[rows, 1024]]})))
+        )
+        for rows in (1024, 8192)
+    )
+    # Half of 29 results of 4 MiB, at 2 GB/s; results of 32 MiB are new pages in any case.
+    assert kept is not None and kept.gain_us is not None and "keeps 122 MB" in kept.evidence[1]
+    assert kept.gain_us.high == pytest.approx(29 * 4.19e6 / 2 / 2e9 * 1e6, rel=0.01)
+    assert fresh is None or (fresh.gain_us is not None and fresh.gain_us.high <= 29 * 7.0)
+
+
 def test_a_host_that_is_ahead_gains_nothing_by_recording_less(tmp_path: Path) -> None:
     assert unused_gradients(case_of(tmp_path, recorded(gpu_events(20, 200, 10)))) is None
 

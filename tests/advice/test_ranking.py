@@ -292,3 +292,20 @@ def test_in_noise_the_first_finding_on_the_program_is_shown_too(slug: str, shown
     drafts = (draft(300.0 - 50 * at, slug=name) for at, name in enumerate((slug, "second", "third")))
     findings = [replace(finding, within_noise=True) for finding in ranked(*drafts)]
     assert [finding.slug for finding in in_reading_order(findings, 1000.0, "overhead")] == shown
+
+
+@pytest.mark.parametrize(
+    ("slug", "most_us", "first"),
+    [
+        ("unfused-optimizer", 400.0, "unfused-optimizer"),
+        ("unfused-optimizer", 200.0, "host-stalls"),
+        ("guess", 400.0, "host-stalls"),
+    ],
+    ids=["sure and as large", "sure and smaller", "doubtful on a busy machine"],
+)
+def test_a_disturbance_of_the_machine_stands_behind_sure_advice_on_the_program(
+    slug: str, most_us: float, first: str
+) -> None:
+    stalls = draft(Interval(150.0, 300.0), slug="host-stalls")
+    findings = ranked(stalls, draft(Interval(-50.0, most_us), slug=slug))
+    assert in_reading_order(findings, 1000.0, "overhead")[0].slug == first

@@ -229,6 +229,17 @@ def test_a_transaction_is_known_by_what_is_executed_in_it() -> None:
     assert match_of(replace(line, following=("x = store.get(k)",))) is None
 
 
+def test_a_loop_over_passes_of_training_is_no_loop_over_items(tmp_path: Path) -> None:
+    rows = [idle_row("python", 80_000.0, "train.py:34")]
+    counts = {"train.py:34": "for micro in range(parts):", "train.py:35": "counts[targets[micro]] = 1"}
+    trains = {**counts, "train.py:35": "x = data[micro]", "train.py:38": "(loss / parts).backward()"}
+    is_found = [
+        slow_call(with_recording(python(tmp_path / name, rows, BACKWARD), source_texts=texts)) is not None
+        for name, texts in (("counts", counts), ("trains", trains))
+    ]
+    assert is_found == [True, False]
+
+
 def test_an_index_takes_the_time_that_samples_give_it_from_the_line_before(tmp_path: Path) -> None:
     draw_text = "rows = rng.integers(0, n, size=k)"
     rows = [idle_row("python", 60_000.0, "train.py:34"), idle_row("python", 1_000.0, "train.py:35")]

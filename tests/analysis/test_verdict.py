@@ -1,11 +1,12 @@
 """Verdicts from hand-made ledgers: which bound, how sure, and what the sentence says to do."""
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 from bottleneck.analysis.ledger import ledger_of
-from bottleneck.analysis.verdict import Grounds, decide
+from bottleneck.analysis.verdict import Grounds, decide, grounds_of
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import (
     GROUPS,
@@ -20,6 +21,8 @@ from bottleneck.schema.analysis import (
 )
 from bottleneck.schema.evidence import TwoSided
 from bottleneck.schema.records import replace
+from tests.advice.cases import case_of
+from tests.builders import frame, op, step
 
 _KERNEL = KernelSummary(
     name="some_kernel",
@@ -52,7 +55,9 @@ def test_an_unmodelled_product_of_few_rows_is_probably_bound_by_its_bytes() -> N
     """10 rows by 10 million columns of fp32 weights: 5 FLOPs per byte."""
     product = replace(_KERNEL, op="aten::addmm", bound="unknown", share=0.9, flops=2.05e11, bytes_low=4.14e10)
     accounts = {"unknown.matmul": 90, "overhead.python": 10}
-    assert decide(replace(_grounds(accounts, product), host_only=True)).bound == "memory"
+    copy = replace(_KERNEL, op="aten::copy_", us=1.0, share=0.01)
+    verdict = decide(replace(_grounds(accounts, replace(product, us=90.0), copy), host_only=True))
+    assert verdict.bound == "memory" and "Largest: aten::addmm" in verdict.sentence
     many_rows = replace(product, flops=2.05e12)
     assert decide(replace(_grounds(accounts, many_rows), host_only=True)).bound == "compute"
 
@@ -347,6 +352,31 @@ def test_sentence_names_an_op_of_unknown_bound_that_takes_longer_than_the_larges
     root = replace(_KERNEL, op="aten::sqrt", us=us, share=us / 100, bound="unknown")
     sentence = decide(_grounds({"memory": 55, "unknown.pointwise": 45}, _KERNEL, root)).sentence
     assert "Memory access" in sentence and words in sentence
+
+
+@pytest.mark.parametrize(
+    ("modules", "words"),
+    [
+        ({"Decoder > Linear": 20.0, "Head": 60.0}, ", most of it in Head (60.0 %)"),
+        ({"Decoder > Linear": 38.0, "Head": 35.0, "": 7.0}, ""),
+        ({"Head": 80.0}, ""),
+        ({"": 60.0, "Head": 20.0}, ""),
+    ],
+    ids=["one has most", "none has most", "a single one", "most is outside"],
+)
+def test_the_module_with_most_of_the_largest_op_is_named_beside_its_line(modules: dict[str, float], words: str) -> None:
+    product = replace(_KERNEL, op="aten::addmm", source="a.py:7", us=80.0, share=0.8)
+    grounds = replace(_grounds({"memory": 100}, product), row_modules={0: modules})
+    assert f"Worst: aten::addmm at a.py:7, 80.0 us (80.0 %){words}." in decide(grounds).sentence
+
+
+def test_modules_of_an_op_are_told_by_their_class_and_the_one_around(tmp_path: Path) -> None:
+    events = [frame("train.py(12): train", 0, 1000), step(0, 0, 999)]
+    for at, modules in ((10.0, ("Model_0", "Layer_3", "Linear_7")), (510.0, ("Head_0",))):
+        events += [frame(f"nn.Module: {name}", at, 400.0 - depth) for depth, name in enumerate(modules)]
+        events.append(op("aten::addmm", at + 5, 300, dims=None))
+    rows = grounds_of(case_of(tmp_path, events)).row_modules.values()
+    assert {name for modules in rows for name in modules} == {"Layer > Linear", "Head"}
 
 
 _ACCOUNTS = {"overhead.sync": 600.0, "compute": 400.0}

@@ -164,7 +164,13 @@ def test_without_the_flag_the_weight_decides_that_the_convolution_was_transposed
     silent = ("", "", "", "", "", "", "", "[True, False, False]")
     assert cost_of(FORMULAS, "convolution_backward", GRAD, X, W, *silent).matrix_flops == FORWARD_FLOPS
     with pytest.raises(Unmodelled, match="transposed"):
-        cost_of(FORMULAS, "convolution_backward", X, X, tensor(8, 8, 3, 3), *silent)
+        cost_of(FORMULAS, "convolution_backward", tensor(4, 8, 5, 5), X, tensor(8, 8, 3, 3), *silent)
+    # As many positions on both sides: a transposed convolution takes as many FLOPs as any other.
+    alike = [
+        cost_of(FORMULAS, "convolution_backward", X, X, tensor(8, 8, 3, 3), *silent[:4], flag, *silent[5:])
+        for flag in ("", "True", "False")
+    ]
+    assert len({cost.matrix_flops for cost in alike}) == 1
 
 
 @pytest.mark.parametrize(

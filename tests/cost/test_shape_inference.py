@@ -245,6 +245,38 @@ def test_the_caller_of_a_partial_gradient_gives_its_size(tmp_path, part, dims, r
     assert cost["bytes_low"] == 4 * elements
 
 
+WGRAD, DGRAD = "sm80_xmma_wgrad_implicit_gemm_tf32f32", "void cudnn::detail::dgrad_engine<float, 512, 6>(int)"
+
+
+@pytest.mark.parametrize(
+    ("names", "passes"),
+    [
+        ((WGRAD,), 1),
+        ((DGRAD, WGRAD, "void cudnn::ops::nchwToNhwcKernel<float>(int)"), 2),
+        ((WGRAD, "volta_scudnn_128x64_relu_medium_nn_v1"), None),
+    ],
+    ids=["of the weight", "both", "a kernel that tells none"],
+)
+def test_kernels_tell_which_gradients_a_convolution_makes(tmp_path, names, passes):
+    event = op("aten::convolution_backward", 0, 10, dims=[[8, 64, 32, 32], [8, 64, 32, 32], [64, 64, 3, 3]])
+    linked = completed(tmp_path, *with_kernels(event, *names))
+    call = call_of(linked, "aten::convolution_backward")
+    cost = compute_costs(linked.trace.signatures).iloc[call.name]
+    assert (call["evidence"] or ()) == (("gradients from kernel names",) if passes else ())
+    assert passes is None or cost["matrix_flops"] == passes * 2 * 8 * 32 * 32 * 64 * 64 * 3 * 3
+    assert passes is not None or cost["reason"].code == "no_gradients"
+
+
+def test_a_recorded_mask_of_gradients_is_left_alone(tmp_path):
+    arguments = [[8, 64, 32, 32], [8, 64, 32, 32], [64, 64, 3, 3], *[[]] * 8]
+    event = op("aten::convolution_backward", 0, 10, dims=arguments, concrete=[*[""] * 10, "[False, True, False]"])
+    linked = completed(tmp_path, *with_kernels(event, DGRAD, WGRAD))
+    call = call_of(linked, "aten::convolution_backward")
+    assert call["evidence"] is None
+    flops = compute_costs(linked.trace.signatures)["matrix_flops"].iloc[call.name]
+    assert flops == 2 * 8 * 32 * 32 * 64 * 64 * 3 * 3
+
+
 def test_a_partial_gradient_without_a_caller_stays_unmodelled(tmp_path):
     dims = [[], [32, 64, 112, 112], WEIGHT]
     linked = completed(tmp_path, *with_kernels(bare(f"{CONV}_backward_input", 10, dims), "dgrad_engine<float>"))
