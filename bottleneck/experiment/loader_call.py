@@ -1,11 +1,11 @@
-"""Finds the call that made a loader in its source, and writes it with another setting."""
+"""Finds the call that made a loader, and writes it with another setting."""
 
 import ast
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from bottleneck.schema.trials import LoaderSetting
+from bottleneck.schema.measurements import LoaderSetting
 
 # Where DataLoader takes them without a name.
 _POSITIONS = {"num_workers": 5, "pin_memory": 7}
@@ -27,7 +27,10 @@ class SourceCall:
 
 
 def call_under_way(frame: FrameType) -> SourceCall | None:
-    """The call of a DataLoader that this frame is in the middle of; null where its source is not to be read."""
+    """Finds the call of a DataLoader that a frame is in the middle of.
+
+    Null where its source cannot be read, or the call is of another name.
+    """
     path = frame.f_code.co_filename
     line, end_line, column, end_column = list(frame.f_code.co_positions())[frame.f_lasti // 2]
     try:
@@ -49,7 +52,7 @@ def _names_loader(function: ast.expr) -> bool:
 
 
 def write_constructor(text: str | None, setting: LoaderSetting) -> str:
-    """Writes the call with this setting; its other arguments stay as they are named there."""
+    """Writes the call with this setting; its other arguments stay."""
     call = ast.parse(text or _UNKNOWN, mode="eval").body
     assert isinstance(call, ast.Call)
     if any(isinstance(argument, ast.Starred) for argument in call.args):

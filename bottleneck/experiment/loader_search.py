@@ -1,4 +1,6 @@
-"""Searches the settings of a loader by successive halving, then tries the best one as any change.
+"""Searches the settings of a loader by successive halving.
+
+The best one is then tried as any change is.
 
 Turns of all settings that are left come in rounds, each in an order that is drawn. After a rung of rounds the better
 half stays, and the next rung has twice as many rounds (Jamieson and Talwalkar 2016, "Non-stochastic best arm
@@ -17,8 +19,8 @@ from bottleneck.experiment.sweep import level
 from bottleneck.experiment.trial import ChangePrediction, TrialSetup, try_changes
 from bottleneck.experiment.turns import Clock
 from bottleneck.experiment.worker import Refused
-from bottleneck.schema.measurements import Timing
-from bottleneck.schema.trials import LoaderSearch, LoaderSetting, Trial, TriedSetting
+from bottleneck.schema.measurements import LoaderSetting, Timing
+from bottleneck.schema.trials import LoaderSearch, Trial, TriedSetting
 from bottleneck.units import counted
 
 PREFETCH_FACTORS = (2, 4, 8)
@@ -47,7 +49,9 @@ def grid(own: LoaderSetting, processors: int, *, may_pin: bool) -> tuple[LoaderS
 
 
 def survivors(timings: Mapping[int, Timing]) -> list[int]:
-    """Returns what a rung keeps: the better half by median, and what cannot be told from the best.
+    """Returns the settings that a rung keeps.
+
+    They are the better half by median, and what cannot be told from the best.
 
     The best is that of the lowest median. A setting is clear of it where its interval begins above the end of that of
     the best.
@@ -93,7 +97,7 @@ class Halving:
         return True
 
     def _take_round(self, taken: dict[int, list[float]]) -> bool:
-        """Takes a turn of each setting; one that is not finished for all does not count."""
+        """Takes a turn of each setting; an unfinished round does not count."""
         times: dict[int, float] = {}
         for index in self.draw.sample(self.alive, len(self.alive)):
             left_s = self.until - self.clock()
@@ -116,9 +120,9 @@ class Halving:
         return bool(times)
 
     def best(self, own: int) -> int | None:
-        """Returns the setting of the lowest median besides the program's own; null without any turn.
+        """Returns the setting of the lowest median besides the program's own.
 
-        It is one of those that the search left, where there are any.
+        Null without any turn. It is one of those that the search left, where there are any.
         """
         others = {index: timing for index, timing in self.timings.items() if index not in {own, *self.reasons}}
         left = {index: timing for index, timing in others.items() if index in self.alive}
@@ -146,7 +150,7 @@ class _Loader:
         return cls(**{**values, "own": own, "call": None if call is None else SourceCall(**call)})
 
     def notes(self) -> tuple[str, ...]:
-        """What was left out, and why."""
+        """Says which settings were left out, and why."""
         several = f"of {self.loaders} loaders, this is the one that the step waits for the longest"
         processors = (
             f"the program may use {counted(self.processors, 'processor')}: settings with more workers than that were "
@@ -165,7 +169,7 @@ def try_loader_settings(setup: TrialSetup, names: tuple[str, ...], prediction: C
     Where the search came to nothing, the change is tried as it is without one. Ctrl-C leaves what is known by then.
     """
     (name,) = names
-    search, number = _search(setup, name)
+    search, number = search_settings(setup, name)
     trial = Trial(name, setup.changes[name].title, "skipped", "interrupted", stopped_by="user", loader_search=search)
     if search is not None and search.stopped_by == "user":
         return trial
@@ -180,14 +184,17 @@ def try_loader_settings(setup: TrialSetup, names: tuple[str, ...], prediction: C
 
 
 def _with_constructor(trial: Trial, search: LoaderSearch) -> Trial:
-    """The trial with the call that makes the setting, where it is one to keep."""
+    """Adds the call that makes the setting, where it is one to keep."""
     if trial.verdict != "faster":
         return replace(trial, loader_search=replace(search, constructor=None, line=None))
     return replace(trial, loader_search=search)
 
 
-def _search(setup: TrialSetup, name: str) -> tuple[LoaderSearch | None, int]:
-    """Searches the settings in a process of its own; null where the loader's turns cannot be taken."""
+def search_settings(setup: TrialSetup, name: str) -> tuple[LoaderSearch | None, int]:
+    """Searches the settings in a process of its own.
+
+    The record is null where the loader's turns cannot be taken. The number is that of the loader.
+    """
     began = time.monotonic()
     seconds = min(_SEARCH_BUDGETS * setup.effort.budget_s, max(0.0, setup.until - began) / 2)
     setup.tell("making the step for turns of its loader")

@@ -44,8 +44,7 @@ from bottleneck.harness.program import (
 )
 from bottleneck.harness.stopwatch import Stopwatch, WarmUp, time_steps, warm_up
 from bottleneck.harness.torch_private import loader_iterator, prefetched_by
-from bottleneck.schema.measurements import TrialVerdict
-from bottleneck.schema.trials import LoaderSetting
+from bottleneck.schema.measurements import LoaderSetting, TrialVerdict
 
 # What compilers and captures do at the first calls belongs to the set-up, not to a step.
 SETUP_CALLS = 3

@@ -105,7 +105,8 @@ def verify(
         try:
             announce(name, number, len(names))
             limited = _limited(setup, left_s, len(names) - number)
-            attempt = try_changes if setup.changes[name].tune is None else try_loader_settings
+            change = setup.changes.get(name)
+            attempt = try_changes if change is None or change.tune is None else try_loader_settings
             trials.append(attempt(limited, (name,), prediction_of(name, findings, no_gain)))
             if trials[-1].stopped_by == "user":
                 raise KeyboardInterrupt

@@ -24,8 +24,7 @@ from bottleneck.experiment.variants import Built
 from bottleneck.harness.messages import Program
 from bottleneck.harness.program import says_out_of_memory
 from bottleneck.harness.supervise import CHILD, last_line, read_tail
-from bottleneck.schema.measurements import Difference, TrialVerdict
-from bottleneck.schema.trials import LoaderSetting
+from bottleneck.schema.measurements import Difference, LoaderSetting, TrialVerdict
 from bottleneck.system.child_process import Child
 
 VARIANTS_CHILD = (CHILD, "bottleneck.experiment.child_entry:serve_variants")

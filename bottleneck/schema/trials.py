@@ -5,23 +5,10 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from bottleneck.schema.analysis import Bound, Interval
-from bottleneck.schema.measurements import Difference, Ratio, Timing, TrialVerdict
+from bottleneck.schema.measurements import Difference, LoaderSetting, Ratio, Timing, TrialVerdict
 
 VERIFY_SCHEMA = "bottleneck/verify/1"
 SWEEP_SCHEMA = "bottleneck/sweep/1"
-
-
-@dataclass(frozen=True)
-class LoaderSetting:
-    """Arguments of a DataLoader that change its speed and not its batches.
-
-    ``prefetch_factor`` is null without workers.
-    """
-
-    num_workers: int = 0
-    prefetch_factor: int | None = None
-    pin_memory: bool = False
-    persistent_workers: bool = False
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from bottleneck.harness.torch_private import (
     loader_like,
     workers_of,
 )
-from bottleneck.schema.trials import LoaderSetting
+from bottleneck.schema.measurements import LoaderSetting
 from bottleneck.units import US_PER_S
 
 
@@ -128,7 +128,7 @@ def _workers(subject: Subject) -> Step:
 
 
 def _tuned(subject: Subject, values: Mapping[str, Any]) -> Step:
-    """The step with this setting of the loader of this number, whose workers rest while another step runs."""
+    """Gives one loader of the step the setting that a search chose."""
     loader = searchable_loaders(subject)[values["loader"]]
     setting = LoaderSetting(**values["setting"])
     resting = Resting()
@@ -205,7 +205,7 @@ class LoaderTurns:
             raise NotApplicable("needs the step to hold the loader's iterator in a variable that can be set")
 
     def describe(self) -> dict[str, Any]:
-        """What the search has to know of the loader, as JSON."""
+        """Describes the loader for the search, as JSON."""
         loader = self._loader
         workers = loader.num_workers
         prefetch = loader.prefetch_factor if workers else None
@@ -261,7 +261,7 @@ class LoaderTurns:
             place.set(iter(loader))
 
     def _take_away(self, loader: Any) -> None:
-        """Ends the workers of a turn's loader, so that the next has the processors to itself."""
+        """Ends the workers of a turn's loader, and puts the original back."""
         for place in self._iterator_places:
             assert place.set is not None
             end_workers(place.get())
