@@ -139,6 +139,8 @@ class _TrialRun:
     def __init__(self, setup: TrialSetup, names: tuple[str, ...], trial: Trial) -> None:
         self._setup, self._names, self._trial = setup, names, trial
         self._chosen = setup.chosen(names)
+        # The names by which the process knows them: those of tuned changes hold their values.
+        self._asked = tuple(change.name for change in self._chosen)
         self._is_apart = any(change.is_process_wide or change.environment for change in self._chosen)
         self._draw = random.Random(f"{setup.effort.seed} {trial.change}")  # noqa: S311 - an order, not a secret
 
@@ -198,7 +200,7 @@ class _TrialRun:
         """
         self._setup.tell("comparing results")
         try:
-            self._note(differences=variants.pairing.original.worker.compare(self._names, kept))
+            self._note(differences=variants.pairing.original.worker.compare(self._asked, kept))
         except Refused as refused:
             reason = f"results could not be compared: {refused.reason}"
             self._note(differences=(Difference("outputs", None, None, None, None, reason),))
@@ -267,7 +269,7 @@ class _TrialRun:
             return
         self._setup.tell("measuring its memory")
         with self._setup.worker(self._names, environment_of(self._chosen)) as worker:
-            self._note(peak_after_bytes=worker.build(CHANGED, self._names).peak_bytes)
+            self._note(peak_after_bytes=worker.build(CHANGED, self._asked).peak_bytes)
 
     @contextmanager
     def _variants(self, last: str, keep: Path | None = None) -> Iterator[_Variants]:
@@ -294,9 +296,9 @@ class _TrialRun:
 
     def _build(self, worker: Worker, name: str, keep: Path | None) -> Built:
         if name == CHANGED:
-            return worker.build(name, self._names, keep)
+            return worker.build(name, self._asked, keep)
         try:
-            return worker.build(name, against=self._names)
+            return worker.build(name, against=self._asked)
         except Refused as refused:
             if refused.verdict != "failed":
                 raise

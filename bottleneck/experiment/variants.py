@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
+from bottleneck.experiment.interventions.loaders import LoaderTurns, calls_noted
 from bottleneck.experiment.interventions.results import KINDS, Results, incomparable, judge, observe, refer
 from bottleneck.experiment.interventions.subject import (
     Change,
@@ -25,7 +26,9 @@ from bottleneck.experiment.interventions.subject import (
     Precision,
     Settings,
     Subject,
+    change_named,
     default_parameters,
+    load_torch,
     make_subject,
 )
 from bottleneck.harness.forms import parse_value
@@ -41,7 +44,7 @@ from bottleneck.harness.program import (
 )
 from bottleneck.harness.stopwatch import Stopwatch, WarmUp, time_steps, warm_up
 from bottleneck.harness.torch_private import loader_iterator, prefetched_by
-from bottleneck.schema.measurements import TrialVerdict
+from bottleneck.schema.measurements import LoaderSetting, TrialVerdict
 
 # What compilers and captures do at the first calls belongs to the set-up, not to a step.
 SETUP_CALLS = 3
@@ -75,6 +78,7 @@ class VariantHost:
     def __init__(self, program: Program, changes: Mapping[str, Change]) -> None:
         self._program, self._changes = program, changes
         self._variants: dict[str, Subject] = {}
+        self._loader_turns: LoaderTurns | None = None
 
     def build(self, name: str, changes: Sequence[str], keep: str | None, against: Sequence[str] = ()) -> Built:
         """Makes a variant and runs it until it is warm.
@@ -83,12 +87,12 @@ class VariantHost:
 
         An original is made for what it is compared with: the changes that ``against`` names.
         """
-        chosen = [self._changes[change_name] for change_name in changes]
+        chosen = [change_named(self._changes, change_name) for change_name in changes]
         subject = self._make(chosen)
         started = time.perf_counter()
         for change in chosen:
             subject = replace(subject, step=change.apply(subject))
-        for base in (self._changes[change_name].against for change_name in against):
+        for base in (change_named(self._changes, change_name).against for change_name in against):
             subject = replace(subject, step=base(subject)) if base is not None else subject
         results = observe(subject, self._program.seed or 0, SETUP_CALLS)
         Stopwatch(subject.torch).wait()
@@ -129,12 +133,24 @@ class VariantHost:
         variant = self._variants[name]
         return time_steps(variant.step, variant.torch, steps, lead)
 
+    def open_loader(self) -> dict[str, Any]:
+        """Makes the step for turns of its loader, and describes that loader."""
+        with calls_noted(load_torch(self._program.target, self._program.arguments)) as calls:
+            subject = self._make(())
+        self._loader_turns = LoaderTurns(subject, calls)
+        return self._loader_turns.describe()
+
+    def loader_turn(self, setting: Mapping[str, Any], limit_s: float) -> float | None:
+        """Times the step with another setting of its loader, in microseconds."""
+        assert self._loader_turns is not None
+        return self._loader_turns.turn(LoaderSetting(**setting), limit_s)
+
     def compare(self, changes: Sequence[str], kept: str) -> list[dict[str, Any]]:
         """Compares a changed variant's kept results with the original's.
 
         It uses the precision that the changes imply.
         """
-        precision = loosest([self._changes[change].precision for change in changes])
+        precision = loosest([change_named(self._changes, change).precision for change in changes])
         if precision == "other work":
             return [asdict(incomparable("outputs", "it does other work, whose results are not compared"))]
         reference = refer(lambda: self._make(()), precision, self._program.seed or 0, SETUP_CALLS)

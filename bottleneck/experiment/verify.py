@@ -9,6 +9,7 @@ from typing import Literal
 from bottleneck import __version__
 from bottleneck.advice.ranking import speedup_of
 from bottleneck.errors import WorkloadError
+from bottleneck.experiment.loader_search import try_loader_settings
 from bottleneck.experiment.trial import ChangePrediction, TrialSetup, try_changes
 from bottleneck.experiment.worker import NO_TIME
 from bottleneck.schema.analysis import DISTURBED_SLUGS, Analysis, Finding, Interval, NoGain
@@ -104,9 +105,13 @@ def verify(
         try:
             announce(name, number, len(names))
             limited = _limited(setup, left_s, len(names) - number)
-            trials.append(try_changes(limited, (name,), prediction_of(name, findings, no_gain)))
+            change = setup.changes.get(name)
+            attempt = try_changes if change is None or change.tune is None else try_loader_settings
+            trials.append(attempt(limited, (name,), prediction_of(name, findings, no_gain)))
+            if trials[-1].stopped_by == "user":
+                raise KeyboardInterrupt
         except KeyboardInterrupt:
-            trials += [_skipped(setup, rest, "interrupted", "user") for rest in names[number:]]
+            trials += [_skipped(setup, rest, "interrupted", "user") for rest in names[len(trials) :]]
             break
         except WorkloadError as error:
             if not trials:

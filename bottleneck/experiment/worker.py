@@ -24,7 +24,7 @@ from bottleneck.experiment.variants import Built
 from bottleneck.harness.messages import Program
 from bottleneck.harness.program import says_out_of_memory
 from bottleneck.harness.supervise import CHILD, last_line, read_tail
-from bottleneck.schema.measurements import Difference, TrialVerdict
+from bottleneck.schema.measurements import Difference, LoaderSetting, TrialVerdict
 from bottleneck.system.child_process import Child
 
 VARIANTS_CHILD = (CHILD, "bottleneck.experiment.child_entry:serve_variants")
@@ -130,6 +130,15 @@ class Worker:
         """
         differences = self._ask(BUILD_SECONDS_AT_MOST, do="compare", changes=list(changes), kept=str(kept))
         return tuple(Difference(**values) for values in differences)
+
+    def open_loader(self) -> dict[str, Any]:
+        """Makes the step for turns of its loader, and describes that loader."""
+        return cast("dict[str, Any]", self._ask(BUILD_SECONDS_AT_MOST, do="open_loader"))
+
+    def loader_turn(self, setting: LoaderSetting, limit_s: float) -> float | None:
+        """Times the step with this setting, in microseconds; null if that took too long."""
+        request = {"setting": asdict(setting), "limit_s": limit_s}
+        return cast("float | None", self._ask(TURN_SECONDS_AT_LEAST, do="loader_turn", **request))
 
     def turn(self, name: str, steps: int, lead: int, usual_us: float) -> list[float]:
         """Returns microseconds of each step of a turn.

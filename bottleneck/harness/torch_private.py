@@ -665,6 +665,11 @@ def call_before_shutdown(iterator: Any, call: Callable[[], None]) -> None:
     iterator._shutdown_workers = call_and_end
 
 
+def end_workers(iterator: Any) -> None:
+    """Ends the workers of a loader's iterator, if it has any."""
+    getattr(iterator, "_shutdown_workers", lambda: None)()
+
+
 def loader_like(torch: Any, iterator: Any) -> Any:
     """A loader without workers like the one whose iterator alone is left."""
     batching = {"batch_sampler": iterator._index_sampler}

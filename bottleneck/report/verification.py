@@ -22,7 +22,7 @@ from bottleneck.report.speedup_intervals import TITLE, speedup_intervals, speedu
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN, as_sentence, clean
 from bottleneck.schema.measurements import Difference, Ratio, TrialVerdict
-from bottleneck.schema.trials import Trial, Verification
+from bottleneck.schema.trials import LoaderSearch, Trial, TriedSetting, Verification
 from bottleneck.units import counted, format_share, format_si, format_us
 
 _LONGEST_JSON_TEXT = 2000
@@ -50,7 +50,9 @@ def build(done: Verification) -> Document:
         subject=f"{' '.join(done.program)}{step}",
         sentence=sentence(done),
         lines=_lines(done),
-        sections=(*speedup_intervals(TITLE, bars, speedup_scale(bars)), table) if done.trials else (),
+        sections=(*speedup_intervals(TITLE, bars, speedup_scale(bars)), table, *_loader_tables(done))
+        if done.trials
+        else (),
         warnings=done.warnings,
     )
 
@@ -59,6 +61,50 @@ def _step_us(done: Verification) -> float | None:
     """The step as the trials timed it; as it was recorded where none did."""
     timed = [trial.original_us.median for trial in done.trials if trial.original_us is not None and not trial.is_part]
     return median(timed) if timed else done.step_us
+
+
+def _loader_tables(done: Verification) -> tuple[TableSection, ...]:
+    """The settings of a loader that were tried, quickest first, for each search."""
+    return tuple(_loader_table(trial.loader_search) for trial in done.trials if trial.loader_search is not None)
+
+
+def _loader_table(search: LoaderSearch) -> TableSection:
+    unit = "ms per sample" if search.samples else "ms per step"
+    heads = columns("name", "setting") + columns("number", unit, "95 % interval", "rungs") + columns("words", "role")
+    ranked = sorted(
+        search.settings, key=lambda tried: (-tried.rungs, tried.sample_us.median if tried.sample_us else math.inf)
+    )
+    measured = sum(tried.sample_us is not None for tried in search.settings)
+    ended = {"time": ", until no time was left", "user": ", until it was interrupted", None: ""}[search.stopped_by]
+    summary = (
+        f"{measured} of {counted(len(search.settings), 'setting')} timed in {search.seconds:.0f} s{ended}: after each "
+        "rung stay the better half, and what cannot be told from the best; rungs are those survived, own is the "
+        "program's setting, tried the one that took turns with it"
+    )
+    rows = tuple(TableRow(_cells_of(tried, search)) for tried in ranked)
+    return TableSection("Settings of the loader", heads, rows, notes=(summary, *search.notes))
+
+
+def _cells_of(tried: TriedSetting, search: LoaderSearch) -> tuple[str, ...]:
+    setting, timing = tried.setting, tried.sample_us
+    name = f"{setting.num_workers} workers" if setting.num_workers != 1 else "1 worker"
+    if setting.prefetch_factor is not None:
+        name += f", prefetch {setting.prefetch_factor}"
+    name += "".join(
+        [
+            ", pinned" if setting.pin_memory else "",
+            ", started anew" if setting.num_workers and not setting.persistent_workers else "",
+        ]
+    )
+    role = [
+        "own" if tried.is_own else "",
+        "tried" if setting == search.best else "",
+        tried.reason or "",
+    ]
+    if timing is None:
+        return name, UNKNOWN, UNKNOWN, str(tried.rungs), ", ".join(filter(None, role))
+    median, low, high = (f"{us / 1e3:.3g}" for us in (timing.median, timing.low, timing.high))
+    return name, median, f"{low} to {high}", str(tried.rungs), ", ".join(filter(None, role))
 
 
 # What a verdict means for a change that is not to be kept.
@@ -73,7 +119,12 @@ def _lines(done: Verification) -> tuple[LabelledLine, ...]:
     best = _best(done)
     keep = "Keep the program as it is" if best is None else _kept(best)
     left = [f"{trial.change} ({_LEFT_OUT[trial.verdict]})" for trial in done.trials if trial.verdict in _LEFT_OUT]
-    return *lines, LabelledLine("First", keep), *([LabelledLine("Leave", ", ".join(left))] if left else [])
+    writes = [
+        LabelledLine("Write", f"{search.constructor}{f'  # {search.line}' if search.line else ''}")
+        for search in (trial.loader_search for trial in done.trials)
+        if search is not None and search.constructor is not None
+    ]
+    return *lines, LabelledLine("First", keep), *writes, *([LabelledLine("Leave", ", ".join(left))] if left else [])
 
 
 def _best(done: Verification) -> Trial | None:

@@ -733,3 +733,16 @@ def left_out_words(measured: MeasuredPieces, most: int = _MOST_NAMED) -> tuple[s
 def larger_budget_s(measured: MeasuredPieces) -> float:
     """A budget that more pieces fit into."""
     return max(60.0, 3 * measured.budget_s)
+
+
+@dataclass(frozen=True)
+class LoaderSetting:
+    """Arguments of a DataLoader that change its speed and not its batches.
+
+    ``prefetch_factor`` is null without workers.
+    """
+
+    num_workers: int = 0
+    prefetch_factor: int | None = None
+    pin_memory: bool = False
+    persistent_workers: bool = False

@@ -5,10 +5,45 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from bottleneck.schema.analysis import Bound, Interval
-from bottleneck.schema.measurements import Difference, Ratio, Timing, TrialVerdict
+from bottleneck.schema.measurements import Difference, LoaderSetting, Ratio, Timing, TrialVerdict
 
 VERIFY_SCHEMA = "bottleneck/verify/1"
 SWEEP_SCHEMA = "bottleneck/sweep/1"
+
+
+@dataclass(frozen=True)
+class TriedSetting:
+    """A setting of the loader, and its time.
+
+    ``sample_us`` is the time of the step per sample of a batch, null where no turn was completed. ``rungs`` is how many
+    rungs of the search it survived. ``is_own`` marks the program's own setting. ``reason`` says why it failed.
+    """
+
+    setting: LoaderSetting
+    sample_us: Timing | None = None
+    rungs: int = 0
+    is_own: bool = False
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class LoaderSearch:
+    """The search of the settings of one loader.
+
+    ``best`` is the setting that was tried against the program as it is, null where none was timed. ``constructor`` is
+    the call that makes it, and ``line`` where the program has its own; both null where the trial did not show it to be
+    faster. ``samples`` is how many samples a batch has; null where the loader does not tell, and then times are per
+    step. ``notes`` say what was left out, and why. ``stopped_by`` is what ended the search early.
+    """
+
+    settings: tuple[TriedSetting, ...]
+    best: LoaderSetting | None = None
+    constructor: str | None = None
+    line: str | None = None
+    samples: int | None = None
+    seconds: float = 0.0
+    notes: tuple[str, ...] = ()
+    stopped_by: Literal["time", "user"] | None = None
 
 
 @dataclass(frozen=True)
@@ -24,7 +59,7 @@ class Trial:
     shows what a fix of its kind could gain at most. ``is_part`` marks figures of a part of the step alone.
     ``samples`` is how many times as many samples a changed step works on.
     ``stopped_by`` is what kept it from being made or confirmed: no time was left, or the user interrupted; null where
-    nothing did.
+    nothing did. ``loader_search`` is how the settings of a loader were chosen, null for other changes.
     """
 
     change: str
@@ -47,6 +82,7 @@ class Trial:
     is_part: bool = False
     samples: float = 1.0
     stopped_by: Literal["time", "user"] | None = None
+    loader_search: LoaderSearch | None = None
 
 
 @dataclass(frozen=True)

@@ -243,7 +243,7 @@ def _loader(slow: SlowStep, beyond_us: float) -> _Words | None:
     return (
         "loader",
         f"it waited for data{where}{workers}",
-        "use more workers or a larger prefetch_factor: bottleneck verify --try more-workers"
+        "use more workers or a larger prefetch_factor: bottleneck verify --try workers"
         if slow.workers
         else "load in worker processes: num_workers=2 or more",
     )

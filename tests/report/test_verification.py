@@ -11,8 +11,8 @@ from bottleneck.report.document import Intervals
 from bottleneck.report.terminal import TerminalStyle
 from bottleneck.report.verification import build, details, render, sentence
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.measurements import Difference, Ratio, Timing
-from bottleneck.schema.trials import Trial, Verification
+from bottleneck.schema.measurements import Difference, LoaderSetting, Ratio, Timing
+from bottleneck.schema.trials import LoaderSearch, Trial, TriedSetting, Verification
 
 FASTER = Trial(
     change="compile",
@@ -225,7 +225,7 @@ def test_markdown_has_a_row_for_every_trial_and_for_combinations() -> None:
 
 def test_the_reference_names_every_key_that_json_has() -> None:
     page = (Path(__file__).parents[2] / "docs" / "reference" / "json.md").read_text().split("## verify\n")[1]
-    for record in (Verification, Trial, Difference, Ratio):
+    for record in (Verification, Trial, Difference, Ratio, LoaderSearch, TriedSetting, LoaderSetting):
         for field in fields(record):
             assert f"`{field.name}`" in page, field.name
 
@@ -251,3 +251,45 @@ def test_a_change_that_gains_more_than_it_should_is_counted() -> None:
     )
     assert sentence(replace(DONE, trials=(UNTRIED,), tried="no-gain")) == "none of 1 change was measured"
     assert "no change is listed" in sentence(replace(DONE, trials=(), tried="no-gain"))
+
+
+OWN, QUICK = LoaderSetting(), LoaderSetting(2, 4, persistent_workers=True)
+SEARCH = LoaderSearch(
+    settings=(
+        TriedSetting(OWN, Timing(400.0, 380.0, 420.0, 9), rungs=1, is_own=True),
+        TriedSetting(QUICK, Timing(200.0, 190.0, 210.0, 21), rungs=2),
+        TriedSetting(LoaderSetting(1, 2, persistent_workers=True), reason="[red]no[/red] <b>"),
+    ),
+    best=QUICK,
+    constructor="DataLoader(data, num_workers=2, prefetch_factor=4, persistent_workers=True)",
+    line="train.py:40",
+    samples=64,
+    seconds=41.0,
+    notes=("the program may use 2 processors",),
+)
+SEARCHED = Verification(("model.py",), 1000.0, (replace(FASTER, change="workers", loader_search=SEARCH),))
+
+
+@pytest.mark.parametrize("form", ["terminal", "markdown", "html"])
+def test_the_settings_of_a_loader_stand_in_every_form_with_the_call(form: str) -> None:
+    shown = " ".join(render(SEARCHED, form).split())
+    assert "Settings of the loader" in shown and "num_workers=2" in shown and "train.py:40" in shown
+    assert "3 settings timed in 41 s" in shown and "the program may use 2 processors" in shown
+    failed = {"terminal": "[red]no[/red] <b>", "markdown": "`[red]no[/red] <b>`", "html": "[red]no[/red] &lt;b&gt;"}
+    assert failed[form] in shown
+
+
+def test_the_quickest_setting_of_a_loader_is_first_in_ms_per_sample() -> None:
+    table = next(part for part in build(SEARCHED).sections if getattr(part, "title", "") == "Settings of the loader")
+    assert [row.cells for row in table.rows] == [
+        ("2 workers, prefetch 4", "0.2", "0.19 to 0.21", "2", "tried"),
+        ("0 workers", "0.4", "0.38 to 0.42", "1", "own"),
+        ("1 worker, prefetch 2", "-", "-", "0", "[red]no[/red] <b>"),
+    ]
+    assert table.columns[1].title == "ms per sample"
+
+
+def test_a_search_that_found_nothing_faster_writes_no_call() -> None:
+    slower = replace(FASTER, verdict="no effect", loader_search=replace(SEARCH, constructor=None, line=None))
+    assert "Write" not in render(replace(SEARCHED, trials=(slower,)), "terminal")
+    assert "Write" in render(SEARCHED, "terminal")

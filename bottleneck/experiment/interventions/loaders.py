@@ -6,14 +6,28 @@ They are workers, pinned memory, a replayed batch and a larger batch.
 import contextlib
 import os
 import signal
+import sys
+import time
 from collections.abc import Iterator, Mapping
+from dataclasses import asdict
 from typing import Any
 
 from bottleneck.experiment.interventions.compilers import runs_on_gpu
 from bottleneck.experiment.interventions.subject import Change, NotApplicable, Subject
+from bottleneck.experiment.loader_call import SourceCall, call_under_way
 from bottleneck.harness.forms import BATCH
-from bottleneck.harness.stopwatch import Step
-from bottleneck.harness.torch_private import call_before_shutdown, dataset_of, loader_like, workers_of
+from bottleneck.harness.machine import usable_processors
+from bottleneck.harness.stopwatch import Step, Stopwatch
+from bottleneck.harness.torch_private import (
+    call_before_shutdown,
+    dataset_of,
+    end_workers,
+    loader_iterator,
+    loader_like,
+    workers_of,
+)
+from bottleneck.schema.measurements import LoaderSetting
+from bottleneck.units import US_PER_S
 
 
 class Resting:
@@ -111,6 +125,181 @@ def _workers(subject: Subject) -> Step:
         other = late_loader(subject.torch, _settings(loader, num_workers=wanted, persistent_workers=True), resting)
         _replace(subject, loader, other)
     return resting.around(subject.step)
+
+
+def _tuned(subject: Subject, values: Mapping[str, Any]) -> Step:
+    """Gives one loader of the step the setting that a search chose."""
+    loader = searchable_loaders(subject)[values["loader"]]
+    setting = LoaderSetting(**values["setting"])
+    resting = Resting()
+    _replace(subject, loader, _loader_with(subject.torch, loader, setting, resting))
+    return resting.around(subject.step)
+
+
+def _loader_with(torch: Any, loader: Any, setting: LoaderSetting, resting: Resting) -> Any:
+    """A loader of the same batches with this setting."""
+    settings = {**_settings(loader), **asdict(setting)}
+    if not setting.num_workers:
+        # Torch refuses what only workers need.
+        settings = {name: value for name, value in settings.items() if name not in _OF_WORKERS}
+        return torch.utils.data.DataLoader(**settings)
+    return late_loader(torch, settings, resting)
+
+
+_OF_WORKERS = ("prefetch_factor", "timeout", "multiprocessing_context", "persistent_workers")
+
+
+def searchable_loaders(subject: Subject) -> list[Any]:
+    """The loaders of the step, each of which worker processes can serve.
+
+    NotApplicable where there is none, or where one of them is of another kind.
+    """
+    loaders = _loaders(subject)
+    if not loaders:
+        raise NotApplicable("needs a torch.utils.data.DataLoader")
+    for loader in loaders:
+        _settings(loader)
+        if isinstance(loader.dataset, subject.torch.utils.data.IterableDataset):
+            raise NotApplicable("needs a dataset with indices: each worker would go through the whole of this one")
+    return loaders
+
+
+@contextlib.contextmanager
+def calls_noted(torch: Any) -> Iterator[dict[int, SourceCall]]:
+    """Notes the calls that make loaders, by the id of the loader."""
+    calls: dict[int, SourceCall] = {}
+    loader_class = torch.utils.data.DataLoader
+    initialise = loader_class.__init__
+
+    def noted(loader: Any, *arguments: Any, **options: Any) -> None:
+        call = call_under_way(sys._getframe(1))
+        if call is not None:
+            calls[id(loader)] = call
+        initialise(loader, *arguments, **options)
+
+    loader_class.__init__ = noted
+    try:
+        yield calls
+    finally:
+        loader_class.__init__ = initialise
+
+
+class LoaderTurns:
+    """Turns of one step with other settings of its loader.
+
+    There is one model and one dataset; of the loaders, only that of the turn has workers. With several, it is the one
+    that the step waits for the longest.
+    """
+
+    def __init__(self, subject: Subject, calls: Mapping[int, SourceCall]) -> None:
+        self._subject, self._loaders = subject, searchable_loaders(subject)
+        self._number = _waited_for(subject, self._loaders)
+        self._loader = self._loaders[self._number]
+        self._call = calls.get(id(self._loader))
+        under_way = [iterator for iterator in subject.iterators if dataset_of(iterator) is self._loader.dataset]
+        self._places = subject.places_of(self._loader)
+        self._iterator_places = [place for iterator in under_way for place in subject.places_of(iterator)]
+        if not (self._places or self._iterator_places):
+            raise NotApplicable("needs the step to hold its loader in a variable or an attribute that can be set")
+        if under_way and not self._iterator_places:
+            raise NotApplicable("needs the step to hold the loader's iterator in a variable that can be set")
+
+    def describe(self) -> dict[str, Any]:
+        """Describes the loader for the search, as JSON."""
+        loader = self._loader
+        workers = loader.num_workers
+        prefetch = loader.prefetch_factor if workers else None
+        own = LoaderSetting(workers, prefetch, bool(loader.pin_memory), bool(loader.persistent_workers))
+        return {
+            "number": self._number,
+            "loaders": len(self._loaders),
+            "own": asdict(own),
+            "samples": loader.batch_size,
+            "processors": usable_processors(),
+            "is_on_gpu": runs_on_gpu(self._subject),
+            "call": None if self._call is None else asdict(self._call),
+        }
+
+    def turn(self, setting: LoaderSetting, limit_s: float) -> float | None:
+        """Times the step with a fresh loader of this setting, in microseconds.
+
+        Null where it took longer than the limit. The first batch of each worker does not count, and a whole number of
+        batches of each does, since workers that begin together deliver together.
+        """
+        until = time.monotonic() + limit_s
+        loader = _loader_with(self._subject.torch, self._loader, setting, Resting())
+        try:
+            self._put(loader)
+            together = max(1, setting.num_workers)
+            for _ in range(together + 1):
+                self._subject.step()
+                if time.monotonic() > until:
+                    return None
+            return self._timed(together, until)
+        finally:
+            self._take_away(loader)
+
+    def _timed(self, together: int, until: float) -> float | None:
+        stopwatch, steps = Stopwatch(self._subject.torch), 0
+        stopwatch.wait()
+        began = time.perf_counter()
+        while steps < 2 * together or time.perf_counter() - began < TURN_S:
+            for _ in range(together):
+                self._subject.step()
+                if time.monotonic() > until:
+                    return None
+            steps += together
+        stopwatch.wait()
+        return (time.perf_counter() - began) / steps * US_PER_S
+
+    def _put(self, loader: Any) -> None:
+        for place in self._places:
+            assert place.set is not None
+            place.set(loader)
+        for place in self._iterator_places:
+            assert place.set is not None
+            place.set(iter(loader))
+
+    def _take_away(self, loader: Any) -> None:
+        """Ends the workers of a turn's loader, and puts the original back."""
+        for place in self._iterator_places:
+            assert place.set is not None
+            end_workers(place.get())
+            place.set(None)
+        end_workers(getattr(loader, "_iterator", None))
+        for place in self._places:
+            assert place.set is not None
+            place.set(self._loader)
+
+
+# Long enough that a tick of the scheduler is little.
+TURN_S = 0.3
+_WATCHED_STEPS = 12
+
+
+def _waited_for(subject: Subject, loaders: list[Any]) -> int:
+    """The number of the loader that some steps wait for the longest."""
+    if len(loaders) == 1:
+        return 0
+    kind, waited_s = loader_iterator(), dict.fromkeys((id(loader.dataset) for loader in loaders), 0.0)
+    take = kind.__next__
+
+    def timed(iterator: Any) -> Any:
+        began = time.perf_counter()
+        try:
+            return take(iterator)
+        finally:
+            waited_s[id(dataset_of(iterator))] = (
+                waited_s.get(id(dataset_of(iterator)), 0.0) + time.perf_counter() - began
+            )
+
+    kind.__next__ = timed
+    try:
+        for _ in range(_WATCHED_STEPS):
+            subject.step()
+    finally:
+        kind.__next__ = take
+    return max(range(len(loaders)), key=lambda number: waited_s[id(loaders[number].dataset)])
 
 
 def _pin_memory(subject: Subject) -> Step:
@@ -218,7 +407,7 @@ def _has_length(loader: Any) -> bool:
 
 
 CHANGES = (
-    Change("workers", "DataLoader(num_workers=…, persistent_workers=True)", "same", _workers),
+    Change("workers", "DataLoader(num_workers=…, persistent_workers=True)", "same", _workers, tune=_tuned),
     Change("pin-memory", "DataLoader(pin_memory=True)", "same", _pin_memory),
     Change(
         "replay-batch", "one cached batch in place of the loader: the bound of any loader", "other work", _replay_batch

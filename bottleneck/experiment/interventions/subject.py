@@ -7,12 +7,13 @@ import gc
 import importlib
 import inspect
 import itertools
+import json
 import random
 import sys
 import types
 from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from types import CodeType, ModuleType
 from typing import Any, Literal
@@ -413,7 +414,7 @@ def make_subject(
     ``settings`` are the texts of ``--set``, or a mapping of values to be taken as they are. What the file or its
     workload raises comes through.
     """
-    torch = _torch(target, arguments)
+    torch = load_torch(target, arguments)
     seed_all(torch, seed)
     module = program.load_file(target, arguments)
     if form == "model":
@@ -457,7 +458,7 @@ def seed_all(torch: Any, seed: int) -> None:
     sow(seed, torch)
 
 
-def _torch(target: str, arguments: tuple[str, ...]) -> Any:
+def load_torch(target: str, arguments: tuple[str, ...]) -> Any:
     """Loads torch as the program brings it in.
 
     A file may set its environment first, so it is loaded once before seeding.
@@ -502,7 +503,8 @@ class Change:
     call; it raises NotApplicable or Missing. ``environment`` and ``settings`` (parameters of the workload) hold before
     the program is loaded, in a process of its own where ``is_process_wide``. ``samples`` is how many times as many
     samples a changed step works on. ``sources`` is where the idea is explained. ``against`` makes, of
-    another fresh subject, what the changed step is compared with where that is a part of the original only.
+    another fresh subject, what the changed step is compared with where that is a part of the original only. ``tune``
+    applies it with the values that a search chose.
     """
 
     name: str
@@ -514,6 +516,13 @@ class Change:
     settings: Callable[[Mapping[str, object]], Mapping[str, object]] | None = None
     samples: float = 1.0
     against: Callable[[Subject], Callable[[], object]] | None = None
+    tune: Callable[[Subject, Mapping[str, object]], Callable[[], object]] | None = None
+
+    def with_values(self, values: Mapping[str, object]) -> "Change":
+        """The change with these values, which its name holds for another process."""
+        tune = self.tune
+        assert tune is not None
+        return replace(self, name=f"{self.name}:{json.dumps(values)}", apply=lambda subject: tune(subject, values))
 
     @property
     def is_remedy(self) -> bool:
@@ -522,3 +531,9 @@ class Change:
         It does the step's work, or as much for each sample. A bound is none.
         """
         return self.precision != "other work" or self.samples != 1.0
+
+
+def change_named(changes: Mapping[str, Change], name: str) -> Change:
+    """The change of this name, with the values that the name may hold."""
+    base, _, values = name.partition(":")
+    return changes[base].with_values(json.loads(values)) if values else changes[base]
