@@ -371,6 +371,7 @@ class Script:
         self._next: Callable[[], None] = self._first_step
         self._seen = self._allowed_steps = self._budget_steps = 0
         self._looked_at, self._is_after_pilot, self._cut_by_forks = 0, False, 0
+        self._is_to_end = False
         self._log = RunLog(cpu_clock_ns=time.process_time_ns)
 
     @functools.cached_property
@@ -445,6 +446,10 @@ class Script:
         ]
         return self._next not in (self._rest, self._exit) and bool(others)
 
+    def end_soon(self) -> None:
+        """Has the next boundary end the measurement with what there is."""
+        self._is_to_end = True
+
     def finish(self) -> None:
         """Keeps the best of what was recorded; called when the program ends, whichever way."""
         self._session.note(is_complete=True, child_work=measure_child_work())
@@ -488,7 +493,7 @@ class Script:
             self._session.look_at_memory()
             self._session.look_at_threads()
             self._looked_at = self._seen
-        if GUARD.yielded:
+        if GUARD.yielded or self._is_to_end:
             self._end()
             return
         try:
@@ -693,7 +698,7 @@ class Script:
         phase = self._next
         self._let_go()
         self._note_steps()
-        if GUARD.yielded:
+        if GUARD.yielded or self._is_to_end:
             self._time_what_there_is(phase)
             self._keep_what_there_is(phase)
         with contextlib.suppress(Exception):  # a torch that cannot describe itself is the program's to find out
