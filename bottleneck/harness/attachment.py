@@ -68,7 +68,10 @@ def receive(connection: socket.socket, seconds: float) -> Mapping[str, Any]:
     TimeoutError where none comes in time, EOFError where the other side has gone.
     """
     connection.settimeout(seconds)
-    data = connection.recv(MOST_BYTES)
+    try:
+        data = connection.recv(MOST_BYTES)
+    except ConnectionResetError:
+        data = b""
     if not data:
         raise EOFError
     message = json.loads(data)

@@ -15,7 +15,7 @@ from bottleneck.harness.inductor import Inductor
 from bottleneck.harness.messages import Plan
 from bottleneck.harness.script import Script
 from bottleneck.harness.session import Session, Setting
-from bottleneck.harness.torch_private import is_profiling
+from bottleneck.harness.torch_private import COMPILER, DYNAMO, is_profiling
 from bottleneck.harness.torch_state import is_pytorch
 from bottleneck.harness.window import GUARD, Detail
 
@@ -73,6 +73,10 @@ class BlockMeasurement:
             # What the program profiled earlier is over; of what it profiles now we were not told.
             GUARD.yielded = is_pytorch(torch) and is_profiling()
             self._script.on_torch(torch)
+            if COMPILER in sys.modules:
+                self._script.watch_compiled()
+            elif DYNAMO in sys.modules:
+                self._script.on_compiler()
 
     def end_soon(self) -> None:
         """Has the measurement end with the step that runs, from any thread."""

@@ -61,7 +61,7 @@ class RunningProcess:
     def stop(self) -> None:
         """Has the window end now."""
         with contextlib.suppress(OSError):
-            send(self._connection, stop=True)
+            self._connection.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Leaves the process alone; a window that is open ends."""

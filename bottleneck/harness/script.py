@@ -391,7 +391,7 @@ class Script:
             EXPORT_UNLIFT: lambda _: self._boundaries.watch_exported(),
             **self._session.compiler_watchers(),
         }
-        return TorchHook(after, {COMPILER: self._boundaries.watch_compiled, DYNAMO: self.on_compiler})
+        return TorchHook(after, {COMPILER: self.watch_compiled, DYNAMO: self.on_compiler})
 
     def _on_import(self, torch: Any) -> None:
         with self._session.start_up.setting_aside():
@@ -427,6 +427,10 @@ class Script:
             os.register_at_fork(before=weakly(self._session.warn_of_failure, self._cut_short))
         except Exception as exc:  # ours, in the middle of the program's import
             self._give_up("before it began", exc)
+
+    def watch_compiled(self) -> None:
+        """Called when the program compiles: the hook of all modules would be traced."""
+        self._boundaries.watch_compiled()
 
     def on_compiler(self) -> None:
         """Called when the program imports torch's compiler, as many do that never compile anything."""
