@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Window:
-    """The window to record: its bound, the period of the sensors, and the form of its report."""
+class _WindowOptions:
+    """The bound of a window, the period of its sensors and the form of its report."""
 
     seconds: float
     sensor_period_s: float
@@ -75,12 +75,11 @@ def attach_command(
     """Records a window of a program that runs already, then says what holds it back.
 
     \b
-    BOTTLENECK_ATTACH=1 python train.py    start a program that can be attached to
-    bottleneck attach 4242                 record a window of process 4242
-    bottleneck attach --seconds 10 4242
+    bottleneck attach 4242
+    bottleneck attach --seconds 10 --steps 3 4242
 
-    The program goes on as before, also where this command is killed. A program that calls bottleneck.attachable() needs
-    no variable. Ctrl-C ends the window with what there is.
+    Start the program with BOTTLENECK_ATTACH=1 in its environment, or have it call bottleneck.attachable(). It goes on
+    as before, also where this command is killed. Ctrl-C ends the window with what there is.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     from bottleneck.harness.folder import RecordingFolder, program_name
     from bottleneck.harness.messages import Plan, RecordOptions
@@ -97,7 +96,7 @@ def attach_command(
             write_note(f"attached to process {process}; records a window of {seconds:g} s at most")
         try:
             with answered():
-                is_done = _record(target, process, plan, folder, _Window(seconds, telemetry_ms / 1e3, render))
+                is_done = _record(target, process, plan, folder, _WindowOptions(seconds, telemetry_ms / 1e3, render))
         finally:
             folder.give_up()
     finally:
@@ -105,7 +104,9 @@ def attach_command(
     raise typer.Exit(0 if is_done else UndecidedError.exit_code)
 
 
-def _record(target: "RunningProcess", process: int, plan: "Plan", folder: "RecordingFolder", window: _Window) -> bool:
+def _record(
+    target: "RunningProcess", process: int, plan: "Plan", folder: "RecordingFolder", window: _WindowOptions
+) -> bool:
     """Records the window and reports on it; true if there was something to report."""
     from bottleneck.harness.finish import Ending, SensorReading
     from bottleneck.harness.folder import RunState

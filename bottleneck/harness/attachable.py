@@ -84,9 +84,10 @@ def _cannot(why: str, fix: str) -> Exception:
 
 
 def _answer(_number: int, _frame: Any) -> None:
-    """Handles the signal: does what waits for this thread, or has another thread look at the socket.
+    """Handles the signal.
 
-    An import would be unsafe here, where the program may be in the middle of one.
+    Does what waits for this thread, else has another thread look at the socket. An import would be unsafe here, where
+    the program may be in the middle of one.
     """
     if os.getpid() != _process:
         return

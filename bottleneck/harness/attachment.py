@@ -47,13 +47,13 @@ _SETTING = Setting(
 
 
 class InMainThread(Protocol):
-    """Has the main thread do some work, and tells if it did so in time."""
+    """Has the main thread do some work."""
 
     def __call__(self, work: Callable[[], None], seconds: float, /) -> bool:
-        """Waits for so many seconds at most."""
+        """Tells if it did so in time."""
 
 
-class _Refused(Exception):  # noqa: N818 - an answer
+class _WindowRefused(Exception):  # noqa: N818 - an answer
     """The reason why the window cannot be recorded."""
 
 
@@ -89,7 +89,7 @@ def serve(connection: socket.socket, in_main_thread: InMainThread) -> None:
     """Answers one attachment, to its end."""
     try:
         if peer(connection)[1] != os.geteuid():
-            raise _Refused("it belongs to another user")
+            raise _WindowRefused("it belongs to another user")
         _refuse_if_measured()
         send(
             connection,
@@ -99,7 +99,7 @@ def serve(connection: socket.socket, in_main_thread: InMainThread) -> None:
         )
         asked = receive(connection, _ASKING_S)
         _record(_Request(Plan.from_json(asked["plan"]), float(asked["seconds"])), connection, in_main_thread)
-    except _Refused as refused:
+    except _WindowRefused as refused:
         send(connection, refused=str(refused))
     except (EOFError, TimeoutError):  # the other side has gone, or says nothing
         return
@@ -107,23 +107,23 @@ def serve(connection: socket.socket, in_main_thread: InMainThread) -> None:
 
 @dataclass(frozen=True)
 class _Request:
-    """A window that is asked for: the plan of its recording, and the most that it may take."""
+    """A window that is asked for, and the most seconds that it may take."""
 
     plan: Plan
     seconds: float
 
 
 def _refuse_if_measured() -> None:
-    """Raises _Refused where something measures this process already."""
+    """Raises _WindowRefused where something measures this process already."""
     if marks.supervisor is not None:
-        raise _Refused("`bottleneck run` or `bottleneck watch` measures it already")
+        raise _WindowRefused("`bottleneck run` or `bottleneck watch` measures it already")
     if TURN.is_taken:
-        raise _Refused("it is being recorded already, by another `bottleneck attach` or by bottleneck.record()")
+        raise _WindowRefused("it is being recorded already, by another `bottleneck attach` or by bottleneck.record()")
     if marks.is_listened_to():
-        raise _Refused("bottleneck.watch() follows its steps already")
+        raise _WindowRefused("bottleneck.watch() follows its steps already")
     torch = sys.modules.get("torch")
     if torch is not None and is_pytorch(torch) and is_profiling():
-        raise _Refused("a profiler of its own is running")
+        raise _WindowRefused("a profiler of its own is running")
 
 
 def _is_safe_now() -> bool:
@@ -147,16 +147,16 @@ _OPTIMIZER_FILE = os.path.join("torch", "optim", "optimizer.py")  # noqa: PTH118
 
 
 def _record(request: _Request, connection: socket.socket, in_main_thread: InMainThread) -> None:
-    window = _Window(request.plan, connection)
+    window = _AttachedWindow(request.plan, connection)
     deadline_s = time.monotonic() + request.seconds
     while not window.has_begun:
         if not in_main_thread(window.begin_if_safe, max(deadline_s - time.monotonic(), 0.0)):
-            raise _Refused("its main thread did not come back to Python: it may be in one long call")
+            raise _WindowRefused("its main thread did not come back to Python: it may be in one long call")
         if window.refusal is not None:
-            raise _Refused(window.refusal)
+            raise _WindowRefused(window.refusal)
         if not window.has_begun:
             if time.monotonic() > deadline_s or _is_told(connection, 0.0):
-                raise _Refused("it was in a step of its optimizer, or importing torch, all the time")
+                raise _WindowRefused("it was in a step of its optimizer, or importing torch, all the time")
             time.sleep(_RETRY_S)
     send(connection, began=True)
     while not (window.is_over or time.monotonic() > deadline_s or _is_told(connection, _LOOK_S)):
@@ -170,13 +170,16 @@ def _record(request: _Request, connection: socket.socket, in_main_thread: InMain
 
 
 def _is_told(connection: socket.socket, seconds: float) -> bool:
-    """True if the other side says that it is enough, or has gone; waits so long for it."""
+    """True if the other side has had enough, or has gone.
+
+    Waits so many seconds for it.
+    """
     poll = select.poll()  # select.select takes no descriptors from 1,024 on
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(seconds * 1e3))
 
 
-class _Window:
+class _AttachedWindow:
     """One recorded window of this process."""
 
     def __init__(self, plan: Plan, connection: socket.socket) -> None:
@@ -206,7 +209,7 @@ class _Window:
                 raise
             atexit.register(self.finish)
             self.has_begun = True
-        except _Refused as refused:
+        except _WindowRefused as refused:
             self.refusal = str(refused)
         except UsageError as error:
             self.refusal = error.what

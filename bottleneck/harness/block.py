@@ -26,7 +26,10 @@ _HINT = "bottleneck.step() at the end of each turn of its loop marks the steps"
 
 
 def setting_of_block(place: tuple[int, int]) -> Setting:
-    """Gives the setting of a block in this thread, by rank and number of ranks."""
+    """Gives the setting of a block in this thread.
+
+    ``place`` is its rank and the number of ranks.
+    """
     return Setting(
         what="the block",
         hint=_HINT,

@@ -1,4 +1,7 @@
-"""Finds the running process that `bottleneck attach` names, and talks to it, or says why it cannot."""
+"""Finds the process that `bottleneck attach` names, and talks to it.
+
+Where it cannot, it says why.
+"""
 
 import contextlib
 import os
@@ -52,7 +55,10 @@ class RunningProcess:
         self._answer(seconds + _ANSWER_S)
 
     def wait(self, seconds: float) -> bool:
-        """Waits for the window's end: true where the process said so, false where it ended itself."""
+        """Waits for the window's end.
+
+        True where the process tells of it, false where it has ended itself.
+        """
         try:
             return bool(self._answer(seconds + _ENDING_S).get("ended"))
         except EOFError:
@@ -88,10 +94,10 @@ class RunningProcess:
             )
         if self._connection.fileno() not in ready:
             raise EOFError
-        message = receive(self._connection, _LOOK_S)
-        if "refused" in message:
-            raise _refusal(self._process, message["refused"], "wait for its end, then attach again")
-        return message
+        answer = receive(self._connection, _LOOK_S)
+        if "refused" in answer:
+            raise _refusal(self._process, answer["refused"], "wait for its end, then attach again")
+        return answer
 
 
 def connect(process: int) -> RunningProcess:
