@@ -118,7 +118,8 @@ def _do_in_main_thread(work: Callable[[], None], seconds: float) -> bool:
 
     def work_once() -> None:
         try:
-            work()
+            with contextlib.suppress(Exception):  # it would rise in the middle of the program
+                work()
         finally:
             done.release()
 

@@ -171,6 +171,19 @@ def test_a_window_ends_after_its_seconds(tmp_path: Path) -> None:
         assert program.end()[0] == 7
 
 
+def test_a_measurement_that_fails_at_its_end_leaves_the_program_as_it_is(tmp_path: Path) -> None:
+    code = (
+        "from bottleneck.harness.block import BlockMeasurement\n"
+        "def fail(measurement):\n    open('failed', 'w').close()\n    raise RuntimeError('planted')\n"
+        "BlockMeasurement.finish = fail\n"
+    )
+    with started(tmp_path, STARTS + code + TRAINS + "train()" + ENDS) as program:
+        program.attach("--seconds", "1", "-o", "window")
+        assert (tmp_path / "failed").exists()
+        status, _, errors = program.end()
+    assert (status, errors) == (7, "")
+
+
 def test_steps_of_another_thread_are_recorded(tmp_path: Path) -> None:
     code = "import threading\nthread = threading.Thread(target=train)\nthread.start()\nthread.join()\n"
     with started(tmp_path, STARTS + TRAINS + code + ENDS) as program:
