@@ -1,4 +1,4 @@
-"""The front of the package: its version and three names for programs.
+"""The front of the package: its version and the names for programs.
 
 Nothing here costs time to import.
 
@@ -13,6 +13,7 @@ from bottleneck._version import __version__ as _version
 
 TYPE_CHECKING = False  # type checkers take it for true by its name; `typing` alone would cost milliseconds
 if TYPE_CHECKING:  # what type checkers see; at run time each is looked up when it is first used
+    from bottleneck.harness.attachable import attachable as attachable
     from bottleneck.harness.marks import step as step
     from bottleneck.recorder.recorded_block import record as record
     from bottleneck.recorder.watched_program import watch as watch
@@ -20,6 +21,7 @@ if TYPE_CHECKING:  # what type checkers see; at run time each is looked up when 
     __version__: str
 else:
     _HOMES = {
+        "attachable": "bottleneck.harness.attachable",
         "record": "bottleneck.recorder.recorded_block",
         "step": "bottleneck.harness.marks",
         "watch": "bottleneck.recorder.watched_program",

@@ -35,6 +35,7 @@ _OF_PROGRAMS = frozenset({"run", "watch"})
 COMMANDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("run", {"short_help": "Record a program while it runs, then report.", **_PROGRAM}),
     ("watch", {"short_help": "Time every step of a whole run, and say why some are slow.", **_PROGRAM}),
+    ("attach", {"short_help": "Record a window of a program that runs already."}),
     ("report", {"short_help": "Explain where the time of a recorded program went."}),
     ("runs", {"short_help": "List the recordings of the working folder."}),
     ("explain", {"short_help": "Explain a finding, a caveat or an account of the ledger."}),

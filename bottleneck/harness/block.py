@@ -15,7 +15,7 @@ from bottleneck.harness.inductor import Inductor
 from bottleneck.harness.messages import Plan
 from bottleneck.harness.script import Script
 from bottleneck.harness.session import Session, Setting
-from bottleneck.harness.torch_private import is_profiling
+from bottleneck.harness.torch_private import COMPILER, DYNAMO, is_profiling
 from bottleneck.harness.torch_state import is_pytorch
 from bottleneck.harness.window import GUARD, Detail
 
@@ -25,26 +25,31 @@ _INDUCTOR = Inductor()
 _HINT = "bottleneck.step() at the end of each turn of its loop marks the steps"
 
 
+def setting_of_block(place: tuple[int, int]) -> Setting:
+    """Gives the setting of a block in this thread.
+
+    ``place`` is its rank and the number of ranks.
+    """
+    return Setting(
+        what="the block",
+        hint=_HINT,
+        takes_signals=False,
+        is_bounded=True,
+        # The first step may import, and torch 2.13 reads names of imported modules' frames from freed memory.
+        opening=Detail(stacks=False),
+        thread=threading.get_ident(),
+        place=place,
+    )
+
+
 class BlockMeasurement:
     """Measurement of one block.
 
     It lasts from ``start`` to ``finish``, both in the thread that makes it.
     """
 
-    def __init__(self, plan: Plan, place: tuple[int, int]) -> None:
-        self._session = Session(
-            plan,
-            Setting(
-                what="the block",
-                hint=_HINT,
-                takes_signals=False,
-                is_bounded=True,
-                # The first step may import, and torch 2.13 reads names of imported modules' frames from freed memory.
-                opening=Detail(stacks=False),
-                thread=threading.get_ident(),
-                place=place,
-            ),
-        )
+    def __init__(self, plan: Plan, setting: Setting) -> None:
+        self._session = Session(plan, setting)
         self._session.inductor = _INDUCTOR
         self._script = Script(self._session)
         self._hook = self._script.hook()
@@ -71,6 +76,14 @@ class BlockMeasurement:
             # What the program profiled earlier is over; of what it profiles now we were not told.
             GUARD.yielded = is_pytorch(torch) and is_profiling()
             self._script.on_torch(torch)
+            if COMPILER in sys.modules:
+                self._script.watch_compiled()
+            elif DYNAMO in sys.modules:
+                self._script.on_compiler()
+
+    def end_soon(self) -> None:
+        """Has the measurement end with the step that runs, from any thread."""
+        self._script.end_soon()
 
     def finish(self) -> None:
         """Ends it, and leaves what was measured on disk."""

@@ -29,6 +29,11 @@ def listen(listener: Callable[[], None]) -> None:
     _listener = listener
 
 
+def is_listened_to() -> bool:
+    """True if something of ours follows the steps of this process."""
+    return _listener is not None
+
+
 def forget(listener: Callable[[], None]) -> None:
     """Has it called no more; another that took its place meanwhile stays."""
     global _listener  # noqa: PLW0603 - as above

@@ -371,6 +371,7 @@ class Script:
         self._next: Callable[[], None] = self._first_step
         self._seen = self._allowed_steps = self._budget_steps = 0
         self._looked_at, self._is_after_pilot, self._cut_by_forks = 0, False, 0
+        self._is_to_end = False
         self._log = RunLog(cpu_clock_ns=time.process_time_ns)
 
     @functools.cached_property
@@ -390,7 +391,7 @@ class Script:
             EXPORT_UNLIFT: lambda _: self._boundaries.watch_exported(),
             **self._session.compiler_watchers(),
         }
-        return TorchHook(after, {COMPILER: self._boundaries.watch_compiled, DYNAMO: self.on_compiler})
+        return TorchHook(after, {COMPILER: self.watch_compiled, DYNAMO: self.on_compiler})
 
     def _on_import(self, torch: Any) -> None:
         with self._session.start_up.setting_aside():
@@ -427,6 +428,10 @@ class Script:
         except Exception as exc:  # ours, in the middle of the program's import
             self._give_up("before it began", exc)
 
+    def watch_compiled(self) -> None:
+        """Called when the program compiles: the hook of all modules would be traced."""
+        self._boundaries.watch_compiled()
+
     def on_compiler(self) -> None:
         """Called when the program imports torch's compiler, as many do that never compile anything."""
         folder = Path(self._torch.__file__).parent if self._torch is not None else Path()
@@ -444,6 +449,10 @@ class Script:
             thread for thread in threading.enumerate() if thread is not threading.current_thread() and not thread.daemon
         ]
         return self._next not in (self._rest, self._exit) and bool(others)
+
+    def end_soon(self) -> None:
+        """Has the next boundary end the measurement with what there is."""
+        self._is_to_end = True
 
     def finish(self) -> None:
         """Keeps the best of what was recorded; called when the program ends, whichever way."""
@@ -488,7 +497,7 @@ class Script:
             self._session.look_at_memory()
             self._session.look_at_threads()
             self._looked_at = self._seen
-        if GUARD.yielded:
+        if GUARD.yielded or self._is_to_end:
             self._end()
             return
         try:
@@ -693,7 +702,7 @@ class Script:
         phase = self._next
         self._let_go()
         self._note_steps()
-        if GUARD.yielded:
+        if GUARD.yielded or self._is_to_end:
             self._time_what_there_is(phase)
             self._keep_what_there_is(phase)
         with contextlib.suppress(Exception):  # a torch that cannot describe itself is the program's to find out

@@ -46,7 +46,7 @@ class Setting:
     ``hint`` is what helps where no step was found. ``is_bounded`` tells whether the start and the end of what is
     measured are those of a step, ``opening`` is what the window at the start records (null: there is none).
     ``thread`` is the only one in which steps are looked for; null for any. ``place`` is rank and number of ranks; null
-    where the launcher tells them.
+    where the launcher tells them. ``has_start`` is false where the program had started long before.
     """
 
     what: str
@@ -56,6 +56,7 @@ class Setting:
     opening: Detail | None
     thread: int | None = None
     place: tuple[int, int] | None = None
+    has_start: bool = True
 
 
 # From here on a step is long: few of them go into a second window, and none where the first made them hardly longer.
@@ -334,7 +335,7 @@ class Session:
 
         ``own`` is time between them that was ours.
         """
-        if self.notes.start_up is not None:
+        if self.notes.start_up is not None or not self.setting.has_start:
             return
         timing = self.notes.unprofiled
         with contextlib.suppress(Exception):  # what the compiler keeps may have any form

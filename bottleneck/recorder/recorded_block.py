@@ -159,7 +159,7 @@ class RecordedBlock:
             TURN.give_back()
 
     def _begin(self) -> _OpenBlock:
-        from bottleneck.harness.block import BlockMeasurement
+        from bottleneck.harness.block import BlockMeasurement, setting_of_block
         from bottleneck.harness.folder import RunState
         from bottleneck.harness.messages import Plan, Program
 
@@ -168,7 +168,7 @@ class RecordedBlock:
         program = Program(target, tuple(arguments), "script", seed=None)
         plan = Plan(str(place.folder), program, self._options)
         try:
-            work = _OpenBlock(place, plan, BlockMeasurement(plan, self._rank))
+            work = _OpenBlock(place, plan, BlockMeasurement(plan, setting_of_block(self._rank)))
             ending = _ending(())
             state = RunState(plan, ending.environment, ending.busy_processors, os.getpid())
             place.note(replace(state, versions=ending.versions, processors=ending.processors))

@@ -1,0 +1,140 @@
+"""``bottleneck attach``: records a window of a program that runs already, and leaves."""
+
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bottleneck.commands.report_options import (
+    TEXT_FORMATS,
+    AllFindings,
+    Full,
+    Quiet,
+    choice_of_format,
+    extent_of,
+)
+from bottleneck.errors import UndecidedError, UsageError
+from bottleneck.recorder.finish_run import ReportSettings, finish_and_report, known_ceilings, say
+from bottleneck.report.output import write_note
+from bottleneck.system.interrupts import Interrupted, answered
+
+if TYPE_CHECKING:
+    from bottleneck.harness.folder import RecordingFolder
+    from bottleneck.harness.messages import Plan
+    from bottleneck.harness.running_process import RunningProcess
+    from bottleneck.recorder.finish_run import Render
+
+
+@dataclass(frozen=True)
+class _WindowOptions:
+    """The bound of a window, the period of its sensors and the form of its report."""
+
+    seconds: float
+    sensor_period_s: float
+    render: "Render"
+
+
+_ENDED = "the program ended in the recorded window"
+_UNANSWERED = "the program did not say that it was done"
+
+
+def attach_command(
+    process: Annotated[int, typer.Argument(min=1, metavar="PID", help="The process of the program.")],
+    seconds: Annotated[
+        float, typer.Option(min=0.1, max=3600.0, metavar="S", help="End the window after so many seconds.")
+    ] = 60.0,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="Steps to profile; 5 unless given, up to 20 where they are short."),
+    ] = None,
+    warmup: Annotated[
+        int | None,
+        typer.Option(min=0, metavar="N", help="Steps to let pass first; until their times settle unless given."),
+    ] = None,
+    step: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="What ends a step: optimizer, module, loader, or the name of one's class."),
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="DIR", help="Folder for the recording; else one in bottleneck-runs/."),
+    ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Replace the recording in a folder that is not empty.")
+    ] = False,
+    telemetry_ms: Annotated[
+        int, typer.Option(min=0, max=60_000, metavar="N", help="Period at which sensors are read; 0 for never.")
+    ] = 20,
+    form: Annotated[str, choice_of_format("How to print the report.", TEXT_FORMATS)] = "terminal",
+    full: Full = False,
+    all_findings: AllFindings = False,
+    quiet: Quiet = False,
+) -> None:
+    """Records a window of a program that runs already, then says what holds it back.
+
+    \b
+    bottleneck attach 4242
+    bottleneck attach --seconds 10 --steps 3 4242
+
+    Start the program with BOTTLENECK_ATTACH=1 in its environment, or have it call bottleneck.attachable(). It goes on
+    as before, also where this command is killed. Ctrl-C ends the window with what there is.
+    """  # noqa: D301 - the escape keeps the lines of the examples apart
+    from bottleneck.harness.folder import RecordingFolder, program_name
+    from bottleneck.harness.messages import Plan, RecordOptions
+    from bottleneck.harness.running_process import connect
+    from bottleneck.report.screen import report_text
+
+    render = partial(report_text, form=form, extent=extent_of(full=full, all_findings=all_findings))
+    options = RecordOptions(steps=steps, warmup=warmup, step=step, option_costs=False)
+    target = connect(process)
+    try:
+        folder = RecordingFolder(output, program_name(target.program), force=force)
+        plan = Plan(str(folder.make().absolute()), target.program, options)
+        if not quiet:
+            write_note(f"attached to process {process}; records a window of {seconds:g} s at most")
+        try:
+            with answered():
+                is_done = _record(target, process, plan, folder, _WindowOptions(seconds, telemetry_ms / 1e3, render))
+        finally:
+            folder.give_up()
+    finally:
+        target.close()
+    raise typer.Exit(0 if is_done else UndecidedError.exit_code)
+
+
+def _record(
+    target: "RunningProcess", process: int, plan: "Plan", folder: "RecordingFolder", window: _WindowOptions
+) -> bool:
+    """Records the window and reports on it; true if there was something to report."""
+    from bottleneck.harness.finish import Ending, SensorReading
+    from bottleneck.harness.folder import RunState
+
+    # What keeps the machine busy is this very program.
+    ending = Ending(None, busy_processors=0.0, environment=target.environment)
+    state = RunState(plan, ending.environment, ending.busy_processors, process, versions=ending.versions)
+    sampling = SensorReading(Path(plan.folder), window.sensor_period_s)
+    target.begin(plan, window.seconds)
+    folder.note(replace(state, processors=ending.processors))
+    sampling.start(process)
+    stopped: Interrupted | None = None
+    try:
+        remarks = _wait(target, window.seconds)
+    except Interrupted as signal:
+        target.stop()
+        stopped, remarks = signal, _wait(target, 0.0)
+    ending = replace(ending, telemetry=sampling.stop(), remarks=remarks)
+    result = finish_and_report(plan, ending, ReportSettings(say, known_ceilings, window.render))
+    folder.leave(is_worth_keeping=result.is_worth_keeping, is_finished=result.is_finished)
+    if stopped is not None:
+        raise stopped
+    return result.succeeded
+
+
+def _wait(target: "RunningProcess", seconds: float) -> tuple[str, ...]:
+    """Waits for the window's end, and gives remarks on it."""
+    try:
+        return () if target.wait(seconds) else (_ENDED,)
+    except UsageError as error:
+        return (f"{_UNANSWERED}: {error.why}",)
