@@ -4,6 +4,7 @@ Each is called on its own: heads, ensembles, branches.
 """
 
 import ast
+import json
 import re
 from functools import partial
 
@@ -13,7 +14,6 @@ from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.python_loops import loop_claims, loop_of, program_ops
 from bottleneck.advice.quantities import format_count, format_per_step, is_compiled
 from bottleneck.advice.ranking import Draft
-from bottleneck.cost.call import load_json
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.op_names import at_source
@@ -50,8 +50,8 @@ def _calls_each(text: str) -> bool:
     return False
 
 
-class _Loop(Struct, frozen=True):
-    """Lines of modules that a loop calls, with the modules of each, and the words on them."""
+class _LoopOfModules(Struct, frozen=True):
+    """Lines of modules that a loop calls, with the modules of each."""
 
     often: dict[str, float]
     lines: tuple[str, ...]
@@ -59,7 +59,7 @@ class _Loop(Struct, frozen=True):
     words: str
 
 
-def _in_comprehensions(evidence: Evidence) -> _Loop | None:
+def _in_comprehensions(evidence: Evidence) -> _LoopOfModules | None:
     """Finds a line that calls a layer of each module in turn.
 
     Its text tells.
@@ -79,10 +79,10 @@ def _in_comprehensions(evidence: Evidence) -> _Loop | None:
         return None
     place = max(often, key=lambda source: often[source])
     words = f"{place} runs layers of {counted(format_count(often[place]), 'module')} on inputs of one size"
-    return _Loop(often, tuple(often), place, f"{words} (`{texts.get(place, '')[:80]}`)")
+    return _LoopOfModules(often, tuple(often), place, f"{words} (`{texts.get(place, '')[:80]}`)")
 
 
-def _joined(evidence: Evidence) -> _Loop | None:
+def _joined(evidence: Evidence) -> _LoopOfModules | None:
     """Finds modules of one class whose results are joined by one call.
 
     Each piece has another size than what their layers take, so that none takes the result of another.
@@ -111,7 +111,7 @@ def _joined(evidence: Evidence) -> _Loop | None:
     lines = set(map(str, ops["source"][is_member].unique())) - set(map(str, ops["source"][~is_member].unique()))
     kind = _INSTANCE.sub("", next(iter(members)).rpartition(".")[2])
     words = f"{place} joins the results of {number} modules ({kind}), whose layers take inputs of one size"
-    return _Loop(dict.fromkeys(lines, float(number)), tuple(sorted(lines)), place, words) if lines else None
+    return _LoopOfModules(dict.fromkeys(lines, float(number)), tuple(sorted(lines)), place, words) if lines else None
 
 
 def _is_inside(outer: str, path: str) -> bool:
@@ -121,8 +121,8 @@ def _is_inside(outer: str, path: str) -> bool:
 def _pieces(evidence: Evidence, signature: int) -> list[tuple[int, ...]]:
     """Gives the sizes of the tensors that a call takes as a list."""
     try:
-        first = load_json(str(evidence.linked.trace.signatures["dims"].iloc[signature]))
-        return [tuple(map(int, size)) for size in first[0]]  # type: ignore[index]
+        first = json.loads(str(evidence.linked.trace.signatures["dims"].iloc[signature]))
+        return [tuple(map(int, size)) for size in first[0]]
     except (ValueError, TypeError, LookupError, RecursionError):
         return []
 

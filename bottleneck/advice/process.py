@@ -157,13 +157,15 @@ def unused_gradients(evidence: Evidence) -> Draft | None:
     pages_us = min(_new_pages_us(evidence, kept_bytes), evidence.account_us("memory", *UNMODELLED_ACCOUNTS))
     if evidence.share_of_step(high + pages_us) < _LEAST:
         return None
-    kept = f"it keeps {format_si(kept_bytes, 'B')} of results for that, which new memory may have to hold in each step"
+    results = (
+        f"it keeps {format_si(kept_bytes, 'B')} of results for that, which new memory may have to hold in each step"
+    )
     return Draft(
         slug="unused-gradients",
         title="The step records a backward pass that it never runs",
         evidence=(
             f"autograd records {counted(format_count(nodes), 'op')} per step, and nothing goes backward",
-            *((kept,) if pages_us > 0 else ()),
+            *((results,) if pages_us > 0 else ()),
         ),
         advice="Run inference in inference mode.",
         code="with torch.inference_mode():\n    out = model(inputs)",

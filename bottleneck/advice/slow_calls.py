@@ -56,6 +56,10 @@ _LITTLE_IN_OPS = 0.1
 _CLAUSE_END = re.compile(r"[:;.](?=\s|$)")
 
 
+def _first_clause(text: str) -> str:
+    return _CLAUSE_END.split(text, maxsplit=1)[0]
+
+
 class SlowCall(Struct, frozen=True):
     """Call, or pattern in a line, that has a quicker way.
 
@@ -79,7 +83,7 @@ class SlowCall(Struct, frozen=True):
     @property
     def brief(self) -> str:
         """The change without its reason: the advice up to where its first clause ends."""
-        return _CLAUSE_END.split(self.advice, maxsplit=1)[0]
+        return _first_clause(self.advice)
 
 
 def _searches_sequence(line: HotLine) -> bool:

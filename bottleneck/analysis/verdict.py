@@ -684,9 +684,9 @@ _MOST_OF_OP = 0.5
 
 
 def _with_time(grounds: Grounds, kernel: KernelSummary) -> str:
-    """Describes an op by its time and share, and the module with most of it.
+    """Describes an op by its time and share.
 
-    Only where its line calls modules of several classes.
+    The module with most of it is named only where its line calls modules of several classes.
     """
     words = f"{_label(kernel)}, {format_us(kernel.us)} ({format_share(kernel.share)})"
     sums: dict[str, float] = {}

@@ -550,9 +550,10 @@ _MASKED = frozenset(name for name, layout in BACKWARD.items() if layout.makes is
 
 
 def _gradient_masks(linked: Linked, signature: Integers) -> tuple[Integers, list[str | None]]:
-    """Gives for each op a code into masks of the gradients that its kernels make.
+    """Gives each op the code of its mask of gradients.
 
-    Code 0, null, is for ops whose mask was recorded, and for those with a kernel of a convolution that tells none.
+    A mask says which gradients the kernels make. Code 0, null, is for ops whose mask was recorded, and for those with a
+    kernel of a convolution that tells none.
     """
     signatures, kernels = linked.trace.signatures, linked.kernels
     lacks = [

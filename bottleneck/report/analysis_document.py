@@ -517,8 +517,8 @@ def verdict_lines(verdict: Verdict) -> tuple[LabelledLine, ...]:
     leading = next((at for at, (clause, _) in enumerate(rows) if clause.role in {"late_rank", "bound"}), 0)
     ordered = [rows[leading], *rows[:leading], *rows[leading + 1 :]]
     # The line that a late rank spends its time at is not named again as the worst place.
-    why = " ".join(text for clause, text in ordered if clause.role == "late_cause")
-    ordered = [(clause, text) for clause, text in ordered if clause.role != "place" or text not in why]
+    cause = " ".join(text for clause, text in ordered if clause.role == "late_cause")
+    ordered = [(clause, text) for clause, text in ordered if clause.role != "place" or text not in cause]
     lines = [
         LabelledLine(
             clause.label or _LABELS.get(clause.role, "Note"),

@@ -114,7 +114,7 @@ def first_findings(
 def _brief(analysis: Analysis, finding: Finding, characters: int, code: int, *, is_first: bool) -> Action:
     """The finding on a few lines."""
     same = "" if adds(finding) else "; this is another way to save the same time"
-    gain = f"{_gain(finding)}{same}" or _no_gain_words(finding)
+    gain = f"{_gain(finding)}{same}" or finding.gain_reason or ""
     advice = _advice(finding)
     lines = (("gain", gain), *_named_lines(analysis, finding.places, 1), ("do", advice))
     written = tuple((finding.code or "").rstrip().splitlines())
@@ -238,7 +238,7 @@ def _action(analysis: Analysis, finding: Finding, characters: float, common: Seq
     own = [f"{_BY_FORMULA}{finding.by_formula}"] if finding.by_formula and finding.by_formula not in common else []
     seen = "; ".join([_evidence(finding.evidence, characters), *own])
     lines = (
-        ("gain", _gain(finding) or _no_gain_words(finding)),
+        ("gain", _gain(finding) or finding.gain_reason or ""),
         ("adds", _added(finding)),
         ("seen", seen),
         *_named_lines(analysis, (*finding.places, *finding.seen_at), _MOST_LINES),
@@ -274,11 +274,6 @@ def _gain(finding: Finding) -> str:
     costs = finding.predicted_speedup is not None and round(finding.predicted_speedup.low, 2) < 1
     worst = f", at worst {format_us(-gain.low)} lost" if gain.low < 0 and costs else ""
     return f"{_between(gain)} {of}{worst}{doubt}: {speedup}{noise}"
-
-
-def _no_gain_words(finding: Finding) -> str:
-    reason = finding.gain_reason or ""
-    return reason if not reason or reason.startswith("none") else f"not predicted: {reason}"
 
 
 def _added(finding: Finding) -> str:
