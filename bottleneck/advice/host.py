@@ -605,7 +605,9 @@ def python_call(evidence: Evidence) -> Draft | None:
             "(ahead of training, or by functools.cache, where the same inputs come again), or do it for the whole "
             "batch at once with NumPy or torch, in place of Python for each item."
         ),
-        brief="Record with Python calls to see what to take out of the step: profile(with_stack=True)"
+        brief="Record several steps after warm-up, with Python calls: profile(with_stack=True)"
+        if is_once
+        else "Record with Python calls to see what to take out of the step: profile(with_stack=True)"
         if rows[0].source is None
         else None
         if is_framework

@@ -319,6 +319,7 @@ def test_a_single_step_that_is_silent_for_the_most_part_promises_nothing(
     draft = host.python_call(with_ledger(case, {"memory": 4000.0, "overhead.python": silent_us}, [row]))
     assert draft is not None and (draft.gain_us is not None) == is_predicted
     assert is_predicted not in {"several steps after warm-up" in draft.advice, draft.comes_first}
+    assert draft.brief is not None and ("several steps after warm-up" in draft.brief) != is_predicted
 
 
 def test_a_sleep_in_the_step_is_to_be_removed_and_worth_nearly_all_of_itself(tmp_path: Path) -> None:
