@@ -32,7 +32,7 @@ _OP_US = 0.54
 _NODES = 4
 # What autograd keeps for a backward pass is not reused by the next op: on a CPU part of it comes in new pages in each
 # step, and without gradients in next to none. That was 0 to 53 % of the results below 32 MiB, which are new pages
-# anyway (ten models of 0.2 to 535 MB of results, one process for each; torch 2.13, glibc 2.36, EPYC, one thread): 1.00
+# anyway (nine models of 0.2 to 535 MB of results, one process for each; torch 2.13, glibc 2.36, EPYC, one thread): 1.00
 # to 1.59 times as fast without gradients. A page took 1.9 to 5 us.
 _IN_NEW_PAGES, _NEW_BYTES_PER_S = 0.5, 2e9
 _LEAST_SMALL, _LEAST = 0.1, 0.01
