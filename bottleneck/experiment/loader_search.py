@@ -172,14 +172,14 @@ def try_loader_settings(setup: TrialSetup, names: tuple[str, ...], prediction: C
     search, number = search_settings(setup, name)
     trial = Trial(name, setup.changes[name].title, "skipped", "interrupted", stopped_by="user", loader_search=search)
     if search is not None and search.stopped_by == "user":
-        return trial
+        return _with_constructor(trial, search)
     try:
         if search is None or search.best is None:
             return replace(try_changes(setup, names, prediction), loader_search=search)
         tuned = setup.changes[name].with_values({"loader": number, "setting": asdict(search.best)})
         measured = try_changes(replace(setup, changes={**setup.changes, name: tuned}), names, prediction)
     except KeyboardInterrupt:
-        return replace(trial, loader_search=search and replace(search, stopped_by="user"))
+        return trial if search is None else _with_constructor(trial, replace(search, stopped_by="user"))
     return _with_constructor(measured, search)
 
 

@@ -65,7 +65,10 @@ def _step_us(done: Verification) -> float | None:
 
 def _loader_tables(done: Verification) -> tuple[TableSection, ...]:
     """The settings of a loader that were tried, quickest first, for each search."""
-    return tuple(_loader_table(trial.loader_search) for trial in done.trials if trial.loader_search is not None)
+    searches = [trial.loader_search for trial in done.trials if trial.loader_search is not None]
+    return tuple(
+        map(_loader_table, (search for search in searches if any(tried.sample_us for tried in search.settings)))
+    )
 
 
 def _loader_table(search: LoaderSearch) -> TableSection:
@@ -98,7 +101,8 @@ def _cells_of(tried: TriedSetting, search: LoaderSearch) -> tuple[str, ...]:
     )
     role = [
         "own" if tried.is_own else "",
-        "tried" if setting == search.best else "",
+        # Interrupted before its turns in pairs had ended, it only led.
+        ("tried" if search.stopped_by != "user" else "led") if setting == search.best else "",
         tried.reason or "",
     ]
     if timing is None:

@@ -200,6 +200,7 @@ def test_the_loader_that_is_waited_for_is_searched_and_its_call_written(
 def test_ctrl_c_leaves_what_is_known(setup: TrialSetup, monkeypatch: pytest.MonkeyPatch) -> None:
     def stop(halving: Halving) -> bool:
         halving.timings[0] = Timing(8.0, 8.0, 8.0, 1)
+        halving.timings[1] = Timing(4.0, 4.0, 4.0, 1)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Halving, "run", stop)
@@ -207,3 +208,5 @@ def test_ctrl_c_leaves_what_is_known(setup: TrialSetup, monkeypatch: pytest.Monk
     assert trial.verdict == "skipped" and trial.stopped_by == "user"
     assert trial.loader_search is not None and trial.loader_search.stopped_by == "user"
     assert trial.loader_search.settings[0].sample_us == Timing(2.0, 2.0, 2.0, 1)
+    # No turns in pairs confirmed it: the call is none to write down.
+    assert trial.loader_search.constructor is None and trial.loader_search.line is None

@@ -4,6 +4,7 @@ import json
 import re
 from dataclasses import fields, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -277,6 +278,17 @@ def test_the_settings_of_a_loader_stand_in_every_form_with_the_call(form: str) -
     assert "3 settings timed in 41 s" in shown and "the program may use 2 processors" in shown
     failed = {"terminal": "[red]no[/red] <b>", "markdown": "`[red]no[/red] <b>`", "html": "[red]no[/red] &lt;b&gt;"}
     assert failed[form] in shown
+
+
+def _settings_table(search: LoaderSearch) -> Any:
+    done = replace(SEARCHED, trials=(replace(SEARCHED.trials[0], loader_search=search),))
+    return next((part for part in build(done).sections if getattr(part, "title", "") == "Settings of the loader"), None)
+
+
+def test_a_search_that_was_interrupted_says_what_led_and_leaves_an_empty_table_out() -> None:
+    assert _settings_table(replace(SEARCH, stopped_by="user")).rows[0].cells[-1] == "led"
+    untimed = tuple(replace(tried, sample_us=None) for tried in SEARCH.settings)
+    assert _settings_table(replace(SEARCH, stopped_by="user", settings=untimed)) is None
 
 
 def test_the_quickest_setting_of_a_loader_is_first_in_ms_per_sample() -> None:
