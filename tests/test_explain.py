@@ -130,7 +130,7 @@ def test_the_list_says_of_each_finding_in_a_line_of_its_group_what_it_is(capsys:
 def test_the_page_is_part_of_the_installed_package() -> None:
     wheel = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
     packaged = explain.PACKAGED.relative_to(Path(bottleneck.__file__).parents[1])
-    assert wheel["force-include"] == {"docs/reference/findings.md": str(packaged)}
+    assert wheel["force-include"]["docs/reference/findings.md"] == str(packaged)
 
 
 def test_an_installed_package_reads_its_own_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

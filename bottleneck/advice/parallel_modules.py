@@ -110,7 +110,7 @@ def _joined(evidence: Evidence) -> _LoopOfModules | None:
     is_member = text_matches(ops["module"], lambda path: any(_is_inside(name, path) for name in members))
     lines = set(map(str, ops["source"][is_member].unique())) - set(map(str, ops["source"][~is_member].unique()))
     kind = _INSTANCE.sub("", next(iter(members)).rpartition(".")[2])
-    words = f"{place} joins the results of {number} modules ({kind}), whose layers take inputs of one size"
+    words = f"{place} joins the results of {counted(number, 'module')} ({kind}), whose layers take inputs of one size"
     return _LoopOfModules(dict.fromkeys(lines, float(number)), tuple(sorted(lines)), place, words) if lines else None
 
 

@@ -78,9 +78,11 @@ class WatchedProgram:
             self._place.release()
         if not self._quiet:
             from bottleneck.report.output import write_note
+            from bottleneck.units import counted
 
             shown = shlex.quote(str(self.folder))
-            write_note(f"watched {watch.header.steps:,} steps in {shown}; see: bottleneck watch {shown}")
+            steps = counted(f"{watch.header.steps:,}", "step")
+            write_note(f"watched {steps} in {shown}; see: bottleneck watch {shown}")
 
     def run(self) -> "WatchedRun":
         """Sums up what was watched so far. TraceError where no step has ended."""

@@ -192,8 +192,8 @@ def test_a_failure_of_our_own_leaves_the_program_undisturbed(
 
 
 # Private names of others than torch, by the object that they are read of.
-_NOT_OF_TORCH = {"os", "sys", "runpy", "subprocess", "libc", "self", "cls", "this", "aten"}
-_NOT_OF_TORCH_EITHER = {"_asdict", "_bootstrap", "_args", "_target", "_get_entrypoint_name"}
+_NOT_OF_TORCH = {"os", "sys", "runpy", "subprocess", "libc", "self", "cls", "this", "aten", "import_system"}
+_NOT_OF_TORCH_EITHER = {"_asdict", "_replace", "_bootstrap", "_args", "_target", "_get_entrypoint_name"}
 
 
 # Attributes that are named as text.
