@@ -330,7 +330,9 @@ def _acts_in_page(text: str) -> tuple[int, list[str]]:
 def leaks(form: str, text: str) -> list[str]:
     """Whatever acts in a text of this format; nothing should."""
     found = []
-    odd = sorted({character for character in text if not (character.isprintable() or character == "\n")})
+    # Pages of ours keep a number and its unit on one line by a space that does not break.
+    spaces = "\n\u00a0" if form == "html" else "\n"
+    odd = sorted({character for character in text if not (character.isprintable() or character in spaces)})
     if odd and form != "svg":
         found.append(f"{form} holds {odd[:5]!r}")
     if form == "html":

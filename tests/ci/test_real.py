@@ -54,7 +54,7 @@ def test_the_fixture_fails_without_a_lock_file_and_the_action_names_the_line_tha
     assert done[-1].returncode == 1, done[2].stdout + done[2].stderr
     assert work.contexts["steps.gate.outputs.verdict"] == "fail"
     assert work.summary.startswith("<!-- bottleneck-gate -->\n")
-    assert "syncs 0 → 1" in work.summary
+    assert "| syncs | 0 → 1 (+1) |" in work.summary
     assert "::error file=step.py,line=6," in done[2].stdout
     assert {path.name for path in (repository / "gate").iterdir()} >= {
         "gate.md",

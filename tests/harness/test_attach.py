@@ -114,18 +114,14 @@ def test_ten_windows_of_a_training_are_recorded_and_it_computes_the_same(tmp_pat
 def test_a_killed_attachment_leaves_the_program_as_it_is_and_the_next_one_works(tmp_path: Path) -> None:
     with started(tmp_path, STARTS + TRAINS + "train()" + ENDS) as program:
         for delay_s in (0.0, 0.05, 0.2):
-            killed = subprocess.Popen(
-                program.command("--warmup", "100000", "-o", f"killed-{delay_s}"),
-                cwd=tmp_path,
-                stderr=subprocess.PIPE,
-                text=True,
-            )
-            assert killed.stderr is not None
-            assert "attached" in killed.stderr.readline()
-            time.sleep(delay_s)
-            killed.kill()
-            killed.communicate()
-        wait_until_free(program.process.pid)
+            command = program.command("--warmup", "100000", "-o", f"killed-{delay_s}")
+            with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as killed:
+                assert killed.stderr is not None
+                said = killed.stderr.readline()
+                time.sleep(delay_s)
+                killed.kill()
+                assert "attached" in said, said + killed.stderr.read()
+            wait_until_free(program.process.pid)
         done = program.attach("--seconds", "10", "-o", "next")
         assert done.returncode == 0, done.stderr
         status, output, errors = program.end()
