@@ -133,7 +133,8 @@ def test_the_code_of_the_page_shows_its_page(notebook: Executed) -> None:
     assert "recorded 5 steps in bottleneck-runs/cell;" in notebook.text("page")
     (page,) = notebook.shown("page")
     assert "<iframe" in page["text/html"] and "id=&#34;summary&#34;" in page["text/html"]
-    assert "-BOUND · cell" in page["text/plain"]
+    # Which bound it is depends on what else the machine does.
+    assert re.search(r"^(MIXED|INCONCLUSIVE|[A-Z]+-BOUND(, [A-Z ]+)?) · cell", page["text/plain"], re.MULTILINE)
 
 
 def test_the_value_of_a_cell_is_shown_as_usual_and_the_page_below_it(notebook: Executed) -> None:

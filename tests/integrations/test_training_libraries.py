@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -97,7 +98,8 @@ def test_the_program_of_the_page_prints_its_report(heading: str, folder: str, tm
     ran = run(tmp_path, programs(heading)[0])
     assert ran.status == 0, ran.stderr
     assert f"recorded 5 steps in bottleneck-runs/{folder};" in ran.stderr
-    assert f"-BOUND · {folder} · " in ran.stdout
+    # Which bound it is depends on what else the machine does.
+    assert re.search(rf"^(MIXED|INCONCLUSIVE|[A-Z]+-BOUND(, [A-Z ]+)?) · {folder} · ", ran.stdout, re.MULTILINE)
     assert (tmp_path / "bottleneck-runs" / ".gitignore").exists()
 
 
