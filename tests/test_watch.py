@@ -182,3 +182,34 @@ def test_two_ranks_share_a_log_and_the_late_one_is_named(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     assert [rank.header.rank for rank in read_watched(tmp_path / "log")] == [0, 1]
     assert "rank 1: outside the backward pass it takes" in done.stderr.replace("\n       ", " ")
+
+
+def test_windows_that_are_asked_for_are_recordings_and_leave_the_program_as_it_is(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINS)
+    bottleneck = [sys.executable, "-m", "bottleneck.cli"]
+
+    def run(*words: str) -> str:
+        done = subprocess.run([*bottleneck, *words], cwd=tmp_path, capture_output=True, text=True, check=True)
+        return done.stdout
+
+    assert run("watch", "-o", "log", "--every", "0.01s", "train.py") == "trained 384\n"
+    watched = json.loads(run("watch", "--format", "json", "log"))
+    (rank,), windows = watched["ranks"], watched["windows"]
+    assert len(windows) >= 2 and all(window["why"] == "asked for" for window in windows)
+    # The steps of windows are in no record. The last one may have been open at the end.
+    assert rank["steps"] + sum(window["steps"] for window in windows) == 383
+    first = windows[0]["folder"]
+    assert first == f"log/windows/step-{windows[0]['after']}"
+    analysis = json.loads(run("report", "--format", "json", first))
+    assert analysis["steps"]["count"] >= 1 and analysis["recording"]["kind"] == "run"
+    assert not list((tmp_path / first).glob(".*"))
+    assert run("watch", "-o", "log", "--force", "--windows", "0", "train.py") == "trained 384\n"
+    assert not (tmp_path / "log" / "windows").exists()
+
+
+@pytest.mark.parametrize("every", ["10", "m", "0s", "-3s", "1d", "1e3s"])
+def test_a_time_that_is_none_is_refused(tmp_path: Path, every: str) -> None:
+    command = [sys.executable, "-m", "bottleneck.cli", "watch", "--every", every, "train.py"]
+    (tmp_path / "train.py").write_text("")
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and f"--every {every} is no time" in done.stderr

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,6 +19,7 @@ from bottleneck.commands.report_options import (
     write_report,
 )
 from bottleneck.errors import BottleneckError, UsageError
+from bottleneck.recorder.finish_run import from_here, shown
 from bottleneck.report.output import marked, write_note, write_status, write_text
 from bottleneck.system.interrupts import answered
 
@@ -48,6 +50,14 @@ def watch_command(
         typer.Option("--output", "-o", metavar="DIR", help="Folder for the log; else one in bottleneck-runs/."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier run left in the folder.")] = False,
+    windows: Annotated[
+        int,
+        typer.Option(min=0, metavar="N", help="Profiler windows to record at most at slow steps; 0 for none."),
+    ] = 3,
+    every: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="Record a profiler window every so often: 90s, 10m or 2h."),
+    ] = None,
     form: Annotated[str, choice_of_format("How to print the report.", RESULT_FORMATS)] = "terminal",
     live: Annotated[
         bool, typer.Option("--live", help="Follow a run that goes on: name its folder, in another terminal.")
@@ -62,10 +72,12 @@ def watch_command(
     bottleneck watch bottleneck-runs/train-1
     bottleneck watch --live bottleneck-runs/train-1
 
-    No profiler runs: a step costs some microseconds more. Options stand before FILE; everything after it belongs to
+    A step costs some microseconds more. The profiler runs for some steps after a slow one, three times at most and
+    not in the first minute, and at the times of --every. Options stand before FILE; everything after it belongs to
     the program. The report goes to stderr at the program's end, and the exit status is the program's own. A program
     that is killed leaves its log: give the folder in place of FILE.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
+    from bottleneck.harness.messages import RecordOptions
     from bottleneck.harness.target import make_program, refuse_arguments
     from bottleneck.watched.read_log import is_watched
 
@@ -89,7 +101,19 @@ def watch_command(
             f"{target} is a {program.form}, which has no run of its own to watch",
             fix=f"measure its step: bottleneck run {target}",
         )
-    raise typer.Exit(_watch(program, step, output, form, force=force, quiet=quiet))
+    options = RecordOptions(step=step, windows=windows, every_s=None if every is None else _seconds(every))
+    raise typer.Exit(_watch(program, options, output, form, force=force, quiet=quiet))
+
+
+_TIME, _UNITS_S = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(s|m|h)"), {"s": 1.0, "m": 60.0, "h": 3600.0}
+
+
+def _seconds(text: str) -> float:
+    """The seconds of '90s', '10m' or '2h'. UsageError for anything else."""
+    match = _TIME.fullmatch(text)
+    if match is None or not float(match[1]):
+        raise UsageError(f"--every {text} is no time", fix="write a number and s, m or h, as in --every 10m")
+    return float(match[1]) * _UNITS_S[match[2]]
 
 
 def _refuse_to_follow(target: str, *, is_folder: bool) -> None:
@@ -110,22 +134,25 @@ def _report(folder: Path, form: str, output: Path | None) -> None:
     from bottleneck.report.watched import render
     from bottleneck.watched.summary import summarise
 
-    write_report(render(summarise(folder), form, output_style(output)), output)
+    _finish_windows(folder)
+    write_report(render(summarise(from_here(folder)), form, output_style(output)), output)
 
 
-def _watch(program: "Program", step: str | None, output: Path | None, form: str, *, force: bool, quiet: bool) -> int:
+def _watch(
+    program: "Program", options: "RecordOptions", output: Path | None, form: str, *, force: bool, quiet: bool
+) -> int:
     """Runs the program, reports, and gives its exit status."""
     from bottleneck.harness.folder import RecordingFolder, program_name
-    from bottleneck.harness.messages import Plan, RecordOptions
+    from bottleneck.harness.messages import Plan
     from bottleneck.harness.rank_coordination import launched_rank
 
-    options, job = RecordOptions(step=step), launched_rank(os.environ)
+    job = launched_rank(os.environ)
     if job is not None:
         return _watch_rank(program, options, output, job)
     folder = RecordingFolder(output, program_name(program), force=force)
     plan = Plan(str(folder.make()), program, options)
     if not quiet:
-        where = _shown(folder.folder)
+        where = shown(folder.folder)
         write_note(f"watching {program.target}; the log is in {where}; to look on: bottleneck watch --live {where}")
     try:
         with answered():
@@ -173,20 +200,23 @@ def _say(folder: Path, form: str) -> bool:
     from bottleneck.report.watched import render
     from bottleneck.watched.summary import summarise
 
+    _finish_windows(folder)
     try:
-        run = summarise(folder, is_over=True)
+        run = summarise(from_here(folder), is_over=True)
     except BottleneckError as error:
         write_status("\n".join(error.lines()))
         return False
     page = folder / "report.html"
     write_text(render(run, "html"), page)
-    write_status(marked(f"the page for a browser: {_shown(page)}"))
+    write_status(marked(f"the page for a browser: {shown(page)}"))
     write_status(render(run, form, output_style(None)).rstrip("\n"))
     return True
 
 
-def _shown(path: Path) -> str:
+def _finish_windows(folder: Path) -> None:
+    from bottleneck.recorder.finish_run import finish_windows
+
     try:
-        return str(path.relative_to(Path.cwd()))
-    except (ValueError, OSError):
-        return str(path)
+        finish_windows(folder)
+    except (OSError, BottleneckError) as error:
+        write_status(f"error: a recorded window could not be finished: {error}")

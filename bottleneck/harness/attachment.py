@@ -23,7 +23,7 @@ from bottleneck.harness import marks
 from bottleneck.harness.block import TURN, BlockMeasurement
 from bottleneck.harness.main_thread import make_unwakeable, make_wakeable
 from bottleneck.harness.messages import Plan
-from bottleneck.harness.session import Setting
+from bottleneck.harness.session import setting_of_window
 from bottleneck.harness.torch_private import is_profiling
 from bottleneck.harness.torch_state import is_pytorch
 from bottleneck.schema.recording import kept_environment
@@ -33,17 +33,6 @@ MOST_BYTES = 1 << 18
 # step is waited for, and how long the main thread may take to end the measurement, which writes the trace.
 _ASKING_S, _LOOK_S, _STEP_S, _ENDING_S = 15.0, 0.1, 10.0, 60.0
 _RETRY_S = 0.01
-
-# A window that begins in the middle of a run has no opening: a profiler may start between two steps only.
-_SETTING = Setting(
-    what="the recorded window",
-    hint="bottleneck.step() at the end of each turn of its loop marks the steps",
-    takes_signals=False,
-    is_bounded=False,
-    opening=None,
-    place=(0, 1),
-    has_start=False,
-)
 
 
 class InMainThread(Protocol):
@@ -201,7 +190,7 @@ class _AttachedWindow:
             _refuse_if_measured()
             TURN.take(self._leave)
             try:
-                self._measurement = BlockMeasurement(self._plan, _SETTING)
+                self._measurement = BlockMeasurement(self._plan, setting_of_window())
                 make_wakeable()
                 self._measurement.start()
             except BaseException:

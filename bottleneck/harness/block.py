@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from bottleneck.errors import UsageError
 from bottleneck.harness import marks
+from bottleneck.harness.boundaries import Boundaries
 from bottleneck.harness.inductor import Inductor
 from bottleneck.harness.messages import Plan
 from bottleneck.harness.script import Script
@@ -18,6 +19,7 @@ from bottleneck.harness.session import Session, Setting
 from bottleneck.harness.torch_private import COMPILER, DYNAMO, is_profiling
 from bottleneck.harness.torch_state import is_pytorch
 from bottleneck.harness.window import GUARD, Detail
+from bottleneck.schema.recording import StepSource
 
 # One for all blocks: what is compiled in one may run in the next.
 _INDUCTOR = Inductor()
@@ -45,13 +47,13 @@ def setting_of_block(place: tuple[int, int]) -> Setting:
 class BlockMeasurement:
     """Measurement of one block.
 
-    It lasts from ``start`` to ``finish``, both in the thread that makes it.
+    It lasts from ``start`` to ``finish``, both in the thread that makes it. ``kind`` is what finds its steps.
     """
 
-    def __init__(self, plan: Plan, setting: Setting) -> None:
+    def __init__(self, plan: Plan, setting: Setting, kind: type[Boundaries] = Boundaries) -> None:
         self._session = Session(plan, setting)
         self._session.inductor = _INDUCTOR
-        self._script = Script(self._session)
+        self._script = Script(self._session, kind)
         self._hook = self._script.hook()
 
     @property
@@ -80,6 +82,10 @@ class BlockMeasurement:
                 self._script.watch_compiled()
             elif DYNAMO in sys.modules:
                 self._script.on_compiler()
+
+    def tell_step(self, source: StepSource, name: str) -> None:
+        """Ends a step that something else has found."""
+        self._script.tell_step(source, name)
 
     def end_soon(self) -> None:
         """Has the measurement end with the step that runs, from any thread."""

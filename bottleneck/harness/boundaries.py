@@ -292,6 +292,10 @@ class Boundaries:
 
         self._removals["module"] = remove
 
+    def tell(self, source: StepSource, name: str) -> None:
+        """Ends a step that something else has found."""
+        self._boundary(source, name)
+
     def narrow(self) -> None:
         """Listens to the leading module's class alone where calls are the steps.
 
@@ -464,6 +468,25 @@ class Boundaries:
     def _meet(self, name: str) -> None:
         if name not in self.met and len(self.met) < _MOST_NAMES:
             self.met.append(name)
+
+
+class ToldBoundaries(Boundaries):
+    """Takes the steps that it is told of.
+
+    Something else of ours listens to torch already.
+    """
+
+    def watch(self, torch: Any) -> None:
+        """Listens to nothing."""
+
+    def watch_loaders(self) -> None:
+        """Listens to nothing."""
+
+    def watch_compiled(self) -> None:
+        """Listens to nothing."""
+
+    def narrow(self) -> None:
+        """There is nothing to listen to less of."""
 
 
 def _class_of(module: Any) -> str:

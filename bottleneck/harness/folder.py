@@ -21,7 +21,7 @@ from bottleneck.errors import UsageError
 from bottleneck.harness.messages import Plan, Program
 from bottleneck.schema.compiled_kernels import compiled_file
 from bottleneck.schema.recording import is_recording, light_file
-from bottleneck.schema.watch_log import HEADER_FILES, SLOW_FILES, STEP_FILES
+from bottleneck.schema.watch_log import HEADER_FILES, SLOW_FILES, STEP_FILES, WINDOWS_FOLDER
 from bottleneck.system.files import write_whole
 
 if TYPE_CHECKING:
@@ -525,6 +525,18 @@ def _remove_recording(folder: Path, apart_from: Set[str] = frozenset()) -> None:
         for path in folder.glob(pattern):
             if path.name not in apart_from:
                 path.unlink()
+    windows = folder / WINDOWS_FOLDER
+    if windows.is_dir() and not windows.is_symlink():
+        for window in windows.iterdir():
+            if window.is_dir() and not window.is_symlink():
+                _remove_recording(window)
+                _remove_if_empty(window)
+        _remove_if_empty(windows)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _cannot(do: str, path: Path, exc: OSError | ValueError) -> UsageError:

@@ -78,7 +78,8 @@ class RecordOptions:
     ``numerics`` what the first steps return and change is digested. ``timed_s`` is how long a step that can be repeated
     is timed. With ``follow_children`` the processes that the program starts are ranks of the recording. With
     ``inspect_padding`` the ids in the inputs of embeddings are looked at. With ``startup`` the stack is sampled until
-    the first steady step, and compiled kernels get no names of ours.
+    the first steady step, and compiled kernels get no names of ours. ``windows`` is how many windows of the profiler a
+    watched run may open at slow steps, ``every_s`` the seconds between those that open in any case.
     """
 
     steps: int | None = None
@@ -100,6 +101,8 @@ class RecordOptions:
     threads: int | None = None
     follow_children: bool = False
     startup: bool = False
+    windows: int = 0
+    every_s: float | None = None
 
     @property
     def wanted_steps(self) -> int:

@@ -17,7 +17,7 @@ from bottleneck.harness.script import Script
 from bottleneck.harness.session import PARENT, Session
 from bottleneck.harness.stopwatch import Step
 from bottleneck.harness.torch_state import TorchHook
-from bottleneck.harness.window import GUARD
+from bottleneck.harness.window import GUARD, leave_forks_quietly
 from bottleneck.harness.workload import measure
 
 _HAS_BLOCK = "the program records a block of its own; under `bottleneck run` bottleneck.record does nothing"
@@ -35,7 +35,7 @@ def run_child(plan_text: str, *arguments: str, changed_step: ChangedStep | None 
     plan = Plan.from_words(plan_text, *arguments)
     prefer_roots()
     session = _new_session(plan)
-    _leave_forks_quietly(session)
+    leave_forks_quietly(lambda: session.is_here, lambda: session.status)
     marks.supervise(lambda: session.warn(_HAS_BLOCK))
     session.start_up.start()
     try:
@@ -160,17 +160,3 @@ def _stop_profiler() -> None:
             signal.signal(signal.SIGINT, theirs)
     if came:
         signal.raise_signal(signal.SIGINT)
-
-
-def _leave_forks_quietly(session: Session) -> None:
-    """Makes forks of the process leave at once at their exit.
-
-    A fork of a process that used the profiler else hangs in a destructor. Registered before the program runs, so that
-    its own callbacks come first.
-    """
-
-    def leave() -> None:
-        if not session.is_here and GUARD.used:
-            program.leave_at_once(session.status)
-
-    atexit.register(leave)

@@ -353,11 +353,11 @@ class Script:
     No window opens at the boundary at which another closed: the optimizer's own scope is still open there.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, kind: type[Boundaries] = Boundaries) -> None:
         self._session = session
         self._torch: Any = None
         self._without_torch = f"{session.setting.what} never imported torch: there is nothing to profile"
-        self._boundaries = Boundaries(
+        self._boundaries = kind(
             self._boundary,
             self._start_over,
             session.options.step,
@@ -449,6 +449,10 @@ class Script:
             thread for thread in threading.enumerate() if thread is not threading.current_thread() and not thread.daemon
         ]
         return self._next not in (self._rest, self._exit) and bool(others)
+
+    def tell_step(self, source: StepSource, name: str) -> None:
+        """Ends a step that something else has found."""
+        self._boundaries.tell(source, name)
 
     def end_soon(self) -> None:
         """Has the next boundary end the measurement with what there is."""

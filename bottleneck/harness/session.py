@@ -81,6 +81,23 @@ PROGRAM = Setting(
 PARENT = dataclasses.replace(PROGRAM, opening=None)
 
 
+def setting_of_window(thread: int | None = None) -> Setting:
+    """Gives the setting of a window in the middle of a run.
+
+    It has no opening: a profiler may start between two steps only. ``thread`` is as in ``Setting``.
+    """
+    return Setting(
+        what="the recorded window",
+        hint="bottleneck.step() at the end of each turn of its loop marks the steps",
+        takes_signals=False,
+        is_bounded=False,
+        opening=None,
+        thread=thread,
+        place=(0, 1),
+        has_start=False,
+    )
+
+
 class RankSource(Protocol):
     """The ranks of a recording, of which a process takes one."""
 

@@ -32,11 +32,12 @@ from bottleneck.harness.run_log import innermost_line, read_stack
 from bottleneck.harness.step_log import StepLog
 from bottleneck.harness.torch_private import COMPILER, DYNAMO, workers_of
 from bottleneck.harness.torch_state import TorchHook, is_pytorch
+from bottleneck.harness.watched_windows import WatchedWindows
 from bottleneck.harness.window import resident_bytes
 from bottleneck.schema.op_names import line_source
 from bottleneck.schema.recording import StepSource
 from bottleneck.schema.watch_log import PHASES, STEP_FIELDS, DeadWorker, SeenLine, SlowStep, WatchHeader
-from bottleneck.system.process_usage import waited_for_processor_ns
+from bottleneck.system.process_usage import own_threads, waited_for_processor_ns
 
 DATA, FORWARD, BACKWARD, OPTIMIZER, REST = range(len(PHASES))
 # Events beside the beginnings of phases: a step ended; the next begins only here; a pass over the data begins.
@@ -55,6 +56,8 @@ _AT_ONCE = 64
 # What is told between two steps that count is kept up to so much: a program may read for hours before it trains.
 _MOST_EVENTS = 65_536
 _MOST_LINES, _MOST_SAMPLES = 5, 2_000
+# A look at a thread takes some 10 us.
+_MOST_THREADS = 64
 # From this step on memory is looked at: the first ones make what all others use.
 _MEMORY_FROM = 20
 _THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
@@ -66,7 +69,7 @@ class Usual:
     def __init__(self) -> None:
         self._recent: collections.deque[tuple[Any, ...]] = collections.deque(maxlen=_USUAL_STEPS)
         self._until_look = _LEAST_STEPS
-        self.limit_us = float("inf")
+        self.limit_us = self.median_us = float("inf")
 
     def add(self, records: Sequence[tuple[Any, ...]]) -> None:
         """Adds steps by their records, whose fields are STEP_FIELDS."""
@@ -79,6 +82,11 @@ class Usual:
         if self._until_look <= 0:
             self._look()
 
+    @property
+    def is_full(self) -> bool:
+        """True once it has as many steps as it keeps."""
+        return len(self._recent) == _USUAL_STEPS
+
     def record(self) -> Mapping[str, float]:
         """The median of each field."""
         columns = zip(*self._recent, strict=True)
@@ -87,7 +95,7 @@ class Usual:
     def _look(self) -> None:
         self._until_look = _LOOK_EVERY
         times_us = [record[_US] for record in self._recent]
-        usual_us = statistics.median(times_us)
+        self.median_us = usual_us = statistics.median(times_us)
         deviation_us = _MAD_TO_DEVIATION * statistics.median(abs(us - usual_us) for us in times_us)
         self.limit_us = max(_TIMES * usual_us, usual_us + _DEVIATIONS * deviation_us, usual_us + _LEAST_US)
 
@@ -142,6 +150,18 @@ def _dead_among(processes: Sequence[Any]) -> list[DeadWorker]:
     return dead
 
 
+@dataclasses.dataclass(frozen=True)
+class WaitedUs:
+    """The time that was waited for a processor; null where nobody tells.
+
+    It is that of the stepping thread, and the most of another thread of the process, and of a worker of its loader.
+    """
+
+    stepping: float | None = None
+    other: float | None = None
+    worker: float | None = None
+
+
 class ProcessorWaits:
     """The time that threads of the program were ready without a processor."""
 
@@ -149,35 +169,37 @@ class ProcessorWaits:
         self._thread, self._clock_ns = thread, clock_ns
         # When the waits were read, what they were, and how much of the time before each waited.
         self._last: tuple[int, dict[int, int], dict[int, float]] = (clock_ns(), {}, {})
+        self._workers: frozenset[int] = frozenset()
 
     def look(self, workers: Sequence[int]) -> None:
         """Reads the waits now and then, in steps that are not slow."""
         now_ns, (before_ns, before, _) = self._clock_ns(), self._last
         if now_ns - before_ns < _LOOK_NS:
             return
-        waits = self._read(workers)
+        self._workers = frozenset(workers)
+        waits = self._read(own_threads(_MOST_THREADS))
         shares = {one: (wait - before[one]) / (now_ns - before_ns) for one, wait in waits.items() if one in before}
         self._last = now_ns, waits, shares
 
-    def since(self, began_ns: int) -> tuple[float | None, float | None]:
-        """Gives the time in us that was waited since then.
-
-        It is that of the stepping thread, and the most of a worker; null where nobody tells.
-        """
+    def since(self, began_ns: int) -> WaitedUs:
+        """Gives the time that was waited since then."""
         before_ns, before, shares = self._last
-        now = self._read([one for one in before if one != self._thread])
+        now = self._read([one for one in before if one not in self._workers])
         # From the last look to the beginning of the step each waited as it did before.
         waited_us = {
             one: max(wait - before[one] - shares.get(one, 0.0) * max(began_ns - before_ns, 0), 0.0) / 1e3
             for one, wait in now.items()
             if one in before
         }
-        of_workers = [us for one, us in waited_us.items() if one != self._thread]
-        return waited_us.get(self._thread), max(of_workers, default=None)
+        stepping = waited_us.pop(self._thread, None)
+        others = [us for one, us in waited_us.items() if one not in self._workers]
+        of_workers = [us for one, us in waited_us.items() if one in self._workers]
+        return WaitedUs(stepping, max(others, default=None), max(of_workers, default=None))
 
-    def _read(self, workers: Sequence[int]) -> dict[int, int]:
-        waits = {self._thread: waited_for_processor_ns(os.getpid(), self._thread)}
-        waits |= {worker: waited_for_processor_ns(worker) for worker in workers}
+    def _read(self, threads: Sequence[int]) -> dict[int, int]:
+        process = os.getpid()
+        waits = {thread: waited_for_processor_ns(process, thread) for thread in {self._thread, *threads}}
+        waits |= {worker: waited_for_processor_ns(worker) for worker in self._workers}
         return {one: wait for one, wait in waits.items() if wait is not None}
 
 
@@ -194,8 +216,9 @@ class StepWatch:
         rank: int,
         ranks: int,
         clock_ns: Callable[[], int] = time.perf_counter_ns,
+        windows: WatchedWindows | None = None,
     ) -> None:
-        self._log, self._clock_ns = log, clock_ns
+        self._log, self._clock_ns, self._windows = log, clock_ns, windows
         self._boundaries = Boundaries(self._end_step, self._start_over, wanted)
         # What torch told since steps were last taken in: the phase that begins or _END, when, and in which thread.
         self._events: collections.deque[tuple[Any, ...]] = collections.deque(maxlen=_MOST_EVENTS)
@@ -267,6 +290,8 @@ class StepWatch:
 
     def _start_over(self, source: StepSource, name: str) -> None:
         """Another source was found to end steps: those before were parts of steps."""
+        if self._windows is not None:
+            self._windows.close()
         self.header = dataclasses.replace(self.header, step_source=source, step_name=name)
         self._thread, self._step, self._limit_ns = threading.get_ident(), 0, float("-inf")
         self._events.clear()
@@ -314,18 +339,45 @@ class StepWatch:
         if self._is_over:
             return
         try:
+            if self._windows is not None and self._windows.is_open:
+                self._end_step_in_window(self._windows)
+                return
             now_ns = self._clock_ns()
             self._events.append((_END, now_ns, threading.get_ident(), resource.getrusage(_THREAD), self._gc_ns))
             self._ends += 1
             is_slow = now_ns - self._began_ns > self._limit_ns
             if is_slow or self._ends >= _AT_ONCE or now_ns - self._flushed_ns > _FLUSH_NS:
                 self._take_in(now_ns, is_slow=is_slow)
+                if self._windows is not None and self._step and self._windows.open_if_due(self._step - 1):
+                    self._limit_ns = float("inf")
+                    return
                 # What we took is no part of the next step.
                 now_ns = self._clock_ns()
                 self._events.append((_BEGIN, now_ns, threading.get_ident(), None, 0))
             self._began_ns = now_ns
         except Exception as exc:
             self._fail(exc)
+
+    def _end_step_in_window(self, windows: WatchedWindows) -> None:
+        """Ends a step that the profiler records, and is not timed here.
+
+        After the last one the steps are timed again.
+        """
+        self._step += 1
+        windows.tell_step(self.header.step_source, self.header.step_name)
+        if windows.is_open:
+            return
+        self._note_windows(windows)
+        self._log.write_header(self.header)
+        self._events.clear()
+        self._usage, self._gc_before_ns = resource.getrusage(_THREAD), self._gc_ns
+        self._sums_ns, self._batches, self._passes = [0] * len(PHASES), 0, 0
+        self._workers.forget_changes()
+        self._limit_ns = self._usual.limit_us * 1e3
+        self._began_ns = self._start_ns = self._last_ns = self._clock_ns()
+
+    def _note_windows(self, windows: WatchedWindows) -> None:
+        self.header = dataclasses.replace(self.header, windows=windows.recorded, windows_problem=windows.problem)
 
     def _take_in(self, now_ns: int, *, is_slow: bool) -> None:
         """Adds the steps that have ended to the log and to the usual."""
@@ -337,6 +389,8 @@ class StepWatch:
         self._log.add(records)
         self._usual.add(records)
         self._limit_ns = self._usual.limit_us * 1e3
+        if self._windows is not None and self._usual.is_full:
+            self._windows.tell_usual(self._usual.median_us)
         if is_slow and records:
             self._note_slow(dict(zip(_FIELDS, records[-1], strict=True)))
         self._workers.forget_changes()
@@ -417,7 +471,9 @@ class StepWatch:
     def _note_slow(self, step: Mapping[str, float]) -> None:
         usual = self._usual.record()
         began_ns, samples = self._samples
-        waited_us, workers_waited_us = self._waits.since(self._began_ns) if self._waits else (None, None)
+        if self._windows is not None and self._usual.is_full:
+            self._windows.tell_slow(step["us"] / usual["us"] if usual["us"] else float("inf"))
+        waited = self._waits.since(self._began_ns) if self._waits else WaitedUs()
         self._log.add_slow(
             SlowStep(
                 step=int(step["first"]),
@@ -436,8 +492,9 @@ class StepWatch:
                 usual_batches=usual["batches"],
                 lines=_lines_of(samples) if began_ns == self._began_ns else (),
                 passes=int(step["passes"]),
-                waited_us=waited_us,
-                workers_waited_us=workers_waited_us,
+                waited_us=waited.stepping,
+                threads_waited_us=waited.other,
+                workers_waited_us=waited.worker,
                 workers=len(self._workers.processes),
                 started_workers=self._workers.started,
                 dead_workers=self._workers.look_for_dead(),
@@ -503,6 +560,9 @@ class StepWatch:
             self._log.write_header(self.header)
 
     def _stop(self) -> None:
+        if self._windows is not None:
+            self._windows.close()
+            self._note_windows(self._windows)
         with contextlib.suppress(ValueError):
             gc.callbacks.remove(self._collect)
         self._import_hook.remove()

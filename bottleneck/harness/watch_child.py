@@ -1,6 +1,7 @@
 """Runs the user's program in the child process and times every step of it."""
 
 import os
+import time
 from pathlib import Path
 
 from bottleneck.harness import marks, program
@@ -8,6 +9,8 @@ from bottleneck.harness.messages import Plan
 from bottleneck.harness.process_setup import prefer_roots
 from bottleneck.harness.step_log import StepLog
 from bottleneck.harness.step_watch import StepWatch
+from bottleneck.harness.watched_windows import WatchedWindows, WindowWishes
+from bottleneck.harness.window import leave_forks_quietly
 
 
 def watch_child(plan_text: str, *arguments: str) -> None:
@@ -15,11 +18,16 @@ def watch_child(plan_text: str, *arguments: str) -> None:
     plan = Plan.from_words(plan_text, *arguments)
     prefer_roots()
     rank, ranks = _number("RANK", 0), _number("WORLD_SIZE", 1)
-    watch = StepWatch(StepLog(Path(plan.folder), rank), plan.options.step, rank, ranks)
+    folder, options = Path(plan.folder), plan.options
+    # One rank under the profiler holds up all, so the first alone opens windows.
+    wishes = WindowWishes(plan.program, options.windows, options.every_s)
+    windows = WatchedWindows(folder, wishes, time.perf_counter_ns) if wishes.are_any and rank == 0 else None
+    watch = StepWatch(StepLog(folder, rank), options.step, rank, ranks, windows=windows)
     watch.start()
     marks.supervise(lambda: None)
     run = program.run_module if plan.program.module else program.run_file
-    status = 0
+    status, process = 0, os.getpid()
+    leave_forks_quietly(lambda: os.getpid() == process, lambda: status)
     try:
         run(plan.program.target, plan.program.arguments)
     except SystemExit as leave:

@@ -7,6 +7,7 @@ seconds) when it starts. Its two entry points are watched so that a profiler of 
 two at once silently destroy data or crash in torch 2.13.
 """
 
+import atexit
 import contextlib
 import dataclasses
 import gc
@@ -30,6 +31,7 @@ from bottleneck.harness.machine import is_on_gpu
 from bottleneck.harness.main_thread import run_in_main_thread
 from bottleneck.harness.messages import RecordOptions
 from bottleneck.harness.module_paths import Held, attribute_paths, find_modules
+from bottleneck.harness.program import leave_at_once
 from bottleneck.schema.op_names import MODULE_PATHS, OWN_STRETCH
 from bottleneck.system.process_usage import peak_bytes
 
@@ -154,6 +156,20 @@ class Guard:
 
 
 GUARD = Guard()
+
+
+def leave_forks_quietly(is_here: Callable[[], bool], status: Callable[[], int]) -> None:
+    """Makes forks of the process leave at once at their exit.
+
+    A fork of a process that used the profiler else hangs in a destructor. Call it before the program runs, so that its
+    own callbacks come first. ``is_here`` is false in a fork, ``status`` gives the exit status.
+    """
+
+    def leave() -> None:
+        if GUARD.used and not is_here():
+            leave_at_once(status())
+
+    atexit.register(leave)
 
 
 class ProfilerWindow:

@@ -211,7 +211,7 @@ def _report(folder: Path, settings: ReportSettings) -> str:
     """Writes the report and what belongs to it, and returns the headline."""
     from bottleneck.pipeline import explain
 
-    explained = _with_pieces(explain([_from_here(folder)]), folder, settings)
+    explained = _with_pieces(explain([from_here(folder)]), folder, settings)
     if not settings.is_early:
         _write_files(explained, folder, settings)
     return _short_verdict(explained.analysis)
@@ -241,7 +241,7 @@ def _write_files(explained: "Explanation", folder: Path, settings: ReportSetting
         problem = UsageError(error.what, why=error.why, fix=f"the recording is whole; make room, then: {again}")
     else:
         if draw_or_warn(
-            lambda: write_text(to_html(analysis, timeline_of(explained, [_from_here(folder)])), page),
+            lambda: write_text(to_html(analysis, timeline_of(explained, [from_here(folder)])), page),
             page,
             settings.say,
         ):
@@ -292,10 +292,10 @@ def shown(folder: Path) -> str:
     """The folder as seen from here, in one line."""
     from bottleneck.report.text import clean
 
-    return clean(str(_from_here(folder)))
+    return clean(str(from_here(folder)))
 
 
-def _from_here(folder: Path) -> Path:
+def from_here(folder: Path) -> Path:
     """Returns the folder relative to the working folder, if it lies below.
 
     Else, and where that does not exist any more, as it is.
@@ -529,6 +529,32 @@ def repair(folder: Path, wait: Callable[[float], None] = time.sleep) -> None:
         ) from exc
     if ours is None and not is_recording(folder):
         raise still_recorded(folder)
+
+
+def finish_windows(folder: Path) -> None:
+    """Finishes the recordings of windows that a watched run has closed.
+
+    OSError where they cannot be written.
+    """
+    from bottleneck.harness.finish import Ending, read_all_notes, remove_notes
+    from bottleneck.harness.folder import CLAIM_FILE, claim, read_run_state
+    from bottleneck.schema.watch_log import WINDOWS_FOLDER
+
+    for mark in sorted(folder.glob(f"{WINDOWS_FOLDER}/*/{CLAIM_FILE}")):
+        window, is_finished = mark.parent, False
+        state = read_run_state(window)
+        if state is None or not all(notes.is_complete for notes in read_all_notes(window).values()):
+            continue
+        ours = claim(window)
+        if ours is None:
+            continue
+        try:
+            ending = Ending(None, state.busy_processors, environment=state.environment)
+            finish(state.plan, ending, ReportSettings(say, known_ceilings))
+            remove_notes(window)
+            is_finished = True
+        finally:
+            ours.release(is_finished=is_finished)
 
 
 def still_recorded(folder: Path) -> TraceError:

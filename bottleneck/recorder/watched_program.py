@@ -7,26 +7,32 @@ import atexit
 import os
 import shlex
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from bottleneck.errors import UsageError
+from bottleneck.errors import BottleneckError, UsageError
 from bottleneck.recorder.recorded_block import in_code, make_place
 
 if TYPE_CHECKING:
     from bottleneck.harness.folder import RecordingFolder
     from bottleneck.harness.step_watch import StepWatch
+    from bottleneck.harness.watched_windows import WindowWishes
+    from bottleneck.schema.watch_log import RecordedWindow
     from bottleneck.schema.watched import WatchedRun
 
 _open: "WatchedProgram | None" = None
 
 
-def watch(
+def watch(  # noqa: PLR0913 - each is a choice of its own
     folder: "str | os.PathLike[str] | None" = None,
     *,
     step: str | None = None,
     rank: tuple[int, int] | None = None,
+    windows: int = 3,
+    every_s: float | None = None,
     force: bool = False,
     quiet: bool = False,
 ) -> "WatchedProgram":
@@ -37,17 +43,23 @@ def watch(
 
     Steps end where the loop calls ``bottleneck.step()``, else at each step of the optimizer, call of the outermost
     module or batch of the loader; ``step`` names one of these, or a class. ``rank`` is that of this process and their
-    number where no launcher tells them. ``force`` replaces what an earlier run left in the folder; else a number is
-    added to the name of one that is not empty. ``quiet`` writes nothing to stderr.
+    number where no launcher tells them. The profiler records some steps behind a slow one, so many ``windows`` at most
+    and none in the first minute, and some whenever ``every_s`` seconds have passed. ``force`` replaces what an earlier
+    run left in the folder; else a number is added to the name of one that is not empty. ``quiet`` writes nothing to
+    stderr.
 
     Under `bottleneck watch` and `bottleneck run` it does nothing, since those measure the process. UsageError where the
     folder cannot be made, or the program is being watched already.
     """
-    from bottleneck.harness.messages import rank_of
+    from bottleneck.harness.messages import Program, rank_of
+    from bottleneck.harness.watched_windows import WindowWishes
 
-    watched = WatchedProgram(None if folder is None else Path(folder), step, rank or rank_of(os.environ), quiet=quiet)
+    target, *arguments = sys.argv or [""]
+    wishes = WindowWishes(Program(target, tuple(arguments), "script", seed=None), windows, every_s)
+    place = None if folder is None else Path(folder)
+    watched = WatchedProgram(place, step, rank or rank_of(os.environ), quiet=quiet)
     try:
-        watched._begin(force=force)
+        watched._begin(wishes, force=force)
     except UsageError as error:
         raise in_code(error) from error.__cause__
     return watched
@@ -75,6 +87,7 @@ class WatchedProgram:
         atexit.unregister(self.stop)
         watch.finish(1 if sys.exc_info()[0] or getattr(sys, "last_type", None) else 0)
         if self._place is not None:
+            self._finish_windows(self._place.folder, watch.header.windows)
             self._place.release()
         if not self._quiet:
             from bottleneck.report.output import write_note
@@ -83,6 +96,18 @@ class WatchedProgram:
             shown = shlex.quote(str(self.folder))
             steps = counted(f"{watch.header.steps:,}", "step")
             write_note(f"watched {steps} in {shown}; see: bottleneck watch {shown}")
+
+    def _finish_windows(self, folder: Path, windows: "Sequence[RecordedWindow]") -> None:
+        if not windows:
+            return
+        from bottleneck.recorder.finish_run import finish_windows
+        from bottleneck.report.output import write_note
+
+        try:
+            finish_windows(folder)
+        except (OSError, BottleneckError) as error:
+            if not self._quiet:
+                write_note(f"a recorded window could not be finished: {error}")
 
     def run(self) -> "WatchedRun":
         """Sums up what was watched so far. TraceError where no step has ended."""
@@ -105,7 +130,7 @@ class WatchedProgram:
     ) -> None:
         self.stop()
 
-    def _begin(self, *, force: bool) -> None:
+    def _begin(self, wishes: "WindowWishes", *, force: bool) -> None:
         from bottleneck.harness import marks
 
         global _open  # noqa: PLW0603 - as above
@@ -117,11 +142,14 @@ class WatchedProgram:
         from bottleneck.harness.folder import RUNS_FOLDER
         from bottleneck.harness.step_log import StepLog
         from bottleneck.harness.step_watch import StepWatch
+        from bottleneck.harness.watched_windows import WatchedWindows
 
         wanted = self.folder or Path(RUNS_FOLDER) / (Path(sys.argv[0]).stem if sys.argv and sys.argv[0] else "watched")
         self.folder, self._place = make_place(wanted, self._rank, force=force)
         rank, ranks = self._rank
-        self._watch = StepWatch(StepLog(self._place.folder, rank), self._step, rank, ranks)
+        has_windows = wishes.are_any and rank == 0  # one rank under the profiler holds up all
+        windows = WatchedWindows(self._place.folder, wishes, time.perf_counter_ns) if has_windows else None
+        self._watch = StepWatch(StepLog(self._place.folder, rank), self._step, rank, ranks, windows=windows)
         self._watch.start()
         _open = self
         atexit.register(self.stop)

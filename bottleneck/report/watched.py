@@ -3,7 +3,9 @@
 It has a usual step by its phases, and the slow steps with their causes.
 """
 
+import shlex
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from bottleneck.report import render_document
 from bottleneck.report.document import (
@@ -22,7 +24,7 @@ from bottleneck.report.line_chart import ChartCurve, ChartPoint, LineChart
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import as_sentence
 from bottleneck.schema.watch_log import PHASES
-from bottleneck.schema.watched import WatchedCause, WatchedRun, WatchedRunRank
+from bottleneck.schema.watched import WatchedCause, WatchedRun, WatchedRunRank, WindowOfRun
 from bottleneck.units import counted, format_part, format_share, format_us
 
 _WORDS = {
@@ -39,7 +41,7 @@ _GROUPS = {
     "optimizer": "communication",
     "rest": "overhead",
 }
-_MOST_CAUSES, _MOST_STEPS = 8, 6
+_MOST_CAUSES, _MOST_STEPS, _MOST_WINDOWS = 8, 6, 20
 # A share of the run from which waiting for data is its headline.
 _LOADER_BOUND, _MUCH = 0.25, 0.05
 # A share of the run that slow steps take beyond usual ones, from which they are its headline.
@@ -56,6 +58,8 @@ def build(run: WatchedRun) -> Document:
         sections.append(ActionSection("Slow steps and what grows, the largest first", causes))
     if len(run.ranks) > 1:
         sections.append(_ranks(run))
+    if run.windows:
+        sections.append(_windows(run.windows))
     return Document(
         headline="watched",
         subject=f"{run.name} · {counted(rank.steps, 'step')} · {format_us(rank.total_us)} · {run.date}",
@@ -189,6 +193,21 @@ def _ranks(run: WatchedRun) -> TableSection:
         for rank in run.ranks
     ]
     return TableSection("Ranks", columns("number", "rank", "steps", "usual step", *PHASES), tuple(rows))
+
+
+def _windows(windows: Sequence[WindowOfRun]) -> TableSection:
+    """The recorded windows, which `bottleneck report` explains."""
+    example = shlex.quote(windows[-1].folder)
+    rows = [
+        TableRow((PurePath(window.folder).name, f"{window.steps:,}", window.why)) for window in windows[:_MOST_WINDOWS]
+    ]
+    if len(windows) > _MOST_WINDOWS:
+        rows.append(TableRow((f"and {len(windows) - _MOST_WINDOWS} more", "", "")))
+    return TableSection(
+        f"Recorded windows; for one of them: bottleneck report {example}",
+        (*columns("words", "recording"), *columns("number", "steps"), *columns("words", "why")),
+        tuple(rows),
+    )
 
 
 def charts(run: WatchedRun) -> tuple[LineChart, ...]:

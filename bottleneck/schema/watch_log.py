@@ -8,12 +8,16 @@ import struct
 from dataclasses import dataclass
 from typing import Literal
 
+from bottleneck.schema.recording import StepSource
+
 Phase = Literal["data", "forward", "backward", "optimizer", "rest"]
 # In the order in which a step meets them. Data is the wait for the loader; forward has the copies to the device.
 PHASES: tuple[Phase, ...] = ("data", "forward", "backward", "optimizer", "rest")
 
 FORMAT = "bottleneck/watch/1"
 STEP_FILES, SLOW_FILES, HEADER_FILES = "steps.rank*.bin", "slow.rank*.jsonl", "watch.rank*.json"
+# Folder of the recordings of windows, each in one of its own.
+WINDOWS_FOLDER = "windows"
 # The fields of a record of steps; all but the first two and the last are sums over its steps.
 STEP_FIELDS: tuple[tuple[str, str], ...] = (
     ("end_s", "d"),
@@ -65,8 +69,9 @@ class SlowStep:
     processor time of the thread that steps; ``faults`` are page faults that read from disk, ``switches`` counts how
     often the system took the processor away. ``batches`` are those that loaders gave in this step, ``passes`` those
     over the data that began in it. ``waited_us`` is how long the thread was ready and had no processor, and
-    ``workers_waited_us`` the most of the loader's workers; null where the system does not tell. ``workers`` are those
-    of the last loader, of which so many were started in this step; ``dead_workers`` failed in it.
+    ``threads_waited_us`` and ``workers_waited_us`` are the most of another thread of the process, and of a worker of
+    the loader; null where the system does not tell. ``workers`` are those of the last loader, of which so many were
+    started in this step; ``dead_workers`` failed in it.
     """
 
     step: int
@@ -86,10 +91,30 @@ class SlowStep:
     lines: tuple[SeenLine, ...] = ()
     passes: int = 0
     waited_us: float | None = None
+    threads_waited_us: float | None = None
     workers_waited_us: float | None = None
     workers: int = 0
     started_workers: int = 0
     dead_workers: tuple[DeadWorker, ...] = ()
+
+
+WindowTrigger = Literal["slow", "drift", "asked"]
+
+
+@dataclass(frozen=True)
+class RecordedWindow:
+    """A stretch that the profiler recorded.
+
+    It follows step ``after`` and took so many ``steps``, which are not in the log. ``times`` is how many times the
+    usual one that step took, or by how much the steps had become longer; null where the window was asked for.
+    ``folder`` has the recording, seen from that of the run.
+    """
+
+    after: int
+    steps: int
+    trigger: WindowTrigger
+    times: float | None
+    folder: str
 
 
 @dataclass(frozen=True)
@@ -97,13 +122,14 @@ class WatchHeader:
     """Facts of a rank besides its steps.
 
     ``clock_ns`` is the wall clock at the first step's beginning. ``memory_keepers`` name what holds more and more.
-    ``dead_workers`` are those that had failed when the program ended.
+    ``dead_workers`` are those that had failed when the program ended. ``windows_problem`` says why no more windows
+    were recorded, where something stood in the way.
     """
 
     rank: int
     ranks: int
     clock_ns: int
-    step_source: str
+    step_source: StepSource
     step_name: str
     python: str = ""
     torch: str = ""
@@ -113,5 +139,7 @@ class WatchHeader:
     status: int | None = None
     memory_keepers: tuple[str, ...] = ()
     dead_workers: tuple[DeadWorker, ...] = ()
+    windows: tuple[RecordedWindow, ...] = ()
+    windows_problem: str | None = None
     problem: str | None = None
     format: str = FORMAT

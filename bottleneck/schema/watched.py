@@ -42,6 +42,18 @@ class WatchedRunRank(Struct, frozen=True):
         return sum(cause.beyond_us or 0.0 for cause in self.causes)
 
 
+class WindowOfRun(Struct, frozen=True):
+    """A recording of some steps of the run, and why it was made.
+
+    It follows step ``after`` and took so many ``steps``. ``folder`` is what `bottleneck report` reads.
+    """
+
+    after: int
+    steps: int
+    why: str
+    folder: str
+
+
 class WatchedRun(Struct, frozen=True):
     """A watched run as it is reported. ``warnings`` say what is missing from it."""
 
@@ -49,5 +61,6 @@ class WatchedRun(Struct, frozen=True):
     date: str
     ranks: tuple[WatchedRunRank, ...]
     step_name: str = ""
+    windows: tuple[WindowOfRun, ...] = ()
     warnings: tuple[str, ...] = ()
     schema: str = "bottleneck/watched/1"

@@ -16,7 +16,7 @@ from bottleneck.units import counted, format_share, format_si, format_us
 from bottleneck.watched.read_log import WatchedRank
 
 NO_PROCESSOR = "no-processor"
-_MOST = 0.5
+_MOST, _NEARLY_ALL = 0.5, 0.75
 _DATA = PHASES.index("data")
 _DURING: Mapping[Phase, str] = {
     "data": "while it waits for data",
@@ -52,6 +52,12 @@ _AWAY = (
     NO_PROCESSOR,
     "other programs or threads had the processor",
     "leave it processors of its own (taskset, fewer threads), or fewer programs beside it",
+)
+
+# The same where no other program had work: what it says in place of the words and the advice above.
+OWN_THREADS = (
+    "its own threads had too few processors",
+    "give it more processors, or fewer threads (OMP_NUM_THREADS, num_workers)",
 )
 
 
@@ -286,7 +292,7 @@ def _disk(slow: SlowStep, beyond_us: float) -> _Words | None:
 def _no_processor(slow: SlowStep, beyond_us: float) -> _Words | None:
     # What computes far longer than usual is slow by itself, whoever else had the processor meanwhile.
     if slow.cpu_us - slow.usual_cpu_us > max(slow.usual_us, _LEAST_MORE_US):
-        return None
+        return _AWAY if _has_spun(slow, beyond_us) else None
     away_us = _without_processor(slow)
     if away_us is None:
         away_us = max(slow.switches - slow.usual_switches, 0.0) * _AWAY_US
@@ -301,7 +307,20 @@ def _without_processor(slow: SlowStep) -> float | None:
     if slow.waited_us is None:
         return None
     waits_us = slow.phases_us[_DATA] - slow.usual_phases_us[_DATA]
-    return slow.waited_us + max(min(slow.workers_waited_us or 0.0, waits_us - slow.waited_us), 0.0)
+    of_workers_us = max(min(slow.workers_waited_us or 0.0, waits_us - slow.waited_us), 0.0)
+    # What it neither computed nor was ready in, it may have waited for a thread of an op that has several.
+    slept_us = slow.us - slow.usual_us - waits_us - slow.waited_us - (slow.cpu_us - slow.usual_cpu_us)
+    return slow.waited_us + of_workers_us + max(min(slow.threads_waited_us or 0.0, slept_us), 0.0)
+
+
+def _has_spun(slow: SlowStep, beyond_us: float) -> bool:
+    """True if it computed more than usual by waiting for a thread.
+
+    That thread had no processor, and one of OpenMP spins while it waits for the others.
+    """
+    if not slow.threads_waited_us or slow.waited_us is None:
+        return False
+    return slow.waited_us + slow.threads_waited_us >= _NEARLY_ALL * beyond_us
 
 
 def _line(slow: SlowStep, beyond_us: float) -> _Words | None:

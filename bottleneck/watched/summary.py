@@ -5,21 +5,24 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import numpy as np
 
 from bottleneck.errors import TraceError
 from bottleneck.harness.folder import is_claimed
 from bottleneck.schema.telemetry import Sample, read_samples
-from bottleneck.schema.watch_log import HEADER_FILES, PHASES, STEP_FILES, WatchHeader
-from bottleneck.schema.watched import WatchedCause, WatchedRun, WatchedRunRank
+from bottleneck.schema.watch_log import HEADER_FILES, PHASES, STEP_FILES, RecordedWindow, WatchHeader
+from bottleneck.schema.watched import WatchedCause, WatchedRun, WatchedRunRank, WindowOfRun
 from bottleneck.units import counted, format_us
-from bottleneck.watched.causes import NO_PROCESSOR, SlowCause, find_causes, find_drifts
+from bottleneck.watched.causes import NO_PROCESSOR, OWN_THREADS, SlowCause, find_causes, find_drifts
 from bottleneck.watched.machine import find_clock_falls, others_meanwhile
 from bottleneck.watched.read_log import WatchedRank, read_header, read_watched
 
 _MOST_BLOCKS = 200
 _LONGEST_SILENCE_S = 60.0
 _LARGE = 100.0
+# Processors that other programs keep busy, below which they take none from this one.
+_HARDLY_BUSY = 0.25
 
 
 def summarise(folder: Path, *, is_over: bool = False) -> WatchedRun:
@@ -33,6 +36,8 @@ def summarise(folder: Path, *, is_over: bool = False) -> WatchedRun:
     warnings, is_on = [], not is_over and is_running(folder)
     for rank in ranks:
         header, who = rank.header, f"rank {rank.header.rank}: " if len(ranks) > 1 else ""
+        if header.windows_problem:
+            warnings.append(f"{who}no more windows were recorded: {header.windows_problem}")
         if header.problem:
             warnings.append(f"{who}the watching ended early: {header.problem}")
         if not header.is_complete:
@@ -42,8 +47,23 @@ def summarise(folder: Path, *, is_over: bool = False) -> WatchedRun:
             warnings.append(f"{who}the program ended with status {header.status}")
     samples = _samples(folder)
     return WatchedRun(
-        folder.name, date, tuple(_rank(rank, samples) for rank in ranks), first.step_name, tuple(warnings)
+        folder.name,
+        date,
+        tuple(_rank(rank, samples) for rank in ranks),
+        first.step_name,
+        tuple(_window(window, folder) for rank in ranks for window in rank.header.windows),
+        tuple(warnings),
     )
+
+
+def _window(window: RecordedWindow, folder: Path) -> WindowOfRun:
+    if window.trigger == "asked" or window.times is None:
+        why = "asked for"
+    elif window.trigger == "slow":
+        why = f"step {window.after:,} took {_times(window.times)} times as long as usual"
+    else:
+        why = f"steps had come to take {_times(window.times)} times as long"
+    return WindowOfRun(window.after, window.steps, why, str(folder / window.folder))
 
 
 def is_running(folder: Path) -> bool:
@@ -91,7 +111,12 @@ def _rank(rank: WatchedRank, samples: Sequence[Sample]) -> WatchedRunRank:
 
 
 def _cause(cause: SlowCause, rank: WatchedRank, samples: Sequence[Sample]) -> WatchedCause:
-    longest, number = cause.longest, rank.header.rank
+    longest, number, others = cause.longest, rank.header.rank, None
+    if cause.kind == NO_PROCESSOR:
+        others = others_meanwhile(rank, samples, cause.start_s, cause.end_s)
+        if others is not None and others < _HARDLY_BUSY:
+            what, advice = OWN_THREADS
+            cause, others = msgspec.structs.replace(cause, what=what, advice=advice), None
     times = f"{_times(longest.us / longest.usual_us)} times as long" if longest.usual_us > 0 else "far longer"
     if len(cause.steps) == 1:
         headline = f"{cause.what}: step {longest.step:,} took {format_us(longest.us - longest.usual_us)} more, {times}"
@@ -100,9 +125,8 @@ def _cause(cause: SlowCause, rank: WatchedRank, samples: Sequence[Sample]) -> Wa
         where = f"of steps {min(cause.steps):,} to {max(cause.steps):,} " if len(cause.steps) > 2 else ""
         longest_one = f"the longest (step {longest.step:,}) {times}"
         headline = f"{cause.what}: {count} {where}took {sum_} more than usual, {longest_one}"
-    if cause.kind == NO_PROCESSOR:
-        others = others_meanwhile(rank, samples, cause.start_s, cause.end_s)
-        headline += "" if others is None else f" (others kept {counted(f'{others:.1f}', 'processor')} busy meanwhile)"
+    if others is not None:
+        headline += f" (others kept {counted(f'{others:.1f}', 'processor')} busy meanwhile)"
     return WatchedCause(cause.kind, headline, cause.advice, number, cause.steps, cause.beyond_us)
 
 
