@@ -65,6 +65,14 @@ def in_phase(phase: str, us: float = 399_000.0) -> tuple[float, ...]:
         ({"phases_us": in_phase("data"), "waited_us": 0.0, "workers_waited_us": 100_000.0, "workers": 4}, "loader"),
         ({"waited_us": 300_000.0, "cpu_us": 2_000.0}, "no-processor"),
         ({"waited_us": 10_000.0, "cpu_us": 2_000.0, "switches": 40}, "line:train.py:18"),
+        # Another thread of an op had no processor: this one slept, or spun, until it was done.
+        ({"waited_us": 1_000.0, "cpu_us": 2_000.0, "threads_waited_us": 300_000.0}, "no-processor"),
+        ({"waited_us": 200_000.0, "cpu_us": 200_000.0, "threads_waited_us": 150_000.0}, "no-processor"),
+        ({"waited_us": 100_000.0, "cpu_us": 300_000.0, "threads_waited_us": 100_000.0}, "line:train.py:18"),
+        (
+            {"phases_us": in_phase("data"), "waited_us": 0.0, "cpu_us": 1e3, "threads_waited_us": 3e5, "workers": 4},
+            "loader",
+        ),
         ({"phases_us": in_phase("data"), "workers": 4}, "loader"),
         ({"phases_us": in_phase("rest")}, "line:train.py:18"),
         ({"lines": ()}, "line:forward"),
