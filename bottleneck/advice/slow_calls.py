@@ -53,27 +53,21 @@ _MANY_ITEMS = 64
 _LITTLE_IN_OPS = 0.1
 
 
-_CLAUSE_END = re.compile(r"[:;.](?=\s|$)")
-
-
-def _first_clause(text: str) -> str:
-    return _CLAUSE_END.split(text, maxsplit=1)[0]
-
-
 class SlowCall(Struct, frozen=True):
     """Call, or pattern in a line, that has a quicker way.
 
     How it is recognised, what to say, and the code. ``functions`` are those of libraries, 'numpy/lib/npyio.py: load',
-    or built-in ones as frames name them. In ``title`` and ``advice`` {place} is the line with its text, {often} 'for
-    each sample' or 'in each step', {searched} what a membership test looks through, and {given} the function that the
-    line gives to another. ``least`` is the part of the line's time that goes at least. The text of a row
+    or built-in ones as frames name them. In the texts {place} is the line with its text, {often} 'for each sample' or
+    'in each step', {searched} what a membership test looks through, and {given} the function that the line gives to
+    another. ``least`` is the part of the line's time that goes at least. The text of a row
     ``without_ops`` counts only at lines in which torch runs nothing to speak of: a sum() may be one of tensors.
     ``per_batch`` marks what is better done for a batch at once.
     """
 
     title: str
-    advice: str
+    change: str
     code: str
+    reason: str = ""
     functions: "re.Pattern[str] | None" = None
     by_text: Recognise | None = None
     least: float = 0.5
@@ -81,9 +75,9 @@ class SlowCall(Struct, frozen=True):
     per_batch: bool = False
 
     @property
-    def brief(self) -> str:
-        """The change without its reason: the advice up to where its first clause ends."""
-        return _first_clause(self.advice)
+    def advice(self) -> str:
+        """The change with its reason, where it needs one."""
+        return f"{self.change}: {self.reason}" if self.reason else f"{self.change}."
 
 
 def _searches_sequence(line: HotLine) -> bool:
@@ -213,192 +207,224 @@ def _reads_rows(line: HotLine) -> bool:
 SLOW_CALLS: Sequence[SlowCall] = (
     SlowCall(
         "An array is read out of an .npz archive again and again",
-        "Read the arrays of the .npz archive once, in __init__, and index those: {place} reads a whole array again "
-        "{often}.",
-        'with np.load(path) as archive:\n    self.images = archive["images"]  # once, in __init__; or save .npy and '
+        change="Read the arrays of the .npz archive once, in __init__, and index those",
+        reason="{place} reads a whole array again {often}.",
+        code='with np.load(path) as archive:\n    self.images = archive["images"]  # once, in __init__; or '
+        'save .npy and '
         'np.load(path, mmap_mode="r")',
-        re.compile(r"numpy/lib/_?npyio(?:_impl)?\.py: __getitem__$"),
+        functions=re.compile(r"numpy/lib/_?npyio(?:_impl)?\.py: __getitem__$"),
         least=0.8,
     ),
     SlowCall(
         "A membership test looks through a list item by item",
-        "Keep a set (or a mask, or a dict) of the same items for the membership test {at}: {searched}, and `in` "
-        "compares them one by one.",
-        "seen = {user: set(items) for user, items in history.items()}  # once\nwhile item in seen[user]: ...",
+        change="Keep a set (or a mask, or a dict) of the same items for the membership test {at}",
+        reason="{searched}, and `in` compares them one by one.",
+        code="seen = {user: set(items) for user, items in history.items()}  # once\nwhile item in seen[user]: ...",
         by_text=_searches_sequence,
     ),
     SlowCall(
         "Objects are copied in each step",
-        "Take the copy {at} out of the step, or copy tensors in place into ones that are kept.",
-        "torch._foreach_copy_(kept, list(model.parameters()))  # kept: made once",
-        re.compile(r"(?:^|/)copy\.py: _?(?:deepcopy|reconstruct)"),
-        called("deepcopy"),
+        change="Take the copy {at} out of the step, or copy tensors in place into ones that are kept",
+        code="torch._foreach_copy_(kept, list(model.parameters()))  # kept: made once",
+        functions=re.compile(r"(?:^|/)copy\.py: _?(?:deepcopy|reconstruct)"),
+        by_text=called("deepcopy"),
     ),
     SlowCall(
         "A file is written as a whole again and again",
-        "Write only what is new (append to the file), or write every some hundred steps: {place} writes all of it "
-        "again {often}.",
-        'writer.writerow(row)  # csv.writer on a file that stays open; or rows.append(row) and one to_csv at the end',
-        re.compile(r"(?:^|/)pandas/core/generic\.py: to_\w+$|(?:^|/)matplotlib/figure\.py: savefig$"),
-        called(r"to_(?:csv|parquet|json|pickle|excel|feather|hdf|sql)|savefig|savez|json\.dump|pickle\.dump"),
+        change="Write only what is new (append to the file), or write every some hundred steps",
+        reason="{place} writes all of it again {often}.",
+        code='writer.writerow(row)  # csv.writer on a file that stays open; or rows.append(row) and one '
+        'to_csv at the end',
+        functions=re.compile(r"(?:^|/)pandas/core/generic\.py: to_\w+$|(?:^|/)matplotlib/figure\.py: savefig$"),
+        by_text=called(r"to_(?:csv|parquet|json|pickle|excel|feather|hdf|sql)|savefig|savez|json\.dump|pickle\.dump"),
         least=0.7,
     ),
     SlowCall(
         "A function of Python is called for each row of a data frame",
-        "Compute on whole columns (vectorised) what {place} computes row by row: pandas calls {given} once per row, "
-        "and makes an object for each row and each result.",
-        'features = np.stack([np.log1p(frame["a"]), frame["a"] / frame["b"]], axis=1)  # whole columns, no apply',
-        re.compile(r"(?:^|/)pandas/core/(?:apply\.py: |(?:frame|series)\.py: (?:apply|applymap|map)$)"),
-        calls_by_row,
+        change="Compute on whole columns (vectorised) what {place} computes row by row",
+        reason="pandas calls {given} once per row, and makes an object for each row and each result.",
+        code='features = np.stack([np.log1p(frame["a"]), frame["a"] / frame["b"]], axis=1)  # whole columns, no apply',
+        functions=re.compile(r"(?:^|/)pandas/core/(?:apply\.py: |(?:frame|series)\.py: (?:apply|applymap|map)$)"),
+        by_text=calls_by_row,
         least=0.8,
     ),
     SlowCall(
         "A function of Python is called for each group of a data frame",
-        "Use the built-in aggregations (groupby(...).agg, transform), or group numbers once and sum by them "
-        "(np.bincount, scatter_add), in place of the function that {place} calls for each group.",
-        'codes, _ = pd.factorize(frame["key"])  # once\ntotals = np.bincount(codes, weights=values)',
-        re.compile(r"(?:^|/)pandas/core/groupby/\S*\.py: (?:_?apply\w*|_?python_\w+|filter|pipe|get_iterator)$"),
-        lambda line: "groupby(" in line.text and called("apply")(line),
+        change=(
+            "Use the built-in aggregations (groupby(...).agg, transform), or group numbers once and sum by "
+            "them (np.bincount, scatter_add), in place of the function that {place} calls for each group"
+        ),
+        code='codes, _ = pd.factorize(frame["key"])  # once\ntotals = np.bincount(codes, weights=values)',
+        functions=re.compile(
+            r"(?:^|/)pandas/core/groupby/\S*\.py: (?:_?apply\w*|_?python_\w+|filter|pipe|get_iterator)$"
+        ),
+        by_text=lambda line: "groupby(" in line.text and called("apply")(line),
     ),
     SlowCall(
         "Rows of a data frame are read one by one",
-        "Turn the data frame that is read {at} into arrays or tensors once, before the loop: each access of pandas "
-        "to a row makes a new object.",
-        "values = torch.from_numpy(frame.to_numpy())  # once; values[rows] in the step",
-        re.compile(
+        change="Turn the data frame that is read {at} into arrays or tensors once, before the loop",
+        reason="each access of pandas to a row makes a new object.",
+        code="values = torch.from_numpy(frame.to_numpy())  # once; values[rows] in the step",
+        functions=re.compile(
             r"(?:^|/)pandas/core/(?:indexing\.py: |frame\.py: (?:iterrows|itertuples|_get_value)"
             r"|series\.py: (?:__getitem__|_get_value|__iter__))"
         ),
-        _reads_rows,
+        by_text=_reads_rows,
     ),
     SlowCall(
         "Dates are parsed again and again",
-        "Parse the dates once, before training, and keep numbers (an int64 array): {place} parses them {often}.",
-        "stamps = pandas.to_datetime(column).to_numpy()  # all at once, before the loop",
-        re.compile(r"(?:^|/)(?:_strptime\.py|dateutil/|pytz/|zoneinfo/|arrow/|pandas/core/tools/datetimes\.py)"),
-        called("strptime|fromisoformat|to_datetime|Timestamp|parser\\.parse"),
+        change="Parse the dates once, before training, and keep numbers (an int64 array)",
+        reason="{place} parses them {often}.",
+        code="stamps = pandas.to_datetime(column).to_numpy()  # all at once, before the loop",
+        functions=re.compile(r"(?:^|/)(?:_strptime\.py|dateutil/|pytz/|zoneinfo/|arrow/|pandas/core/tools/datetimes\.py)"),
+        by_text=called("strptime|fromisoformat|to_datetime|Timestamp|parser\\.parse"),
     ),
     SlowCall(
         "An image is read or written pixel by pixel",
-        "Turn the image into an array once, and work on the whole array: {place} calls a function for each pixel.",
-        "pixels = np.asarray(image)  # then masks, slices and tables: palette[pixels]",
-        re.compile(r"(?:^|/)PIL/(?:Image\.py: (?:getpixel|putpixel|point)|PyAccess\.py: )"),
-        called(r"getpixel|putpixel|getdata|putdata"),
+        change="Turn the image into an array once, and work on the whole array",
+        reason="{place} calls a function for each pixel.",
+        code="pixels = np.asarray(image)  # then masks, slices and tables: palette[pixels]",
+        functions=re.compile(r"(?:^|/)PIL/(?:Image\.py: (?:getpixel|putpixel|point)|PyAccess\.py: )"),
+        by_text=called(r"getpixel|putpixel|getdata|putdata"),
         least=0.8,
     ),
     SlowCall(
         "Images are resized or changed one by one {often}",
-        "Resize once, ahead of training, what {place} resizes or changes {often} (keep the images in the size that "
-        "training needs), or do it for the whole batch with ops of torch, or in the loader's workers.",
-        "images = F.interpolate(images, size=(224, 224), antialias=True, mode='bilinear')  # a batch at once",
-        re.compile(
+        change=(
+            "Resize once, ahead of training, what {place} resizes or changes {often} (keep the images in the "
+            "size that training needs), or do it for the whole batch with ops of torch, or in the loader's "
+            "workers"
+        ),
+        code="images = F.interpolate(images, size=(224, 224), antialias=True, mode='bilinear')  # a batch at once",
+        functions=re.compile(
             r"(?:^|/)(?:PIL/(?:Image\.py: (?:resize|thumbnail|rotate|trans\w+|convert|filter|crop|reduce|paste)"
             r"|Image(?:Ops|Enhance|Filter|Chops|Draw)\.py: )|skimage/transform/|torchvision/transforms/|albumentations/"
             r"|imgaug/|scipy/ndimage/)"
         ),
-        called(r"cv2\.(?:resize|warp\w+|cvtColor|GaussianBlur|remap)|thumbnail|imresize|Image\.fromarray|ndimage\.\w+"),
+        by_text=called(r"cv2\.(?:resize|warp\w+|cvtColor|GaussianBlur|remap)|thumbnail|imresize|Image\.fromarray|ndimage\.\w+"),
     ),
     SlowCall(
         "Images are opened and decoded again {often}",
-        "Decode once what is decoded {at} (a tensor, .npy or memory-mapped file of the size that training needs), or "
-        "in the loader's workers.",
-        'images = np.load("images.npy", mmap_mode="r")  # decoded and resized once',
-        re.compile(r"(?:^|/)(?:PIL/|imageio/|skimage/io|torchvision/io/)"),
-        called(r"Image\.open|imread|imdecode|decode_image|decode_jpeg|read_image"),
+        change=(
+            "Decode once what is decoded {at} (a tensor, .npy or memory-mapped file of the size that training"
+            " needs), or in the loader's workers"
+        ),
+        code='images = np.load("images.npy", mmap_mode="r")  # decoded and resized once',
+        functions=re.compile(r"(?:^|/)(?:PIL/|imageio/|skimage/io|torchvision/io/)"),
+        by_text=called(r"Image\.open|imread|imdecode|decode_image|decode_jpeg|read_image"),
     ),
     SlowCall(
         "Expressions of regular search are compiled again {often}",
-        "Compile the patterns once, outside of {place}: more patterns than re keeps (512), or patterns that are put "
-        "together anew, are compiled {often}.",
-        "PATTERN = re.compile(...)  # once, at the top of the module; PATTERN.findall(text)",
-        re.compile(r"(?:^|/)(?:re/_(?:compiler|parser)|sre_(?:compile|parse))\.py: "),
-        called(r"re\.compile|regex\.compile"),
+        change="Compile the patterns once, outside of {place}",
+        reason=(
+            "more patterns than re keeps (512), or patterns that are put together anew, are compiled {often}."
+        ),
+        code="PATTERN = re.compile(...)  # once, at the top of the module; PATTERN.findall(text)",
+        functions=re.compile(r"(?:^|/)(?:re/_(?:compiler|parser)|sre_(?:compile|parse))\.py: "),
+        by_text=called(r"re\.compile|regex\.compile"),
     ),
     SlowCall(
         "Each access to a manager's object is a message to another process",
-        "Keep the data of {place} in this process, or in shared memory: each access to an object of a manager is "
-        "pickled, sent to the manager's process, and answered.",
-        "values = dict(shared)  # one message; work on values, and shared.update(values) once",
-        re.compile(r"(?:^|/)multiprocessing/managers\.py: "),
+        change="Keep the data of {place} in this process, or in shared memory",
+        reason="each access to an object of a manager is pickled, sent to the manager's process, and answered.",
+        code="values = dict(shared)  # one message; work on values, and shared.update(values) once",
+        functions=re.compile(r"(?:^|/)multiprocessing/managers\.py: "),
     ),
     SlowCall(
         "Objects are sent from process to process in each step",
-        "Send less than {place} does: each object is pickled, written to a pipe, read and unpickled, {often}. Share "
-        "large data once (a module global before the fork, shared memory, tensors of torch.multiprocessing), send "
-        "arrays in place of lists, or do small work in this process.",
-        "queue = torch.multiprocessing.Queue(8)  # tensors go by their place in shared memory",
-        re.compile(r"(?:^|/)multiprocessing/(?:connection|queues|reduction|sharedctypes)\.py: "),
+        change="Send less than {place} does",
+        reason=(
+            "each object is pickled, written to a pipe, read and unpickled, {often}. Share large data once (a"
+            " module global before the fork, shared memory, tensors of torch.multiprocessing), send arrays in"
+            " place of lists, or do small work in this process."
+        ),
+        code="queue = torch.multiprocessing.Queue(8)  # tensors go by their place in shared memory",
+        functions=re.compile(r"(?:^|/)multiprocessing/(?:connection|queues|reduction|sharedctypes)\.py: "),
     ),
     SlowCall(
         "A compressed file is decompressed again to reach each place",
-        "Decompress the file once, into memory or into a plain file to map, before {place} looks places up in it: a "
-        "compressed stream (gzip, bz2, lzma) has no way back, so that a seek decompresses it again from its start, "
-        "{often}.",
-        "data = gzip.open(path).read()  # once; data[start:start + length] for each sample",
-        re.compile(r"(?:^|/)(?:gzip|bz2|lzma|_compression)\.py: (?:seek|_rewind)$"),
+        change=(
+            "Decompress the file once, into memory or into a plain file to map, before {place} looks places "
+            "up in it"
+        ),
+        reason=(
+            "a compressed stream (gzip, bz2, lzma) has no way back, so that a seek decompresses it again from"
+            " its start, {often}."
+        ),
+        code="data = gzip.open(path).read()  # once; data[start:start + length] for each sample",
+        functions=re.compile(r"(?:^|/)(?:gzip|bz2|lzma|_compression)\.py: (?:seek|_rewind)$"),
         least=0.8,
     ),
     SlowCall(
         "Data is compressed or decompressed {often}",
-        "Keep in memory, or in a plain file to map, what {place} compresses or decompresses {often}; or a fast "
-        "compression (lz4, zstd) at a low level, or another thread: compression lets the interpreter go.",
-        "data = zlib.decompress(packed)  # once; or np.save and np.load(path, mmap_mode='r')",
-        re.compile(
+        change="Keep in memory, or in a plain file to map, what {place} compresses or decompresses {often}",
+        reason=(
+            "else a fast compression (lz4, zstd) at a low level, or another thread, since compression lets "
+            "the interpreter go."
+        ),
+        code="data = zlib.decompress(packed)  # once; or np.save and np.load(path, mmap_mode='r')",
+        functions=re.compile(
             r"(?:^|/)(?:zlib|gzip|bz2|lzma|_compression|zstandard\S*|lz4\S*|blosc2?\S*)\.py: (?!open)"
             r"|numpy/lib/_?npyio(?:_impl)?\.py: savez_compressed$"
         ),
-        called(r"(?:de)?compress(?:obj)?|savez_compressed|b64(?:en|de)code|frombuffer"),
+        by_text=called(r"(?:de)?compress(?:obj)?|savez_compressed|b64(?:en|de)code|frombuffer"),
     ),
     SlowCall(
         "A database is asked {often}",
-        "Create an index on the columns by which {place} looks rows up, ask for the whole batch at once, or read the "
-        "table once before the loop: without an index each of these questions goes through the whole table.",
-        "connection.execute('CREATE INDEX by_user ON events (user)')  # once",
+        change=(
+            "Create an index on the columns by which {place} looks rows up, ask for the whole batch at once, "
+            "or read the table once before the loop"
+        ),
+        reason="without an index each of these questions goes through the whole table.",
+        code="connection.execute('CREATE INDEX by_user ON events (user)')  # once",
         by_text=_asks_database,
     ),
     SlowCall(
         "Data is parsed in each step",
-        "Parse once, before the loop, what is parsed {at}, or in the loader's workers.",
-        "data = [json.loads(line) for line in lines]  # once",
-        re.compile(
+        change="Parse once, before the loop, what is parsed {at}, or in the loader's workers",
+        code="data = [json.loads(line) for line in lines]  # once",
+        functions=re.compile(
             r"(?:^|/)(?:json/(?:__init__|decoder|scanner)|csv|pickle|xml/\S*|yaml/\S*|html/\S*|configparser)\.py: "
         ),
-        called(r"json\.loads?|pickle\.loads?|csv\.(?:reader|DictReader)|yaml\.\w*load|literal_eval|fromstring"),
+        by_text=called(r"json\.loads?|pickle\.loads?|csv\.(?:reader|DictReader)|yaml\.\w*load|literal_eval|fromstring"),
     ),
     SlowCall(
         "A database writes each change by itself",
-        "Write many rows in one transaction: {place} writes or commits by itself, {often}, and each commit waits for "
-        "the disk. Open and close the transaction once per batch or less often, around the loop, or use executemany.",
-        "with connection:  # one transaction, one commit\n    connection.executemany(insert, rows)",
+        change="Write many rows in one transaction",
+        reason=(
+            "{place} writes or commits by itself, {often}, and each commit waits for the disk. Open and close"
+            " the transaction once per batch or less often, around the loop, or use executemany."
+        ),
+        code="with connection:  # one transaction, one commit\n    connection.executemany(insert, rows)",
         by_text=any_of(called(r"commit"), _commits, lambda line: "isolation_level=None" in line.text),
         least=0.7,
     ),
     SlowCall(
         "The step asks another server {often}",
-        "Ask for many items at once, ahead of the step and in another thread, and keep the answers: {place} waits for "
-        "a round trip {often}.",
-        "answers = executor.map(fetch, items)  # ahead of the loop, many at a time; or a file on this machine",
-        re.compile(r"(?:^|/)(?:requests|urllib3?|httpx|http|aiohttp|redis|grpc|botocore|boto3|pymongo|psycopg2?)/"),
-        called(r"requests\.\w+|urlopen|urlretrieve|httpx\.\w+|redis\.\w+|sendall|recv"),
+        change="Ask for many items at once, ahead of the step and in another thread, and keep the answers",
+        reason="{place} waits for a round trip {often}.",
+        code="answers = executor.map(fetch, items)  # ahead of the loop, many at a time; or a file on this machine",
+        functions=re.compile(r"(?:^|/)(?:requests|urllib3?|httpx|http|aiohttp|redis|grpc|botocore|boto3|pymongo|psycopg2?)/"),
+        by_text=called(r"requests\.\w+|urlopen|urlretrieve|httpx\.\w+|redis\.\w+|sendall|recv"),
     ),
     SlowCall(
         "A folder is listed again {often}",
-        "List the folder once, in __init__ or before the loop, and keep the list of paths: {place} goes through all of "
-        "its files {often}.",
-        'self.paths = sorted(glob.glob("data/*.npy"))  # once, in __init__; self.paths[index]',
-        re.compile(
+        change="List the folder once, in __init__ or before the loop, and keep the list of paths",
+        reason="{place} goes through all of its files {often}.",
+        code='self.paths = sorted(glob.glob("data/*.npy"))  # once, in __init__; self.paths[index]',
+        functions=re.compile(
             r"(?:^|/)(?:glob\.py: |fnmatch\.py: |os\.py: (?:walk|_walk)$"
             r"|pathlib(?:/\w+)?\.py: (?:iterdir|r?glob|_\w*glob\w*)$)"
         ),
-        called(r"i?glob|rglob|listdir|scandir|iterdir|os\.walk|fwalk"),
+        by_text=called(r"i?glob|rglob|listdir|scandir|iterdir|os\.walk|fwalk"),
         least=0.8,
     ),
     SlowCall(
         "Files are read again {often}",
-        "Read once, and keep in memory or map into it, what {place} reads {often}; where it does not fit, read it in "
-        "the loader's workers.",
-        'data = np.load("data.npy", mmap_mode="r")  # once, in __init__',
-        re.compile(
+        change="Read once, and keep in memory or map into it, what {place} reads {often}",
+        reason="where it does not fit, read it in the loader's workers.",
+        code='data = np.load("data.npy", mmap_mode="r")  # once, in __init__',
+        functions=re.compile(
             r"(?:^|/)(?:gzip|bz2|lzma|sqlite3/\S*|h5py/\S*|lmdb/\S*|pyarrow/\S*|soundfile"
             r"|torchaudio/\S*|librosa/core/audio|pandas/io/\S*|zarr/\S*|fsspec/\S*)(?:\.py)?(?:/__init__\.py)?: "
             r"|(?:zipfile(?:/__init__)?|tarfile)\.py: (?:open|read\w*|__init__|extract\w*|getmember)$"
@@ -406,7 +432,7 @@ SLOW_CALLS: Sequence[SlowCall] = (
             r"|numpy/lib/_?(?:npyio|format)(?:_impl)?\.py: (?:load\w*|genfromtxt|fromfile|read_array|open_memmap)$"
             r"|torch/serialization\.py: _?(?:legacy_)?load$"
         ),
-        called(
+        by_text=called(
             r"open|read_text|read_bytes|readlines?|np\.load|numpy\.load|torch\.load|loadtxt|genfromtxt|fromfile|memmap"
             r"|loadmat|read_parquet|read_sql|read_csv|(?:cursor|conn\w*|db)\.execute|urlopen|exists|isfile"
             r"|getsize|stat"
@@ -414,23 +440,28 @@ SLOW_CALLS: Sequence[SlowCall] = (
     ),
     SlowCall(
         "Processes are started in the step",
-        "Start the pool or the processes of {place} once, before the loop, and give them work in the step: each start "
-        "copies this process or imports everything anew, and takes milliseconds to seconds, {often}.",
-        "pool = multiprocessing.Pool(2)  # once; in the step only pool.map(...), with small arguments",
-        re.compile(
+        change=(
+            "Start the pool or the processes of {place} once, before the loop, and give them work in the step"
+        ),
+        reason=(
+            "each start copies this process or imports everything anew, and takes milliseconds to seconds, "
+            "{often}."
+        ),
+        code="pool = multiprocessing.Pool(2)  # once; in the step only pool.map(...), with small arguments",
+        functions=re.compile(
             r"(?:^|/)multiprocessing/(?:context\.py: (?:Pool|Manager)|process\.py: start|popen_\w+\.py: \w+"
             r"|pool\.py: (?:__init__|_repopulate_pool\w*|terminate|_terminate_pool|__exit__)|managers\.py: start)$"
             r"|(?:^|/)concurrent/futures/process\.py: (?:_start_\w+|_spawn_\w+|_launch_\w+|_adjust_\w+)$"
         ),
-        called(r"(?:multiprocessing|mp)\.(?:\w+\.)*(?:Pool|Process|Manager)|ProcessPoolExecutor|Pool|mp\.spawn"),
+        by_text=called(r"(?:multiprocessing|mp)\.(?:\w+\.)*(?:Pool|Process|Manager)|ProcessPoolExecutor|Pool|mp\.spawn"),
         least=0.7,
     ),
     SlowCall(
         "The program measures itself in each step",
-        "Measure every some hundred steps, or not at all, what {place} asks the system for {often}.",
-        "if step % 500 == 0:\n    report(process.memory_info().rss)",
-        re.compile(r"(?:^|/)(?:psutil/|tracemalloc\.py: |pynvml|GPUtil|objgraph|memory_profiler|pympler/)"),
-        called(
+        change="Measure every some hundred steps, or not at all, what {place} asks the system for {often}",
+        code="if step % 500 == 0:\n    report(process.memory_info().rss)",
+        functions=re.compile(r"(?:^|/)(?:psutil/|tracemalloc\.py: |pynvml|GPUtil|objgraph|memory_profiler|pympler/)"),
+        by_text=called(
             r"memory_info|memory_full_info|cpu_percent|virtual_memory|take_snapshot|get_objects|getsizeof|get_referrers"
             r"|memory_summary|memory_stats|memory_maps"
         ),
@@ -438,35 +469,39 @@ SLOW_CALLS: Sequence[SlowCall] = (
     ),
     SlowCall(
         "Figures are drawn in each step",
-        "Keep the numbers, and draw them at the end or every some hundred steps, in place of what {place} draws "
-        "{often}.",
-        "history.append(value)  # in the step\nplt.plot(history)  # after the loop",
-        re.compile(r"(?:^|/)(?:matplotlib|seaborn|plotly|bokeh)/"),
-        called(r"plt\.\w+|make_grid|ax\.(?:plot|imshow|hist|scatter|bar)"),
+        change=(
+            "Keep the numbers, and draw them at the end or every some hundred steps, in place of what {place}"
+            " draws {often}"
+        ),
+        code="history.append(value)  # in the step\nplt.plot(history)  # after the loop",
+        functions=re.compile(r"(?:^|/)(?:matplotlib|seaborn|plotly|bokeh)/"),
+        by_text=called(r"plt\.\w+|make_grid|ax\.(?:plot|imshow|hist|scatter|bar)"),
         least=0.8,
     ),
     SlowCall(
         "Other programs are started in the step",
-        "Start the program of {place} once and talk to it, or call a library in its place: a new process takes "
-        "milliseconds {often}.",
-        "process = subprocess.Popen(...)  # once; write to its stdin and read its stdout",
-        re.compile(
+        change="Start the program of {place} once and talk to it, or call a library in its place",
+        reason="a new process takes milliseconds {often}.",
+        code="process = subprocess.Popen(...)  # once; write to its stdin and read its stdout",
+        functions=re.compile(
             r"(?:^|/)(?:subprocess|os)\.py: (?:run|Popen|__init__|_execute_child|check_output|call|popen|communicate)$"
         ),
-        called(r"subprocess\.\w+|os\.system|os\.popen|getoutput"),
+        by_text=called(r"subprocess\.\w+|os\.system|os\.popen|getoutput"),
     ),
     SlowCall(
         "The call stack is looked through {often}",
-        "Take only the caller's frame with sys._getframe(1) (its f_code.co_filename and f_lineno), or leave it out, in "
-        "place of what {place} collects {often}: inspect.stack() and traceback look up the file and the source text of "
-        "every frame.",
-        "caller = sys._getframe(1)  # caller.f_code.co_filename, caller.f_lineno, caller.f_code.co_name",
-        re.compile(
+        change=(
+            "Take only the caller's frame with sys._getframe(1) (its f_code.co_filename and f_lineno), or "
+            "leave it out, in place of what {place} collects {often}"
+        ),
+        reason="inspect.stack() and traceback look up the file and the source text of every frame.",
+        code="caller = sys._getframe(1)  # caller.f_code.co_filename, caller.f_lineno, caller.f_code.co_name",
+        functions=re.compile(
             r"(?:^|/)inspect\.py: (?:stack|trace|get(?:outer|inner)frames|getframeinfo|findsource|getsource\w*"
             r"|getmodule|getfile|getabsfile)$"
             r"|(?:^|/)traceback\.py: (?:(?:extract|format|print)_stack|walk_stack|_extract_from_extended_frame_gen)$"
         ),
-        called(
+        by_text=called(
             r"inspect\.(?:stack|trace|get(?:outer|inner)frames|getframeinfo|getsource\w*|getmodule)"
             r"|traceback\.(?:extract|format|print)_stack|getouterframes|getframeinfo|extract_stack|format_stack"
         ),
@@ -474,362 +509,458 @@ SLOW_CALLS: Sequence[SlowCall] = (
     ),
     SlowCall(
         "Data is forced out to the disk {often}",
-        "Flush once per many writes, or only at checkpoints, in place of what {place} forces out to the disk {often}: "
-        "each flush or fsync waits for the disk.",
-        "rows.append(row)  # in the step\nif step % 500 == 0:\n    write(rows)  # one write and one flush for all",
-        re.compile(r"(?:^|/)h5py/_hl/\w+\.py: flush$"),
-        called(r"fsync|fdatasync|msync|os\.sync|flush_to_disk"),
+        change=(
+            "Flush once per many writes, or only at checkpoints, in place of what {place} forces out to the "
+            "disk {often}"
+        ),
+        reason="each flush or fsync waits for the disk.",
+        code="rows.append(row)  # in the step\nif step % 500 == 0:\n    write(rows)  # one write and one flush for all",
+        functions=re.compile(r"(?:^|/)h5py/_hl/\w+\.py: flush$"),
+        by_text=called(r"fsync|fdatasync|msync|os\.sync|flush_to_disk"),
         least=0.7,
     ),
     SlowCall(
         "Logging and printing take a part of each step",
-        "Write less often what {place} writes {often}, or collect it and write it every so many steps.",
-        "if step % 100 == 0:\n    log(...)",
-        re.compile(
+        change="Write less often what {place} writes {often}, or collect it and write it every so many steps",
+        code="if step % 100 == 0:\n    log(...)",
+        functions=re.compile(
             r"(?:^|/)(?:logging/|tqdm/|rich/|loguru/|structlog/|warnings\.py|traceback\.py|inspect\.py|linecache\.py"
             r"|torch/utils/tensorboard/|tensorboardX?/|wandb/|mlflow/|neptune/|comet_ml/)"
         ),
-        called(
+        by_text=called(
             r"print|logg(?:er|ing)\.\w+|log\.(?:debug|info|warning|error)|flush|warn|fsync|format_exc|inspect\.\w+"
             r"|writelines?|writerows?|write|set_postfix(?:_str)?|set_description|add_(?:scalar|scalars|histogram|image)"
         ),
     ),
     SlowCall(
         "Text is tokenised or taken apart in each step",
-        "Tokenise once, before training, and keep the ids: {place} works on text {often}. Where it cannot be kept, a "
-        "tokenizer in a compiled language, for a list of texts at once, or the loader's workers.",
-        "ids = [encode(text) for text in texts]  # once; in the step only ids[rows]",
-        re.compile(r"(?:^|/)(?:re/|re\.py|sre_\w+|regex/|string\.py|textwrap\.py|difflib\.py|unicodedata|nltk/|spacy/"
+        change="Tokenise once, before training, and keep the ids",
+        reason=(
+            "{place} works on text {often}. Where it cannot be kept, a tokenizer in a compiled language, for "
+            "a list of texts at once, or the loader's workers."
+        ),
+        code="ids = [encode(text) for text in texts]  # once; in the step only ids[rows]",
+        functions=re.compile(r"(?:^|/)(?:re/|re\.py|sre_\w+|regex/|string\.py|textwrap\.py|difflib\.py|unicodedata|nltk/|spacy/"
                    r"|tokenizers/|sentencepiece/|transformers/tokenization|torchtext/)"),
-        any_of(_works_on_text, called(r"re\.\w+|findall|finditer|tokenize|word_tokenize|ngrams|unicodedata\.\w+")),
+        by_text=any_of(
+            _works_on_text, called(r"re\.\w+|findall|finditer|tokenize|word_tokenize|ngrams|unicodedata\.\w+")
+        ),
     ),
     SlowCall(
         "A whole buffer is moved to make room for what is new",
-        "Use a ring buffer where this makes room in a buffer (a replay memory, a window), and write the new item in "
-        "place, at position % size: {place} copies the whole buffer {often}. Where it only compares neighbours, slices "
-        "(x[1:] and x[:-1]) copy nothing.",
-        "buffer[position % size] = item  # in place; position += 1",
-        re.compile(r"(?:^|/)numpy/_?core/numeric\.py: roll$"),
-        any_of(shifts_itself, called(r"(?:np|numpy)\.roll")),
+        change=(
+            "Use a ring buffer where this makes room in a buffer (a replay memory, a window), and write the "
+            "new item in place, at position % size"
+        ),
+        reason=(
+            "{place} copies the whole buffer {often}. Where it only compares neighbours, slices (x[1:] and "
+            "x[:-1]) copy nothing."
+        ),
+        code="buffer[position % size] = item  # in place; position += 1",
+        functions=re.compile(r"(?:^|/)numpy/_?core/numeric\.py: roll$"),
+        by_text=any_of(shifts_itself, called(r"(?:np|numpy)\.roll")),
         least=0.8,
     ),
     SlowCall(
         "An array is copied to add to it",
-        "Write in place into an array made beforehand (a ring buffer, at position % size, where old items go), or "
-        "collect the parts in a list and join them once: {place} copies all that was there before, {often}.",
-        "buffer[position % size] = item  # in place; or parts.append(part), and one np.concatenate(parts) at the end",
-        re.compile(
+        change=(
+            "Write in place into an array made beforehand (a ring buffer, at position % size, where old items"
+            " go), or collect the parts in a list and join them once"
+        ),
+        reason="{place} copies all that was there before, {often}.",
+        code="buffer[position % size] = item  # in place; or parts.append(part), and one "
+        "np.concatenate(parts) at the end",
+        functions=re.compile(
             r"numpy/lib/_?function_base(?:_impl)?\.py: (?:append|insert|delete)$|pandas/core/reshape/concat\.py: "
         ),
-        joins_onto_itself,
+        by_text=joins_onto_itself,
     ),
     SlowCall(
         "All items are sorted again {often}",
-        "Sort once and keep the order, or take only what is needed, in place of {place}: the k largest by argpartition "
-        "or topk, one insertion by bisect, the smallest by a heap, draws by priority from a sum tree.",
-        "largest = np.argpartition(values, -k)[-k:]  # the k largest; heapq and bisect keep an order",
-        re.compile(r"numpy/_?core/fromnumeric\.py: (?:sort|argsort)$"),
-        any_of(called(r"argsort|lexsort|sort_values|nlargest|nsmallest|heapify|sort"), called_plainly("sorted")),
+        change="Sort once and keep the order, or take only what is needed, in place of {place}",
+        reason=(
+            "the k largest by argpartition or topk, one insertion by bisect, the smallest by a heap, draws by"
+            " priority from a sum tree."
+        ),
+        code="largest = np.argpartition(values, -k)[-k:]  # the k largest; heapq and bisect keep an order",
+        functions=re.compile(r"numpy/_?core/fromnumeric\.py: (?:sort|argsort)$"),
+        by_text=any_of(
+            called(r"argsort|lexsort|sort_values|nlargest|nsmallest|heapify|sort"), called_plainly("sorted")
+        ),
         without_ops=True,
     ),
     SlowCall(
         "Statistics are computed again {often}",
-        "Compute once what {place} computes {often}, where it is of data that does not change (one result per series, "
-        "user or class, kept in a table), or update it by what is new. Where it is only watched, compute it every so "
-        "many steps, or of a sample.",
-        "self.stats = [np.percentile(series, [25, 50, 75]) for series in values]  # once, in __init__",
-        re.compile(
+        change=(
+            "Compute once what {place} computes {often}, where it is of data that does not change (one result"
+            " per series, user or class, kept in a table), or update it by what is new"
+        ),
+        reason="where it is only watched, compute it every so many steps, or of a sample.",
+        code="self.stats = [np.percentile(series, [25, 50, 75]) for series in values]  # once, in __init__",
+        functions=re.compile(
             r"numpy/lib/_?(?:function_base|nanfunctions|arraysetops|histograms)(?:_impl)?\.py: "
             r"_?(?:nan)?(?:percentile|quantile|median|histogram\w*|unique\w*|cov|corrcoef|std|var|mean)"
             r"|numpy/_?core/(?:fromnumeric|_methods)\.py: _?(?:mean|std|var|partition|cumsum)$|"
             r"(?:^|/)statistics\.py: |scipy/stats/"
         ),
-        called(
+        by_text=called(
             r"(?:nan)?(?:percentile|quantile|median)|unique|histogram\w*|bincount|corrcoef|cov"
             r"|cumsum|nanmean|nanstd|nunique|value_counts|describe|most_common|Counter|(?:np|numpy)\.(?:mean|std|var)"
         ),
     ),
     SlowCall(
         "An array is searched as a whole for one key",
-        "Build an index once, and look the key up in it: {place} compares every element of the array {often} to find "
-        "those of one key. Sorted once by the key, with row pointers (CSR), or in a dict of arrays, they are a slice.",
-        "order = np.argsort(keys, kind='stable')  # once\nstart = np.searchsorted(keys[order], np.arange(count + 1))\n"
+        change="Build an index once, and look the key up in it",
+        reason=(
+            "{place} compares every element of the array {often} to find those of one key. Sorted once by the"
+            " key, with row pointers (CSR), or in a dict of arrays, they are a slice."
+        ),
+        code="order = np.argsort(keys, kind='stable')  # once\nstart = np.searchsorted(keys[order], "
+        "np.arange(count + 1))\n"
         "mine = values[order][start[key]:start[key + 1]]  # values[order]: once too",
         by_text=_looks_up_by_mask,
         least=0.7,
     ),
     SlowCall(
         "A list is moved or searched as a whole for one item",
-        "Use a collections.deque (popleft, appendleft) or a ring in place of the list {at}: pop(0) and insert(0) move "
-        "all its items.",
-        "from collections import deque\nqueue = deque(maxlen=size)  # queue.popleft(), queue.append(item)",
+        change="Use a collections.deque (popleft, appendleft) or a ring in place of the list {at}",
+        reason="pop(0) and insert(0) move all its items.",
+        code="from collections import deque\nqueue = deque(maxlen=size)  # queue.popleft(), queue.append(item)",
         by_text=_moves_all,
     ),
     SlowCall(
         "Drawing samples goes through a whole population",
-        "Draw for the whole batch at once, with replacement or by rejection, or shuffle once per epoch: without "
-        "replacement, or with weights, {place} goes through the whole population {often}.",
-        "order = rng.permutation(count)  # once per epoch; order[start:start + size] in the step\n"
+        change="Draw for the whole batch at once, with replacement or by rejection, or shuffle once per epoch",
+        reason="without replacement, or with weights, {place} goes through the whole population {often}.",
+        code="order = rng.permutation(count)  # once per epoch; order[start:start + size] in the step\n"
         "rows = np.searchsorted(cumulated, rng.random(size))  # weights: cumulated once",
         by_text=any_of(_draws_from_many, called(r"permutation|randperm|shuffle")),
     ),
     SlowCall(
         "Drawing samples takes a part of each step",
-        "Draw {at} from a list: a deque walks to each element that it is asked for. Or draw for the whole batch at "
-        "once with NumPy or torch.",
-        "memory[position % size] = move  # a list as a ring; random.sample(memory, n) is then quick",
-        re.compile(r"(?:^|/)random\.py: (?:sample|choices?|shuffle)$"),
-        _draws_only(r"random\.(?:sample|choices?|shuffle)"),
+        change="Draw {at} from a list",
+        reason=(
+            "a deque walks to each element that it is asked for. Or draw for the whole batch at once with "
+            "NumPy or torch."
+        ),
+        code="memory[position % size] = move  # a list as a ring; random.sample(memory, n) is then quick",
+        functions=re.compile(r"(?:^|/)random\.py: (?:sample|choices?|shuffle)$"),
+        by_text=_draws_only(r"random\.(?:sample|choices?|shuffle)"),
     ),
     SlowCall(
         "Random numbers are drawn one by one",
-        "Draw for the whole batch at once, with NumPy or torch, what {place} draws number by number.",
-        "drawn = torch.randint(0, count, (size,))  # or rng.integers(0, count, size)",
-        re.compile(r"(?:^|/)random\.py: (?:randrange|randint|_randbelow\w*|uniform|gauss|normalvariate|\w+variate)$"),
-        _draws_only(r"random\.(?:random|randrange|randint|uniform|gauss|normalvariate)"),
+        change="Draw for the whole batch at once, with NumPy or torch, what {place} draws number by number",
+        code="drawn = torch.randint(0, count, (size,))  # or rng.integers(0, count, size)",
+        functions=re.compile(
+            r"(?:^|/)random\.py: (?:randrange|randint|_randbelow\w*|uniform|gauss|normalvariate|\w+variate)$"
+        ),
+        by_text=_draws_only(r"random\.(?:random|randrange|randint|uniform|gauss|normalvariate)"),
     ),
     SlowCall(
         "A list is searched from its start for one item",
-        "Keep a dict from each item to its place for the search {at}: where it is a list, index(), count() and "
-        "remove() go through its items one by one.",
-        "place = {item: number for number, item in enumerate(items)}  # once; place[item] in the loop",
+        change="Keep a dict from each item to its place for the search {at}",
+        reason="where it is a list, index(), count() and remove() go through its items one by one.",
+        code="place = {item: number for number, item in enumerate(items)}  # once; place[item] in the loop",
         by_text=called(r"\w+\.(?:index|remove|count)"),
     ),
     SlowCall(
         "Values of a tensor are read one by one",
-        "Work on the whole tensor at once, or turn it into a list or an array once before the loop {at}: each element "
-        "of a tensor that Python reads is an op.",
-        "values = tensor.tolist()  # once; or an op of torch for all elements",
-        re.compile(r"torch/_tensor\.py: (?:__iter__|__len__|__contains__|__array__|__format__|__repr__|__hash__)$"),
-        called(r"item"),
+        change="Work on the whole tensor at once, or turn it into a list or an array once before the loop {at}",
+        reason="each element of a tensor that Python reads is an op.",
+        code="values = tensor.tolist()  # once; or an op of torch for all elements",
+        functions=re.compile(
+            r"torch/_tensor\.py: (?:__iter__|__len__|__contains__|__array__|__format__|__repr__|__hash__)$"
+        ),
+        by_text=called(r"item"),
         per_batch=True,
     ),
     SlowCall(
         "Settings are read through a slow object",
-        "Read the values once, into plain variables, before the loop: {place} looks them up {often} through a library "
-        "for settings.",
-        "width = int(config.model.width)  # once",
-        re.compile(r"(?:^|/)(?:omegaconf|hydra|yacs|ml_collections|pydantic|attrdict)/|^os\.py: __getitem__$"),
+        change="Read the values once, into plain variables, before the loop",
+        reason="{place} looks them up {often} through a library for settings.",
+        code="width = int(config.model.width)  # once",
+        functions=re.compile(
+            r"(?:^|/)(?:omegaconf|hydra|yacs|ml_collections|pydantic|attrdict)/|^os\.py: __getitem__$"
+        ),
     ),
     SlowCall(
         "A digest is computed {often}",
-        "Compute the digest once per item and keep it, or use a number or a version count as the key, in place of what "
-        "{place} hashes {often}.",
-        "digests[index] = digest(item)  # once per item; a changed item gets a new version number",
-        re.compile(r"(?:^|/)hashlib\.py: "),
-        called(r"hexdigest|digest|sha\d+|md5|blake2\w|crc32|adler32|xxh\w+"),
+        change=(
+            "Compute the digest once per item and keep it, or use a number or a version count as the key, in "
+            "place of what {place} hashes {often}"
+        ),
+        code="digests[index] = digest(item)  # once per item; a changed item gets a new version number",
+        functions=re.compile(r"(?:^|/)hashlib\.py: "),
+        by_text=called(r"hexdigest|digest|sha\d+|md5|blake2\w|crc32|adler32|xxh\w+"),
         least=0.8,
     ),
     SlowCall(
         "Code is imported or compiled from text in the step",
-        "Import and compile once, before the loop, what {place} imports or evaluates {often}.",
-        "function = eval(expression)  # once: a lambda from the text; or a function of the program",
-        re.compile(r"(?:^|[/<])importlib(?:/|\.|_)\S*: (?:import_module|reload|_find_and_load\w*|exec_module)"),
-        any_of(called_plainly("eval|exec|compile|__import__"), called(r"import_module")),
+        change="Import and compile once, before the loop, what {place} imports or evaluates {often}",
+        code="function = eval(expression)  # once: a lambda from the text; or a function of the program",
+        functions=re.compile(
+            r"(?:^|[/<])importlib(?:/|\.|_)\S*: (?:import_module|reload|_find_and_load\w*|exec_module)"
+        ),
+        by_text=any_of(called_plainly("eval|exec|compile|__import__"), called(r"import_module")),
         least=0.8,
         without_ops=True,
     ),
     SlowCall(
         "The model's modules are walked through in each step",
-        "Make the list of parameters or modules once, before the loop: {place} goes through all modules of the model "
-        "{often}.",
-        "parameters = list(model.parameters())  # once",
-        re.compile(r"(?:^|/)torch/nn/modules/module\.py: (?:_?named_\w+|parameters|modules|buffers|state_dict)$"),
-        called(r"named_parameters|named_modules|named_buffers|state_dict"),
+        change="Make the list of parameters or modules once, before the loop",
+        reason="{place} goes through all modules of the model {often}.",
+        code="parameters = list(model.parameters())  # once",
+        functions=re.compile(
+            r"(?:^|/)torch/nn/modules/module\.py: (?:_?named_\w+|parameters|modules|buffers|state_dict)$"
+        ),
+        by_text=called(r"named_parameters|named_modules|named_buffers|state_dict"),
         without_ops=True,
     ),
     SlowCall(
         "Types are checked while the step runs",
-        "Switch the checks of types off for training: {place} goes through a library that checks arguments {often}.",
-        "JAXTYPING_DISABLE=1  # jaxtyping; beartype: BeartypeConf(strategy=BeartypeStrategy.O0)",
-        re.compile(r"(?:^|/)(?:beartype|typeguard|jaxtyping|torchtyping)/"),
+        change="Switch the checks of types off for training",
+        reason="{place} goes through a library that checks arguments {often}.",
+        code="JAXTYPING_DISABLE=1  # jaxtyping; beartype: BeartypeConf(strategy=BeartypeStrategy.O0)",
+        functions=re.compile(r"(?:^|/)(?:beartype|typeguard|jaxtyping|torchtyping)/"),
     ),
     SlowCall(
         "The order of a product is searched for in each step",
-        "Write the product of {place} as products of two, or keep the order that was found: einsum of three and more "
-        "looks for the best order {often}.",
-        "path = opt_einsum.contract_expression('ab,bc,cd->ad', *shapes)  # once; path(a, b, c) in the step",
-        re.compile(r"(?:^|/)opt_einsum/"),
+        change="Write the product of {place} as products of two, or keep the order that was found",
+        reason="einsum of three and more looks for the best order {often}.",
+        code="path = opt_einsum.contract_expression('ab,bc,cd->ad', *shapes)  # once; path(a, b, c) in the step",
+        functions=re.compile(r"(?:^|/)opt_einsum/"),
     ),
     SlowCall(
         "Rows of a sparse matrix are taken one by one",
-        "Take the rows of a whole batch at once {at}, and make them dense once: SciPy makes a new matrix, with "
-        "checks, for each row.",
-        "batch = torch.from_numpy(matrix[rows].toarray())  # matrix: CSR, rows: an array; one call per batch",
-        re.compile(r"(?:^|/)scipy/sparse/"),
-        called(r"toarray|todense|getrow|getcol|tocsr|tocsc|tolil"),
+        change="Take the rows of a whole batch at once {at}, and make them dense once",
+        reason="SciPy makes a new matrix, with checks, for each row.",
+        code="batch = torch.from_numpy(matrix[rows].toarray())  # matrix: CSR, rows: an array; one call per batch",
+        functions=re.compile(r"(?:^|/)scipy/sparse/"),
+        by_text=called(r"toarray|todense|getrow|getcol|tocsr|tocsc|tolil"),
     ),
     SlowCall(
         "Objects are turned into bytes or text in each step",
-        "Write less often, or keep tensors in place of what {place} turns into bytes or text {often}.",
-        "if step % 100 == 0:\n    save(state)",
-        re.compile(
+        change="Write less often, or keep tensors in place of what {place} turns into bytes or text {often}",
+        code="if step % 100 == 0:\n    save(state)",
+        functions=re.compile(
             r"(?:^|/)(?:json/encoder|dataclasses|base64|uuid|pprint|reprlib)\.py: |pickle\.py: \w*dumps?$"
             r"|torch/serialization\.py: _?(?:legacy_)?save$|numpy/lib/_?npyio(?:_impl)?\.py: save"
         ),
-        called(r"dumps?|asdict|b64\w+|uuid\d|tobytes|BytesIO"),
+        by_text=called(r"dumps?|asdict|b64\w+|uuid\d|tobytes|BytesIO"),
     ),
     SlowCall(
         "A library for the CPU computes in each step",
-        "Call {place} once for the whole batch, less often, ahead of training, or replace it by ops of torch: it runs "
-        "in Python's process, {often}, while nothing else does.",
-        "table = numpy.stack([compute(each) for each in items])  # once, before the loop",
-        re.compile(r"(?:^|/)(?:scipy|sklearn|skimage|networkx|sympy|shapely|cv2|numba|librosa|statsmodels|rdkit|Bio)/"
+        change=(
+            "Call {place} once for the whole batch, less often, ahead of training, or replace it by ops of "
+            "torch"
+        ),
+        reason="it runs in Python's process, {often}, while nothing else does.",
+        code="table = numpy.stack([compute(each) for each in items])  # once, before the loop",
+        functions=re.compile(r"(?:^|/)(?:scipy|sklearn|skimage|networkx|sympy|shapely|cv2|numba|librosa|statsmodels|rdkit|Bio)/"
                    r"|(?:^|/)(?:fractions|_pydecimal|decimal)\.py: "),
-        called(r"(?:scipy|sklearn|skimage|cv2|nx|networkx|librosa|ndimage|cKDTree|KDTree)\.\w[\w.]*|linear_sum_assignment"),
+        by_text=called(r"(?:scipy|sklearn|skimage|cv2|nx|networkx|librosa|ndimage|cKDTree|KDTree)\.\w[\w.]*|linear_sum_assignment"),
     ),
     SlowCall(
         "A table is filled cell by cell in Python",
-        "Use a compiled library for what {place} fills cell by cell (rapidfuzz for edit distances, numba or torchaudio "
-        "for alignments), or fill one diagonal, or one row for the whole batch, at a time.",
-        "distance = rapidfuzz.distance.Levenshtein.distance(a, b)  # or @numba.njit on the loop",
+        change=(
+            "Use a compiled library for what {place} fills cell by cell (rapidfuzz for edit distances, numba "
+            "or torchaudio for alignments), or fill one diagonal, or one row for the whole batch, at a time"
+        ),
+        code="distance = rapidfuzz.distance.Levenshtein.distance(a, b)  # or @numba.njit on the loop",
         by_text=fills_table,
         least=0.8,
         without_ops=True,
     ),
     SlowCall(
         "Counts or sums are added up item by item",
-        "Add up all items in one call what {place} adds one by one: np.bincount or np.add.at, index_add or scatter_add "
-        "of torch; for a confusion matrix, bincount of target * classes + predicted.",
-        "counts = np.bincount(keys, minlength=size)  # all at once; torch.bincount, index_add_, scatter_add_",
+        change="Add up all items in one call what {place} adds one by one",
+        reason=(
+            "np.bincount or np.add.at, index_add or scatter_add of torch; for a confusion matrix, bincount of"
+            " target * classes + predicted."
+        ),
+        code="counts = np.bincount(keys, minlength=size)  # all at once; torch.bincount, index_add_, scatter_add_",
         by_text=adds_to_item,
         without_ops=True,
     ),
     SlowCall(
         "A table is filled item by item in Python",
-        "Write whole rows or columns at once (slices, index arrays, broadcasting) in place of the items that {place} "
-        "writes one by one.",
-        "table[rows, columns] = values  # all at once, by two arrays of indices",
+        change=(
+            "Write whole rows or columns at once (slices, index arrays, broadcasting) in place of the items "
+            "that {place} writes one by one"
+        ),
+        code="table[rows, columns] = values  # all at once, by two arrays of indices",
         by_text=writes_item,
         without_ops=True,
     ),
     SlowCall(
         "Combinations are listed in Python",
-        "Make the combinations once, as an array or a tensor of indices, in place of what {place} lists {often}.",
-        "pairs = torch.triu_indices(count, count, offset=1)  # once; torch.combinations, torch.cartesian_prod",
+        change=(
+            "Make the combinations once, as an array or a tensor of indices, in place of what {place} lists "
+            "{often}"
+        ),
+        code="pairs = torch.triu_indices(count, count, offset=1)  # once; torch.combinations, torch.cartesian_prod",
         by_text=called(r"itertools\.\w+|product|combinations|permutations|combinations_with_replacement"),
         without_ops=True,
     ),
     SlowCall(
         "A new iterator is made for each batch",
-        "Make the iterator once, and go on with it: {place} starts the loader again for one batch, "
-        "with a new order of all its samples (and new workers, where it has some).",
-        "for batch in loader: ...  # or batches = iter(loader) once, and next(batches) in the step",
+        change="Make the iterator once, and go on with it",
+        reason=(
+            "{place} starts the loader again for one batch, with a new order of all its samples (and new "
+            "workers, where it has some)."
+        ),
+        code="for batch in loader: ...  # or batches = iter(loader) once, and next(batches) in the step",
         by_text=starts_over,
         least=0.6,
     ),
     SlowCall(
         "A tensor is made of Python numbers",
-        "Keep the numbers in an array or a tensor from the start, and stack arrays before a tensor is made of them "
-        "(np.stack): {place} takes the numbers out of Python's objects one by one, {often}, where it is given a list.",
-        "batch = torch.from_numpy(np.stack(arrays))  # in place of torch.tensor(arrays), a list of arrays",
+        change=(
+            "Keep the numbers in an array or a tensor from the start, and stack arrays before a tensor is "
+            "made of them (np.stack)"
+        ),
+        reason=(
+            "{place} takes the numbers out of Python's objects one by one, {often}, where it is given a list."
+        ),
+        code="batch = torch.from_numpy(np.stack(arrays))  # in place of torch.tensor(arrays), a list of arrays",
         by_text=called(r"torch\.(?:tensor|as_tensor|\w*Tensor)|(?:np|numpy)\.(?:array|asarray|fromiter)"),
         per_batch=True,
     ),
     SlowCall(
         "A function of Python is called for each element of an array",
-        "Write what {place} computes with {given} as an expression on whole arrays, or compile it (numba): "
-        "np.vectorize, apply_along_axis and their like are loops of Python.",
-        "values = np.where(x > 0, np.log1p(x), 0.0)  # the whole array at once, no vectorize",
-        re.compile(
+        change=(
+            "Write what {place} computes with {given} as an expression on whole arrays, or compile it (numba)"
+        ),
+        reason="np.vectorize, apply_along_axis and their like are loops of Python.",
+        code="values = np.where(x > 0, np.log1p(x), 0.0)  # the whole array at once, no vectorize",
+        functions=re.compile(
             r"(?:^|/)numpy/lib/_?(?:function_base(?:_impl)?\.py: (?:__call__|_call_as_normal|_vectorize_call\w*)"
             r"|shape_base(?:_impl)?\.py: apply_(?:along_axis|over_axes))"
         ),
-        called(r"vectorize|frompyfunc|apply_along_axis|fromfunction"),
+        by_text=called(r"vectorize|frompyfunc|apply_along_axis|fromfunction"),
         least=0.8,
     ),
     SlowCall(
         "Windows of an array are cut one by one",
-        "Take all windows in one call in place of the slices that {place} cuts one by one: "
-        "np.lib.stride_tricks.sliding_window_view (torch: x.unfold(0, width, 1)) is a view of all of them. Where the "
-        "series is the same in later steps, make the windows once, before the loop.",
-        "windows = np.lib.stride_tricks.sliding_window_view(x, width)  # a view: in place of x[i:i + width] for each i",
+        change="Take all windows in one call in place of the slices that {place} cuts one by one",
+        reason=(
+            "np.lib.stride_tricks.sliding_window_view (torch: x.unfold(0, width, 1)) is a view of all of "
+            "them. Where the series is the same in later steps, make the windows once, before the loop."
+        ),
+        code="windows = np.lib.stride_tricks.sliding_window_view(x, width)  # a view: in place of x[i:i + "
+        "width] for each i",
         by_text=lambda line: cuts_windows(line.text),
         without_ops=True,
     ),
     SlowCall(
         "Samples are gathered along the last axis of an array",
-        "Keep one row per sample, so that what {place} gathers lies together: transpose the array once, before the "
-        "loop, and index its first axis. Along the last axis each value that is taken comes from another place in "
-        "memory. Or shuffle once, and take contiguous slices.",
-        "rows_first = np.ascontiguousarray(table.T)  # once, before the loop\nbatch = rows_first[rows]  # in place of "
+        change="Keep one row per sample, so that what {place} gathers lies together",
+        reason=(
+            "transpose the array once, before the loop, and index its first axis. Along the last axis each "
+            "value that is taken comes from another place in memory. Or shuffle once, and take contiguous "
+            "slices."
+        ),
+        code="rows_first = np.ascontiguousarray(table.T)  # once, before the loop\nbatch = rows_first[rows] "
+        " # in place of "
         "table[:, rows].T",
         by_text=gathers_columns,
         without_ops=True,
     ),
     SlowCall(
         "Random numbers are drawn by NumPy {often}",
-        "Draw for the whole batch at once what {place} draws {often}, as float32, with a Generator "
-        "(np.random.default_rng) or with torch where the numbers are used.",
-        "noise = torch.randn(batch.shape)  # or rng.standard_normal(shape, dtype=np.float32)",
+        change=(
+            "Draw for the whole batch at once what {place} draws {often}, as float32, with a Generator "
+            "(np.random.default_rng) or with torch where the numbers are used"
+        ),
+        code="noise = torch.randn(batch.shape)  # or rng.standard_normal(shape, dtype=np.float32)",
         by_text=called(r"(?:np|numpy)\.random\.\w+|rng\.\w+|standard_normal"),
     ),
     SlowCall(
         "An array is converted to another type {often}",
-        "Convert once, before the loop, and keep in the type that the step needs, what {place} converts {often}.",
-        "self.values = values.astype(np.float32)  # once, in __init__",
+        change=(
+            "Convert once, before the loop, and keep in the type that the step needs, what {place} converts "
+            "{often}"
+        ),
+        code="self.values = values.astype(np.float32)  # once, in __init__",
         by_text=converts_plainly,
         per_batch=True,
     ),
     SlowCall(
         "Arrays of NumPy are computed again {often}",
-        "Make once, smaller (only the part that matters), for all items in one call, or ahead of time (kept with the "
-        "data, or in the loader's workers) what {place} computes {often}.",
-        "targets = [draw(each) for each in items]  # once, before the loop; or for all: items[:, None] - grid[None]",
-        re.compile(r"^numpy/"),
-        called(r"(?:np|numpy)\.(?!random)\w[\w.]*|meshgrid"),
+        change=(
+            "Make once, smaller (only the part that matters), for all items in one call, or ahead of time "
+            "(kept with the data, or in the loader's workers) what {place} computes {often}"
+        ),
+        code="targets = [draw(each) for each in items]  # once, before the loop; or for all: items[:, None] "
+        "- grid[None]",
+        functions=re.compile(r"^numpy/"),
+        by_text=called(r"(?:np|numpy)\.(?!random)\w[\w.]*|meshgrid"),
         per_batch=True,
     ),
     SlowCall(
         "A list or text is copied to add to it",
-        "Collect the parts in a list, and join them once: where {place} adds to text, bytes or a tuple, it copies all "
-        "that was there before.",
-        'parts.append(part)  # in the loop\nwhole = b"".join(parts)  # once, after it',
+        change="Collect the parts in a list, and join them once",
+        reason="where {place} adds to text, bytes or a tuple, it copies all that was there before.",
+        code='parts.append(part)  # in the loop\nwhole = b"".join(parts)  # once, after it',
         by_text=grows,
     ),
     SlowCall(
         "A membership test may look through a list item by item",
-        "Look at what the membership test {at} searches: if it is a list or an array, `in` compares its items one by "
-        "one; a set or a dict finds an item at once.",
-        "seen = set(items)  # once; item in seen",
+        change="Look at what the membership test {at} searches",
+        reason=(
+            "if it is a list or an array, `in` compares its items one by one; a set or a dict finds an item "
+            "at once."
+        ),
+        code="seen = set(items)  # once; item in seen",
         by_text=_may_search_sequence,
     ),
     SlowCall(
         "Text is put together in each step",
-        "Put text together only where it is used: {place} makes text of values {often}. A logger formats by itself "
-        "what it writes (%s and arguments), and a key may be a number or a tuple.",
-        "logger.debug('loss %s', loss)  # formatted only where it is written",
+        change="Put text together only where it is used",
+        reason=(
+            "{place} makes text of values {often}. A logger formats by itself what it writes (%s and "
+            "arguments), and a key may be a number or a tuple."
+        ),
+        code="logger.debug('loss %s', loss)  # formatted only where it is written",
         by_text=puts_text_together,
         without_ops=True,
     ),
     SlowCall(
         "Data frames are worked on in each step",
-        "Do once, before the loop, what {place} does with data frames {often}, and keep arrays or tensors: each call "
-        "of pandas checks and makes new objects.",
-        "values = torch.from_numpy(frame.to_numpy())  # once; values[rows] in the step",
-        re.compile(r"(?:^|/)(?:pandas|polars|dask|xarray)/"),
-        called(r"pd\.\w+|merge|groupby|pivot\w*|get_dummies|fillna|rolling|resample|reindex"),
+        change=(
+            "Do once, before the loop, what {place} does with data frames {often}, and keep arrays or tensors"
+        ),
+        reason="each call of pandas checks and makes new objects.",
+        code="values = torch.from_numpy(frame.to_numpy())  # once; values[rows] in the step",
+        functions=re.compile(r"(?:^|/)(?:pandas|polars|dask|xarray)/"),
+        by_text=called(r"pd\.\w+|merge|groupby|pivot\w*|get_dummies|fillna|rolling|resample|reindex"),
     ),
     SlowCall(
         "A loop of Python goes through items one by one",
-        "Do for all items at once what the loop at {place} does item by item: counts and confusion matrices by "
-        "bincount, sums by index_add or scatter_add, choices by masks and where, windows by unfold.",
-        "counts = torch.bincount(target * classes + predicted, minlength=classes**2)  # in place of a loop",
+        change="Do for all items at once what the loop at {place} does item by item",
+        reason=(
+            "counts and confusion matrices by bincount, sums by index_add or scatter_add, choices by masks "
+            "and where, windows by unfold."
+        ),
+        code="counts = torch.bincount(target * classes + predicted, minlength=classes**2)  # in place of a loop",
         by_text=loops_over_items,
         without_ops=True,
     ),
     SlowCall(
         "A whole collection is gone through for one number",
-        "Keep a running value in place of what {place} takes of all items {often} (add what is new, take away what "
-        "goes), or keep the numbers in an array: sum, min, max, any and all go through every item.",
-        "total += new - old  # in place of sum(items)",
+        change=(
+            "Keep a running value in place of what {place} takes of all items {often} (add what is new, take "
+            "away what goes), or keep the numbers in an array"
+        ),
+        reason="sum, min, max, any and all go through every item.",
+        code="total += new - old  # in place of sum(items)",
         by_text=called_plainly("sum|min|max|any|all"),
         without_ops=True,
     ),
     SlowCall(
         "A collection is built again {often}",
-        "Build once, and change by what is new, the list, set or dict that {place} builds {often}.",
-        "seen = set(items)  # once; seen.add(item) in the step",
+        change="Build once, and change by what is new, the list, set or dict that {place} builds {often}",
+        code="seen = set(items)  # once; seen.add(item) in the step",
         by_text=called_plainly("list|tuple|set|frozenset|dict|Counter|defaultdict|OrderedDict"),
         without_ops=True,
     ),
@@ -983,8 +1114,8 @@ def slow_call(evidence: Evidence) -> Draft | None:
 
 def _brief(call: SlowCall, words: Mapping[str, str], line: HotLine) -> str:
     """The change in a few words, with the line but not its text."""
-    place = "" if "{place}" in call.brief or "{at}" in call.brief else f", {at_source(line.source)}"
-    return call.brief.format(**{**words, "at": at_source(line.source), "place": line.source}) + place
+    place = "" if "{place}" in call.change or "{at}" in call.change else f", {at_source(line.source)}"
+    return call.change.format(**{**words, "at": at_source(line.source), "place": line.source}) + place
 
 
 # Findings that say less of the same time: its place or its kind, without the remedy of the one that they stand under.
