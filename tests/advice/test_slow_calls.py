@@ -303,8 +303,8 @@ def test_functions_of_libraries_and_containers_tell_more_than_the_text() -> None
 @pytest.mark.parametrize("call", SLOW_CALLS, ids=lambda call: call.title)
 def test_every_row_has_a_brief_that_says_what_to_do(call: SlowCall) -> None:
     """The first screen had five lines of advice for one finding."""
-    assert call.advice.startswith(call.brief) and 20 <= len(call.brief) <= 200
-    assert call.brief.split()[0] not in {"Where", "If", "For"} and call.brief.count("(") == call.brief.count(")")
+    assert call.advice.startswith(call.change) and 20 <= len(call.change) <= 200
+    assert call.change.split()[0] not in {"Where", "If", "For"} and call.change.count("(") == call.change.count(")")
 
 
 def test_every_row_says_its_advice_without_gaps() -> None:
