@@ -74,6 +74,12 @@ def counted(number: int | str, noun: str, plural: str | None = None) -> str:
     return f"{text} {noun if text == '1' else plural or f'{noun}s'}"
 
 
+def listed(names: Sequence[object]) -> str:
+    """Lists names in a sentence: 'A', 'A and B', 'A, B and C'."""
+    *before, last = map(str, names)
+    return f"{', '.join(before)} and {last}" if before else last
+
+
 def format_us(us: float) -> str:
     """A duration with three significant digits: '12.3 us', '4.56 ms', '1.20 s'."""
     for scale, unit in ((1e6, "s"), (1e3, "ms"), (1.0, "us")):

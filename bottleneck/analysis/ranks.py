@@ -25,7 +25,7 @@ from bottleneck.schema.measurements import StepTimes
 from bottleneck.schema.op_names import at_source, place_of
 from bottleneck.schema.records import replace
 from bottleneck.system.working_memory import Spool
-from bottleneck.units import counted, format_share, format_us
+from bottleneck.units import counted, format_share, format_us, listed
 
 # A rank is called a straggler when the others wait for it this part of their step.
 _STRAGGLING = 0.05
@@ -311,7 +311,7 @@ def _listed(numbers: Sequence[int]) -> str:
     """'0, 1 and 3'; beyond eight the count of the rest."""
     if len(numbers) > _MOST_LISTED:
         return f"{', '.join(str(number) for number in numbers[:6])} and {len(numbers) - 6} more"
-    return " and ".join([*filter(None, [", ".join(map(str, numbers[:-1]))]), *map(str, numbers[-1:])])
+    return listed(numbers)
 
 
 def _collectives(

@@ -24,7 +24,7 @@ from bottleneck.schema.linked_trace import Linked, Step, Window
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.records import replace
 from bottleneck.system.working_memory import returns_memory
-from bottleneck.units import format_share, format_us
+from bottleneck.units import format_share, format_us, listed
 
 # Steps vary between runs. Where the unprofiled step is longer than the host's share times this, the profile does not
 # show what took the time, and stretching what it shows would invent causes.
@@ -471,10 +471,9 @@ def find_profiler_cost(linked: Linked, ledger: Ledger, unprofiled: Timing | None
 
     amounts = ", ".join(f"{label_of(entry.account)} {without(entry.share)}" for entry in held[:_LISTED])
     least, most = _HOST_STRETCH
-    listed = " and ".join(filter(None, [", ".join(options[:-1]), options[-1]]))
     message = (
-        f"the profiler slows the host by recording {listed} ({least} to {most} times); without it, its time would be"
-        f" {without(share)} of the step, not {format_share(share)} ({amounts})"
+        f"the profiler slows the host by recording {listed(options)} ({least} to {most} times); without it, its time "
+        f"would be {without(share)} of the step, not {format_share(share)} ({amounts})"
     )
     return (Caveat("profiler-cost", message, share),)
 

@@ -20,7 +20,7 @@ from bottleneck.schema.analysis import GROUPS
 from bottleneck.schema.device import without_maker
 from bottleneck.schema.predicted_step import PredictedStep
 from bottleneck.schema.prediction import BackendGain, DevicePrediction, PredictedWork, Prediction
-from bottleneck.units import US_PER_S, apportion, counted, format_share, format_si, format_us, format_us_range
+from bottleneck.units import US_PER_S, apportion, counted, format_share, format_si, format_us, format_us_range, listed
 
 _WORK_ROWS = 8
 # The peak is known to grow along a line as far as batch sizes were tried; many times beyond it is only a bound.
@@ -157,7 +157,7 @@ def by_device(words: Iterable[tuple[str, str]]) -> str:
     for text, name in words:
         if text:
             names.setdefault(text, []).append(name)
-    return "; ".join(f"{text} on {' and '.join(at)}" for text, at in names.items())
+    return "; ".join(f"{text} on {listed(at)}" for text, at in names.items())
 
 
 def worst_work(devices: Iterable[tuple[str, Sequence[PredictedWork]]]) -> str:
@@ -171,8 +171,9 @@ def worst_work(devices: Iterable[tuple[str, Sequence[PredictedWork]]]) -> str:
             place = ", ".join(filter(None, (work[0].op, work[0].source)))
             share = format_share(work[0].us / math.fsum(row.us for row in work))
             words = f"{kind_words(work[0].kind)}{f' ({place})' if place else ''}"
-            shares.setdefault(words, []).append(f"{share} on {name}")
-    return "; ".join(f"{words}: {', '.join(of)} of the kernels' time" for words, of in shares.items())
+            of_time = "" if shares else " of the kernels' time"
+            shares.setdefault(words, []).append(f"{share}{of_time} on {name}")
+    return "; ".join(f"{words}: {listed(of)}" for words, of in shares.items())
 
 
 def _first_change(answer: Prediction, timed: Sequence[DevicePrediction]) -> str:
@@ -182,7 +183,7 @@ def _first_change(answer: Prediction, timed: Sequence[DevicePrediction]) -> str:
     """
     if answer.origin == "trace" and answer.settings.compiled is True:
         return "The step is compiled already: no gain of compiling it is predicted"
-    gains = by_device((_best_gain(prediction), short_name(prediction)) for prediction in timed)
+    gains = _best_gains(timed)
     if answer.origin == "trace":
         return gains
     devices = ",".join(short_name(prediction) for prediction in timed)
@@ -191,12 +192,16 @@ def _first_change(answer: Prediction, timed: Sequence[DevicePrediction]) -> str:
     return f"{gains}; {command}" if gains else f"No other way to run it helps much; {command}"
 
 
-def _best_gain(prediction: DevicePrediction) -> str:
-    gains = [gain for gain in prediction.gains if gain.speedup is not None and not _lacks_graph(gain)]
-    best = max(gains, key=lambda gain: gain.speedup or 0.0, default=None)
-    if best is None or (best.speedup or 0.0) < _WORTH_SAYING:
-        return ""
-    return f"{_gained_from(best, prediction)}, {best.speedup:.2f} times as fast"
+def _best_gains(devices: Sequence[DevicePrediction]) -> str:
+    """Words what helps most on each device; devices with the same change stand together."""
+    speedups: dict[str, list[str]] = {}
+    for prediction in devices:
+        gains = [gain for gain in prediction.gains if gain.speedup is not None and not _lacks_graph(gain)]
+        best = max(gains, key=lambda gain: gain.speedup or 0.0, default=None)
+        if best is not None and (best.speedup or 0.0) >= _WORTH_SAYING:
+            named = speedups.setdefault(_gained_from(best, prediction), [])
+            named.append(f"{best.speedup:.2f}{'' if named else ' times as fast'} on {short_name(prediction)}")
+    return "; ".join(f"{change}: {listed(of)}" for change, of in speedups.items())
 
 
 def _gained_from(gain: BackendGain, prediction: DevicePrediction) -> str:

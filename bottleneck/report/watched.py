@@ -52,7 +52,7 @@ _LATE = 1.05
 def build(run: WatchedRun) -> Document:
     """The document of a watched run."""
     rank = _slowest(run)
-    causes = tuple(_action(cause, run) for cause in _causes(run)[:_MOST_CAUSES])
+    causes = _actions(run)
     sections: list[Section] = [_phases(rank)]
     if causes:
         sections.append(ActionSection("Slow steps and what grows, the largest first", causes))
@@ -147,11 +147,18 @@ def _told(cause: WatchedCause, run: WatchedRun) -> str:
     return f"{who}{as_sentence(cause.headline)}"
 
 
-def _action(cause: WatchedCause, run: WatchedRun) -> Action:
-    lines = [LabelledLine("do", as_sentence(cause.advice))]
-    if cause.steps:
-        lines.insert(0, LabelledLine("steps" if len(cause.steps) > 1 else "step", _steps(cause.steps)))
-    return Action(_told(cause, run), tuple(lines), key=cause.kind.partition(":")[0])
+def _actions(run: WatchedRun) -> tuple[Action, ...]:
+    """The causes with what to do; advice that was given above is not repeated."""
+    actions: list[Action] = []
+    places: dict[str, int] = {}
+    for number, cause in enumerate(_causes(run)[:_MOST_CAUSES], 1):
+        lines = []
+        if cause.steps:
+            lines.append(LabelledLine("steps" if len(cause.steps) > 1 else "step", _steps(cause.steps)))
+        above = places.setdefault(cause.advice, number)
+        lines.append(LabelledLine("do", as_sentence(cause.advice) if above == number else f"As for {above}"))
+        actions.append(Action(_told(cause, run), tuple(lines), key=cause.kind.partition(":")[0]))
+    return tuple(actions)
 
 
 def _steps(steps: Sequence[int]) -> str:
