@@ -12,7 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from bottleneck.harness import marks
 from bottleneck.harness.torch_private import (
@@ -101,6 +101,42 @@ def watch_attribute(
             delattr(kind, name)
 
     return remove
+
+
+class OptimizerHook:
+    """A hook of all optimizers that can be removed at any time.
+
+    Torch goes through its hooks as it calls them: to take one out then would raise in the program. Such a hook stays,
+    does nothing, and goes when the next one is made.
+    """
+
+    _left: ClassVar[list[Removal]] = []
+    _running: ClassVar[int] = 0
+
+    def __init__(self, register: Callable[[Any], Any], call: Callable[[Any], None]) -> None:
+        while self._left:
+            self._left.pop()()
+        self._call: Callable[[Any], None] | None = call
+        self._handle = register(self)
+
+    def __call__(self, optimizer: Any, *_: Any) -> None:
+        """Calls back, unless it was removed."""
+        call = self._call
+        if call is None:
+            return
+        OptimizerHook._running += 1
+        try:
+            call(optimizer)
+        finally:
+            OptimizerHook._running -= 1
+
+    def remove(self) -> None:
+        """Ends the calls."""
+        self._call = None
+        if OptimizerHook._running:
+            self._left.append(self._handle.remove)
+        else:
+            self._handle.remove()
 
 
 # A module repeats from its second call on; a loader that had no repeating module for so many batches is on its own,
@@ -244,8 +280,8 @@ class Boundaries:
         marks.listen(self._after_mark)
         # Torch's own hooks: a microsecond for a step, a few for each call of a module, nested ones too.
         optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides its name
-        hooked = optimizers.register_optimizer_step_post_hook(self._safely(self._after_optimizer))
-        self._removals["optimizer"] = hooked.remove
+        after = OptimizerHook(optimizers.register_optimizer_step_post_hook, self._safely(self._after_optimizer))
+        self._removals["optimizer"] = after.remove
         hooked = torch.nn.modules.module.register_module_forward_pre_hook(self._safely(self._before_module))
         self._removals["module"] = hooked.remove
         self.watch_loaders()

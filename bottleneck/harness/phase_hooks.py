@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from bottleneck.harness.boundaries import Removal, watch_attribute
+from bottleneck.harness.boundaries import OptimizerHook, Removal, watch_attribute
 from bottleneck.harness.torch_private import (
     READ_NEXT_BY_LOADER,
     WRITTEN_BY_LOADER,
@@ -45,8 +45,8 @@ class PhaseHooks:
     def watch(self) -> None:
         """Begins to listen, once torch is imported."""
         optimizers = importlib.import_module("torch.optim.optimizer")
-        before = optimizers.register_optimizer_step_pre_hook(lambda *_: self._in_optimizer(is_end=False))
-        after = optimizers.register_optimizer_step_post_hook(lambda *_: self._in_optimizer(is_end=True))
+        before = OptimizerHook(optimizers.register_optimizer_step_pre_hook, lambda _: self._in_optimizer(is_end=False))
+        after = OptimizerHook(optimizers.register_optimizer_step_post_hook, lambda _: self._in_optimizer(is_end=True))
         self._removals += [before.remove, after.remove]
         importlib.import_module("torch.autograd.graph")
         end = tell_of_backward(self._begin_backward)

@@ -47,6 +47,8 @@ _US = _FIELDS.index("us")
 # What is usual is told from so many steps; it is looked at anew after so many more.
 _USUAL_STEPS, _LOOK_EVERY = 64, 32
 _LEAST_STEPS = 8
+# So many slow steps have taken the place of the usual ones; each usual one between them counts against so many.
+_STAY_SLOW, _WEIGHT_OF_USUAL = 200, 3
 # A step is slow that takes so many times the usual one, is so many deviations away, and so much longer at least.
 _TIMES, _DEVIATIONS, _LEAST_US = 2.0, 10.0, 1_000.0
 _MAD_TO_DEVIATION = 1.4826
@@ -69,6 +71,7 @@ class Usual:
     def __init__(self) -> None:
         self._recent: collections.deque[tuple[Any, ...]] = collections.deque(maxlen=_USUAL_STEPS)
         self._until_look = _LEAST_STEPS
+        self._slow = 0
         self.limit_us = self.median_us = float("inf")
 
     def add(self, records: Sequence[tuple[Any, ...]]) -> None:
@@ -76,8 +79,13 @@ class Usual:
         for record in records:
             if record[_US] <= self.limit_us or len(self._recent) < _LEAST_STEPS:
                 self._recent.append(record)
-            elif len(self._recent) == _USUAL_STEPS:
-                self._recent.popleft()  # steps that stay slow become the usual ones
+                self._slow = max(self._slow - _WEIGHT_OF_USUAL, 0)
+                continue
+            self._slow += 1
+            if self._slow >= _STAY_SLOW:  # these are the usual ones now
+                self._recent.clear()
+                self._recent.append(record)
+                self._slow = 0
         self._until_look -= len(records)
         if self._until_look <= 0:
             self._look()
@@ -170,6 +178,13 @@ class ProcessorWaits:
         # When the waits were read, what they were, and how much of the time before each waited.
         self._last: tuple[int, dict[int, int], dict[int, float]] = (clock_ns(), {}, {})
         self._workers: frozenset[int] = frozenset()
+        # When the step began that was seen to be slow, and what the threads had waited by then.
+        self._slow: tuple[int, dict[int, int]] = (0, {})
+
+    def look_at_slow(self, began_ns: int) -> None:
+        """Reads the waits once in a step that takes longer than usual."""
+        if self._slow[0] != began_ns:
+            self._slow = began_ns, self._read(own_threads(_MOST_THREADS))
 
     def look(self, workers: Sequence[int]) -> None:
         """Reads the waits now and then, in steps that are not slow."""
@@ -191,10 +206,15 @@ class ProcessorWaits:
             for one, wait in now.items()
             if one in before
         }
-        stepping = waited_us.pop(self._thread, None)
-        others = [us for one, us in waited_us.items() if one not in self._workers]
         of_workers = [us for one, us in waited_us.items() if one in self._workers]
-        return WaitedUs(stepping, max(others, default=None), max(of_workers, default=None))
+        # There are many other threads, and the most of them would be what one waited between the looks by chance.
+        slow_ns, at_slow = self._slow
+        others = [
+            (wait - at_slow[one]) / 1e3
+            for one, wait in now.items()
+            if slow_ns == began_ns and one in at_slow and one != self._thread and one not in self._workers
+        ]
+        return WaitedUs(waited_us.get(self._thread), max(others, default=None), max(of_workers, default=None))
 
     def _read(self, threads: Sequence[int]) -> dict[int, int]:
         process = os.getpid()
@@ -517,6 +537,8 @@ class StepWatch:
             if left_s > 0.0 and self._waits is not None:
                 self._waits.look(self._workers.pids())
             if left_s < 0.0 and len(self._samples[1]) < _MOST_SAMPLES:
+                if self._waits is not None:
+                    self._waits.look_at_slow(began_ns)
                 frame = sys._current_frames().get(thread or 0)
                 with contextlib.suppress(Exception):  # of what the program's code looks like
                     place, (_, kind) = innermost_line(frame), read_stack(frame)
@@ -557,6 +579,7 @@ class StepWatch:
         )
         with contextlib.suppress(OSError):
             self._log.close()
+        with contextlib.suppress(OSError):
             self._log.write_header(self.header)
 
     def _stop(self) -> None:

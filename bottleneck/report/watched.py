@@ -24,7 +24,7 @@ from bottleneck.report.line_chart import ChartCurve, ChartPoint, LineChart
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import as_sentence
 from bottleneck.schema.watch_log import PHASES
-from bottleneck.schema.watched import WatchedCause, WatchedRun, WatchedRunRank, WindowOfRun
+from bottleneck.schema.watched import LateRank, WatchedCause, WatchedRun, WatchedRunRank, WindowOfRun
 from bottleneck.units import counted, format_part, format_share, format_us
 
 _WORDS = {
@@ -33,6 +33,13 @@ _WORDS = {
     "backward": "backward",
     "optimizer": "optimizer",
     "rest": "the rest",
+}
+# What to do about the rank that the others wait for, by the phase in which it loses its time.
+_ON_LATE = {
+    "data": "See what the loader of rank {rank} waits for: its storage, its workers, its share of the samples",
+    "forward": "Compare the batches and the machine of rank {rank} with the others': longer samples, a slower card",
+    "optimizer": "Compare the machine of rank {rank} with the others': other programs, a slower card or processor",
+    "rest": "See what rank {rank} alone does between its steps: logging, checkpoints, validation",
 }
 _GROUPS = {
     "data": "transfer",
@@ -46,7 +53,6 @@ _MOST_CAUSES, _MOST_STEPS, _MOST_WINDOWS = 8, 6, 20
 _LOADER_BOUND, _MUCH = 0.25, 0.05
 # A share of the run that slow steps take beyond usual ones, from which they are its headline.
 _MUCH_SLOW = 0.25
-_LATE = 1.05
 
 
 def build(run: WatchedRun) -> Document:
@@ -105,11 +111,13 @@ def _lines(run: WatchedRun, rank: WatchedRunRank) -> tuple[LabelledLine, ...]:
         first = f"A usual step takes {format_us(usual_us)}, most of it {_WORDS[PHASES[place]]} ({format_share(share)})"
     lines = [LabelledLine("", first)]
     causes = _causes(run)
-    late = _late(run)
-    if late is not None:
-        lines.append(LabelledLine("Late", late))
+    if run.late is not None:
+        lines.append(LabelledLine("Late", _late(run.late)))
     if causes:
         lines.append(LabelledLine("Worst", _told(causes[0], run)))
+    if run.late is not None:
+        lines.append(LabelledLine("First", _ON_LATE[run.late.phase].format(rank=run.late.rank)))
+    elif causes:
         lines.append(LabelledLine("First", as_sentence(causes[0].advice)))
     elif data_share >= _LOADER_BOUND:
         lines.append(
@@ -121,24 +129,16 @@ def _lines(run: WatchedRun, rank: WatchedRunRank) -> tuple[LabelledLine, ...]:
     return tuple(lines)
 
 
-def _late(run: WatchedRun) -> str | None:
-    """Names the rank whose own work takes longer than that of the others."""
-    if len(run.ranks) < 2:
-        return None
-    own = {rank.rank: rank.usual_step_us for rank in run.ranks}
-    work = {rank.rank: rank.usual_step_us - rank.phases_us[PHASES.index("backward")] for rank in run.ranks}
-    late, other = max(work, key=lambda number: work[number]), min(work, key=lambda number: work[number])
-    if work[late] < _LATE * work[other] or work[late] - work[other] < _MUCH * own[late]:
-        return None
-    rank = next(entry for entry in run.ranks if entry.rank == late)
-    reference = next(entry for entry in run.ranks if entry.rank == other)
-    place = max(
-        (index for index, phase in enumerate(PHASES) if phase != "backward"),
-        key=lambda index: rank.phases_us[index] - reference.phases_us[index],
-    )
+def _late(late: LateRank) -> str:
+    """Words the rank that the others wait for."""
+    if late.is_to_end:
+        when = "" if late.is_from_start else f" from step {late.first:,} on"
+    else:
+        when = f" in steps {late.first:,} to {late.last:,}"
+    cause = "" if late.cause is None else f"; meanwhile {late.cause}"
     return (
-        f"rank {late}: outside the backward pass it takes {format_us(work[late])} a step, rank {other} "
-        f"{format_us(work[other])}; most of it is {_WORDS[PHASES[place]]}"
+        f"rank {late.rank}{when}: outside the backward pass it takes {format_us(late.own_us)} a step, the "
+        f"quickest rank {format_us(late.others_us)}; most of it is {_WORDS[late.phase]}{cause}"
     )
 
 

@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from bottleneck.schema.watch_log import Phase
+
 
 class WatchedCause(Struct, frozen=True):
     """Why some steps were slow, or what grew over the run.
@@ -42,6 +44,25 @@ class WatchedRunRank(Struct, frozen=True):
         return sum(cause.beyond_us or 0.0 for cause in self.causes)
 
 
+class LateRank(Struct, frozen=True):
+    """A rank that the others wait for, in the steps from ``first`` to ``last``.
+
+    ``own_us`` is what its own work took per step in them, all but its backward pass, and ``others_us`` that of the
+    quickest other; ``phase`` is the one in which most of the difference is. ``cause`` is that of its slow steps there;
+    null where it had none.
+    """
+
+    rank: int
+    first: int
+    last: int
+    own_us: float
+    others_us: float
+    phase: Phase
+    is_from_start: bool
+    is_to_end: bool
+    cause: str | None = None
+
+
 class WindowOfRun(Struct, frozen=True):
     """A recording of some steps of the run, and why it was made.
 
@@ -61,6 +82,7 @@ class WatchedRun(Struct, frozen=True):
     date: str
     ranks: tuple[WatchedRunRank, ...]
     step_name: str = ""
+    late: LateRank | None = None
     windows: tuple[WindowOfRun, ...] = ()
     warnings: tuple[str, ...] = ()
     schema: str = "bottleneck/watched/1"

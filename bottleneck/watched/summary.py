@@ -12,9 +12,10 @@ from bottleneck.errors import TraceError
 from bottleneck.harness.folder import is_claimed
 from bottleneck.schema.telemetry import Sample, read_samples
 from bottleneck.schema.watch_log import HEADER_FILES, PHASES, STEP_FILES, RecordedWindow, WatchHeader
-from bottleneck.schema.watched import WatchedCause, WatchedRun, WatchedRunRank, WindowOfRun
+from bottleneck.schema.watched import LateRank, WatchedCause, WatchedRun, WatchedRunRank, WindowOfRun
 from bottleneck.units import counted, format_us
 from bottleneck.watched.causes import NO_PROCESSOR, OWN_THREADS, SlowCause, find_causes, find_drifts
+from bottleneck.watched.late_rank import find_late
 from bottleneck.watched.machine import find_clock_falls, others_meanwhile
 from bottleneck.watched.read_log import WatchedRank, read_header, read_watched
 
@@ -51,9 +52,23 @@ def summarise(folder: Path, *, is_over: bool = False) -> WatchedRun:
         date,
         tuple(_rank(rank, samples) for rank in ranks),
         first.step_name,
+        _late(ranks),
         tuple(_window(window, folder) for rank in ranks for window in rank.header.windows),
         tuple(warnings),
     )
+
+
+def _late(ranks: Sequence[WatchedRank]) -> LateRank | None:
+    """The rank that the others wait for.
+
+    It has the cause of its slow steps meanwhile.
+    """
+    late = find_late(ranks)
+    if late is None:
+        return None
+    rank = next(rank for rank in ranks if rank.header.rank == late.rank)
+    causes = [cause for cause in find_causes(rank) if any(late.first <= step <= late.last for step in cause.steps)]
+    return msgspec.structs.replace(late, cause=causes[0].what if causes else None)
 
 
 def _window(window: RecordedWindow, folder: Path) -> WindowOfRun:

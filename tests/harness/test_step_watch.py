@@ -1,0 +1,89 @@
+"""What is usual among steps, and hooks that end inside a step of an optimizer."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bottleneck.harness.boundaries import OptimizerHook
+from bottleneck.harness.step_watch import Usual
+from bottleneck.schema.watch_log import STEP_FIELDS
+
+US = [name for name, _ in STEP_FIELDS].index("us")
+
+
+def record(us: float) -> tuple[Any, ...]:
+    return tuple(us if place == US else 0 for place in range(len(STEP_FIELDS)))
+
+
+def usual_of(*steps_us: float) -> Usual:
+    usual = Usual()
+    for us in steps_us:
+        usual.add([record(us)])
+    return usual
+
+
+def test_slow_steps_are_not_the_usual_ones() -> None:
+    usual = usual_of(*([1_000.0] * 100), *([9_000.0, 1_000.0, 1_000.0] * 100))
+    assert usual.record()["us"] == 1_000.0 and usual.limit_us == 2_000.0
+
+
+def test_steps_that_stay_slow_become_the_usual_ones() -> None:
+    before, after = [1_000.0] * 100, [9_000.0] * 300
+    assert usual_of(*before, *after[:190]).limit_us == 2_000.0
+    assert usual_of(*before, *after).limit_us == 18_000.0
+    # A quick step now and then does not keep it from that.
+    assert usual_of(*before, *([9_000.0] * 19 + [1_000.0]) * 20).limit_us == 18_000.0
+
+
+def test_what_is_usual_can_be_told_at_any_step() -> None:
+    usual = usual_of(*([1_000.0] * 100))
+    for _ in range(300):
+        usual.add([record(9_000.0)])
+        assert usual.record()["us"] in {1_000.0, 9_000.0}
+
+
+def test_a_hook_that_removes_itself_leaves_those_behind_it_alone() -> None:
+    """Torch goes through its hooks while it calls them: the program would get a RuntimeError."""
+    torch = pytest.importorskip("torch")
+    from torch.optim.optimizer import _global_optimizer_post_hooks, register_optimizer_step_post_hook
+
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    count, calls = len(_global_optimizer_post_hooks), []
+    mine = OptimizerHook(register_optimizer_step_post_hook, lambda _: (calls.append("mine"), mine.remove()))
+    theirs = register_optimizer_step_post_hook(lambda *_: calls.append("theirs"))
+    optimizer.step()
+    optimizer.step()
+    assert calls == ["mine", "theirs", "theirs"]
+    OptimizerHook(register_optimizer_step_post_hook, lambda _: None).remove()
+    theirs.remove()
+    assert len(_global_optimizer_post_hooks) == count
+
+
+FAILS = """
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
+register_optimizer_step_post_hook(lambda *_: None)  # one of the program's own
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+import bottleneck
+with bottleneck.watch("log", quiet=True) as watched:
+    def fail(*_): raise OSError("no space left")
+    watched._watch._log.flush = fail
+    watched._watch._log.add = fail
+    for _ in range(300):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+print("trained", watched._watch is None)
+"""
+
+
+@pytest.mark.process
+def test_a_failure_of_ours_ends_the_watching_alone(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    (tmp_path / "train.py").write_text(FAILS)
+    done = subprocess.run([sys.executable, "train.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, "trained True\n"), done.stderr
+    assert "no space left" in (tmp_path / "log" / "watch.rank0.json").read_text()
