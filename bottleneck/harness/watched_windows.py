@@ -104,7 +104,7 @@ class WatchedWindows:
         if self._began_ns is None:
             self._began_ns = self._asked_ns = now_ns
         if every_s is not None and now_ns - self._asked_ns >= every_s * 1e9 and self._asked < _MOST_ASKED:
-            self._asked_ns, self._asked = now_ns, self._asked + 1
+            self._asked += 1
             self._request = _WindowRequest("asked", None)
         request, self._request = self._request, None
         if request is None or self.problem is not None:
@@ -173,8 +173,11 @@ class WatchedWindows:
         where = f"{WINDOWS_FOLDER}/{folder.name}"
         window = RecordedWindow(after, self._steps, request.trigger, request.times, where)
         self.recorded = (*self.recorded, window)
-        if request.trigger != "asked":
-            self._spent_ns += self._clock_ns() - began_ns
+        now_ns = self._clock_ns()
+        if request.trigger == "asked":
+            self._asked_ns = now_ns  # on a slow machine windows would follow one another else
+        else:
+            self._spent_ns += now_ns - began_ns
 
     def leave(self) -> None:
         """Leaves a fork alone: it is another process."""

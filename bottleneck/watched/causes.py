@@ -15,7 +15,8 @@ from bottleneck.schema.watch_log import PHASES, DeadWorker, Phase, SeenLine, Slo
 from bottleneck.units import counted, format_share, format_si, format_us
 from bottleneck.watched.read_log import WatchedRank
 
-NO_PROCESSOR = "no-processor"
+# Where the system had no processor for it, and where nothing but the phase is known (with the phase behind a colon).
+NO_PROCESSOR, PHASE = "no-processor", "phase"
 _MOST, _NEARLY_ALL = 0.5, 0.75
 _DATA = PHASES.index("data")
 _DURING: Mapping[Phase, str] = {
@@ -327,7 +328,7 @@ def _line(slow: SlowStep, beyond_us: float) -> _Words | None:
     phase = max(range(len(PHASES)), key=lambda place: slow.phases_us[place] - slow.usual_phases_us[place])
     name = _DURING[PHASES[phase]]
     if not slow.lines:
-        return f"line:{PHASES[phase]}", f"the time goes {name}", "record some steps of it: bottleneck run"
+        return f"{PHASE}:{PHASES[phase]}", f"the time goes {name}", "record some steps of it: bottleneck run"
     line = slow.lines[0]
     kind, place = f"line:{line.source}", f"{_place(line)}, {name}"
     if slow.cpu_us - slow.usual_cpu_us < _MOST * beyond_us:

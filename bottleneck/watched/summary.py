@@ -1,5 +1,6 @@
 """Sums a watched run up: each rank's usual step, its phases, causes and stretches."""
 
+import shlex
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -14,7 +15,7 @@ from bottleneck.schema.telemetry import Sample, read_samples
 from bottleneck.schema.watch_log import HEADER_FILES, PHASES, STEP_FILES, RecordedWindow, WatchHeader
 from bottleneck.schema.watched import LateRank, WatchedCause, WatchedRun, WatchedRunRank, WindowOfRun
 from bottleneck.units import counted, format_us
-from bottleneck.watched.causes import NO_PROCESSOR, OWN_THREADS, SlowCause, find_causes, find_drifts
+from bottleneck.watched.causes import NO_PROCESSOR, OWN_THREADS, PHASE, SlowCause, find_causes, find_drifts
 from bottleneck.watched.late_rank import find_late
 from bottleneck.watched.machine import find_clock_falls, others_meanwhile
 from bottleneck.watched.read_log import WatchedRank, read_header, read_watched
@@ -46,11 +47,15 @@ def summarise(folder: Path, *, is_over: bool = False) -> WatchedRun:
             warnings.append(f"{who}the program {'still runs; this is' if is_on else 'was cut off after'} step {end:,}")
         elif header.status:
             warnings.append(f"{who}the program ended with status {header.status}")
+    if first.device == "cuda":
+        warnings.append(
+            "phases go by the host's clock: work that the GPU has still to do shows where the host waits for it"
+        )
     samples = _samples(folder)
     return WatchedRun(
         folder.name,
         date,
-        tuple(_rank(rank, samples) for rank in ranks),
+        tuple(_rank(rank, samples, folder) for rank in ranks),
         first.step_name,
         _late(ranks),
         tuple(_window(window, folder) for rank in ranks for window in rank.header.windows),
@@ -107,7 +112,7 @@ def _samples(folder: Path) -> Sequence[Sample]:
         return ()
 
 
-def _rank(rank: WatchedRank, samples: Sequence[Sample]) -> WatchedRunRank:
+def _rank(rank: WatchedRank, samples: Sequence[Sample], folder: Path) -> WatchedRunRank:
     number = rank.header.rank
     drifts = [
         WatchedCause(drift.kind, drift.what, drift.advice, number)
@@ -120,12 +125,12 @@ def _rank(rank: WatchedRank, samples: Sequence[Sample]) -> WatchedRunRank:
         total_us=rank.total_us,
         usual_us=rank.usual_us,
         phases_us=tuple(phases[phase] for phase in PHASES),
-        causes=(*(_cause(cause, rank, samples) for cause in find_causes(rank)), *drifts),
+        causes=(*(_cause(cause, rank, samples, folder) for cause in find_causes(rank)), *drifts),
         blocks=_blocks(rank),
     )
 
 
-def _cause(cause: SlowCause, rank: WatchedRank, samples: Sequence[Sample]) -> WatchedCause:
+def _cause(cause: SlowCause, rank: WatchedRank, samples: Sequence[Sample], folder: Path) -> WatchedCause:
     longest, number, others = cause.longest, rank.header.rank, None
     if cause.kind == NO_PROCESSOR:
         others = others_meanwhile(rank, samples, cause.start_s, cause.end_s)
@@ -140,6 +145,10 @@ def _cause(cause: SlowCause, rank: WatchedRank, samples: Sequence[Sample]) -> Wa
         where = f"of steps {min(cause.steps):,} to {max(cause.steps):,} " if len(cause.steps) > 2 else ""
         longest_one = f"the longest (step {longest.step:,}) {times}"
         headline = f"{cause.what}: {count} {where}took {sum_} more than usual, {longest_one}"
+    window = next((one for one in rank.header.windows if one.after >= cause.steps[0]), None)
+    if cause.kind.startswith(PHASE) and window is not None:
+        where = shlex.quote(str(folder / window.folder))
+        cause = msgspec.structs.replace(cause, advice=f"see what steps behind it did: bottleneck report {where}")
     if others is not None:
         headline += f" (others kept {counted(f'{others:.1f}', 'processor')} busy meanwhile)"
     return WatchedCause(cause.kind, headline, cause.advice, number, cause.steps, cause.beyond_us)

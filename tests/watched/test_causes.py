@@ -75,7 +75,7 @@ def in_phase(phase: str, us: float = 399_000.0) -> tuple[float, ...]:
         ),
         ({"phases_us": in_phase("data"), "workers": 4}, "loader"),
         ({"phases_us": in_phase("rest")}, "line:train.py:18"),
-        ({"lines": ()}, "line:forward"),
+        ({"lines": ()}, "phase:forward"),
     ],
 )
 def test_a_slow_step_has_the_cause_that_explains_most_of_it(changes: dict[str, Any], kind: str) -> None:
