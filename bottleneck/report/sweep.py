@@ -16,6 +16,7 @@ from bottleneck.report.line_chart import ChartCurve, ChartPoint, LineChart
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN, clean
 from bottleneck.schema.device import peak_name
+from bottleneck.schema.measurements import Ratio
 from bottleneck.schema.records import replace
 from bottleneck.schema.trials import Fit, Point, Roof, Sweep
 from bottleneck.units import US_PER_S, counted, format_share, format_si, format_us
@@ -24,6 +25,8 @@ from bottleneck.units import US_PER_S, counted, format_share, format_si, format_
 _SIDE_BY_SIDE = 5
 # The extra time of the first step is shown from here on: compilers take seconds.
 _SETUP_S = 0.5
+# Where the ends of an interval are so many times apart, nothing is chosen by it.
+_SCATTERED = 1.5
 _FASTEST = "clearly the fastest"
 _SETUP_NOTE = ("set-up: what the first step took, compiling included, beyond a usual one",)
 _UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "us"))
@@ -70,17 +73,31 @@ def _advice(sweep: Sweep) -> str:
     """
     if len(names_of_series(sweep)) > 1 or len(sweep.parameters) != 1:
         return ""
-    rates = [(point.samples_per_s, point) for point in sweep.points if point.samples_per_s]
+    rates = [rate for rate in map(_rate, sweep.points) if rate is not None]
     if len(rates) > 1:
-        (least, slowest), (most, best) = (end(rates, key=lambda rate: rate[0]) for end in (min, max))
-        more = f"{most / least:.1f} times as many as with {describe_place(slowest.values)}"
-        return f"Take {describe_place(best.values)}: {format_si(most, '').strip()} samples per second, {more}"
+        most, best = max(rates, key=lambda rate: rate[0].median)
+        least, slowest = min(rates, key=lambda rate: rate[0].median)
+        if any(rate.high > _SCATTERED * rate.low for rate, _ in rates) or most.low <= least.high:
+            return "Measure again on a quiet machine: the times scatter too much to choose by them"
+        more = f"{most.median / least.median:.3g} times as many as with {describe_place(slowest.values)}"
+        return f"Take {describe_place(best.values)}: {format_si(most.median, '').strip()} samples per second, {more}"
     knee = next((fit for fit in sweep.fits if fit.knee), None)
     if knee is None:
         return ""
     return (
         f"Below {knee.parameter} = {three(knee.knee or 0.0)} the step is mostly fixed: more work there is nearly free"
     )
+
+
+def _rate(point: Point) -> tuple[Ratio, Point] | None:
+    """The samples per second of a point.
+
+    Their interval follows from that of its step time.
+    """
+    rate, step = point.samples_per_s, point.step_us
+    if not rate or step is None or not step.low > 0:
+        return None
+    return Ratio(rate, rate * step.median / step.high, rate * step.median / step.low, step.n), point
 
 
 def names_of_series(sweep: Sweep) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ It becomes text, markdown, JSON or a page.
 """
 
 import math
+from collections.abc import Sequence
 from statistics import median
 from typing import Literal
 
@@ -112,16 +113,22 @@ def _cells_of(tried: TriedSetting, search: LoaderSearch) -> tuple[str, ...]:
 
 
 # What a verdict means for a change that is not to be kept.
+_OPEN: frozenset[TrialVerdict] = frozenset({"inconclusive", "skipped"})
 _LEFT_OUT: dict[TrialVerdict, str] = {"slower": "slower", "wrong": "wrong results", "no effect": "no effect"}
 
 
 def _lines(done: Verification) -> tuple[LabelledLine, ...]:
     """Gives the outcome, the change to keep, and those to leave out."""
     lines = [LabelledLine("", as_sentence(sentence(done)))]
-    if done.tried == "no-gain" or not any(trial.speedup for trial in done.trials):
+    if done.tried == "no-gain" or not done.trials:
         return tuple(lines)
-    best = _best(done)
-    keep = "Keep the program as it is" if best is None else _kept(best)
+    best, is_open = _best(done), any(trial.verdict in _OPEN for trial in done.trials)
+    if best is not None:
+        keep = _kept(best)
+    elif is_open:
+        keep = "Measure again with more time (--within) on a quiet machine; until then keep the program as it is"
+    else:
+        keep = "Keep the program as it is"
     left = [f"{trial.change} ({_LEFT_OUT[trial.verdict]})" for trial in done.trials if trial.verdict in _LEFT_OUT]
     writes = [
         LabelledLine("Write", f"{search.constructor}{f'  # {search.line}' if search.line else ''}")
@@ -199,17 +206,30 @@ def sentence(done: Verification) -> str:
     faster = [trial for trial in done.trials if trial.verdict == "faster" and not trial.is_bound]
     if not done.trials:
         return "no finding of this recording names a change to try; --try all tries them all"
-    untried = sum(trial.verdict == "skipped" for trial in done.trials)
     changes = counted(len(done.trials), "change")
-    if untried == len(done.trials):
-        return f"none of {changes} was measured"
     if not faster:
-        rest = f"; {untried} not measured" if untried else ""
-        return f"none of {changes} makes the step faster{rest}"
+        return _without_winner(done.trials)
     best = _best(done) or faster[0]
     make = "makes" if len(faster) == 1 else "make"
     faster_what = "the step" if best.samples == 1 else "each sample"
     return f"{len(faster)} of {changes} {make} {faster_what} faster; best: {_name(best)}, {_gain(best)}"
+
+
+def _without_winner(trials: Sequence[Trial]) -> str:
+    """The outcome where no change was proven to be faster."""
+    untried = sum(trial.speedup is None for trial in trials)
+    open_ = sum(trial.verdict == "inconclusive" for trial in trials if trial.speedup is not None)
+    measured = len(trials) - untried
+    if not measured:
+        return "the change was not measured" if untried == 1 else f"none of {counted(untried, 'change')} was measured"
+    more = [f"{open_} undecided"] if 0 < open_ < measured else []
+    more += [f"{untried} not measured"] if untried else []
+    what = "the change" if measured == 1 else f"of {measured} changes that were measured"
+    if open_ == measured:
+        verdict = f"{what} is undecided" if measured == 1 else f"{what} all are undecided"
+    else:
+        verdict = f"{what} does not make the step faster" if measured == 1 else f"{what} none makes the step faster"
+    return "; ".join([verdict, *more])
 
 
 def _name(trial: Trial) -> str:

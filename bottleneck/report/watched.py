@@ -52,7 +52,7 @@ _MOST_CAUSES, _MOST_STEPS, _MOST_WINDOWS = 8, 6, 20
 # A share of the run from which waiting for data is its headline.
 _LOADER_BOUND, _MUCH = 0.25, 0.05
 # A share of the run that slow steps take beyond usual ones, from which they are its headline.
-_MUCH_SLOW = 0.25
+_MUCH_SLOW, _MOSTLY = 0.25, 0.8
 
 
 def build(run: WatchedRun) -> Document:
@@ -97,11 +97,12 @@ def _causes(run: WatchedRun) -> list[WatchedCause]:
 def _lines(run: WatchedRun, rank: WatchedRunRank) -> tuple[LabelledLine, ...]:
     usual_us, data_us = rank.usual_step_us, rank.phases_us[0]
     data_share = data_us / usual_us if usual_us else 0.0
-    slow_share = rank.slow_us / rank.total_us if rank.total_us else 0.0
+    slow_share = rank.beyond_us / rank.total_us if rank.total_us else 0.0
     if slow_share >= max(_MUCH_SLOW, data_share):
-        count = counted(len({step for cause in rank.causes for step in cause.steps}), "slow step")
-        times = f"{format_part(rank.slow_us, rank.total_us)} ({format_share(slow_share)})"
-        first = f"{count} hold your run up: {times} beyond usual steps of {format_us(usual_us)}"
+        times = f"{format_part(rank.beyond_us, rank.total_us)} ({format_share(slow_share)})"
+        named = "none" if not rank.named_us else format_us(rank.named_us)
+        rest = "" if rank.named_us >= _MOSTLY * rank.beyond_us else f"; {named} of it has a known cause"
+        first = f"Slow steps hold your run up: {times} beyond usual steps of {format_us(usual_us)}{rest}"
     elif data_share >= _LOADER_BOUND:
         times = f"{format_part(data_us, usual_us)} per step ({format_share(data_share)})"
         first = f"Your program waits for data: {times}"

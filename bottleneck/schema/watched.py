@@ -39,8 +39,13 @@ class WatchedRunRank(Struct, frozen=True):
         return sum(self.phases_us)
 
     @property
-    def slow_us(self) -> float:
-        """Sums the time of slow steps beyond usual ones, by the reported causes."""
+    def beyond_us(self) -> float:
+        """The time of all steps beyond usual ones."""
+        return max(self.total_us - self.steps * self.usual_step_us, 0.0)
+
+    @property
+    def named_us(self) -> float:
+        """As much of it as has a cause."""
         return sum(cause.beyond_us or 0.0 for cause in self.causes)
 
 

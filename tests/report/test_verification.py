@@ -155,9 +155,14 @@ def test_the_sentence_counts_winners_and_a_wrong_change_is_none() -> None:
     assert (
         sentence(DONE) == "1 of 4 changes makes the step faster; best: torch.compile, 1.31 times as fast (1.29 to 1.35)"
     )
-    assert sentence(replace(DONE, trials=(WRONG, MISSING))) == "none of 2 changes makes the step faster"
+    assert (
+        sentence(replace(DONE, trials=(WRONG, NO_EFFECT)))
+        == "of 2 changes that were measured none makes the step faster"
+    )
     skipped = replace(MISSING, verdict="skipped")
-    assert sentence(replace(DONE, trials=(WRONG, skipped))) == "none of 2 changes makes the step faster; 1 not measured"
+    assert (
+        sentence(replace(DONE, trials=(WRONG, skipped))) == "the change does not make the step faster; 1 not measured"
+    )
     assert sentence(replace(DONE, trials=(skipped, skipped))) == "none of 2 changes was measured"
     assert "--try all" in sentence(replace(DONE, trials=()))
     best = replace(FASTER, change="compile+tf32", speedup=Ratio(2.0, 1.9, 2.1, 14))
@@ -187,6 +192,18 @@ def test_the_step_of_the_first_line_is_the_one_that_was_timed() -> None:
     assert build(replace(DONE, step_us=3_000.0, trials=(MISSING,))).subject == "examples/mlp.py, 3.00 ms per step"
 
 
+def test_a_change_that_is_undecided_does_not_count_as_one_without_effect() -> None:
+    undecided = replace(NO_EFFECT, verdict="inconclusive", speedup=Ratio(12.28, 1.02, 144.74, 7))
+    skipped = replace(MISSING, verdict="skipped")
+    done = replace(DONE, trials=(undecided, skipped, skipped))
+    assert sentence(done) == "the change is undecided; 2 not measured"
+    assert build(done).lines[1].text.startswith("Measure again with more time (--within)")
+    assert build(replace(DONE, trials=(skipped,))).lines[0].text == "The change was not measured"
+    both = replace(DONE, trials=(undecided, NO_EFFECT))
+    assert sentence(both) == "of 2 changes that were measured none makes the step faster; 1 undecided"
+    assert sentence(replace(DONE, trials=(undecided, undecided))) == "of 2 changes that were measured all are undecided"
+
+
 def test_a_wrong_result_is_told_once() -> None:
     assert sum("differ" in phrase for phrase in details(WRONG)) == 1
 
@@ -195,7 +212,7 @@ def test_a_bound_is_reported_as_one_and_counts_as_no_winner() -> None:
     bound = replace(FASTER, change="replay-batch", is_bound=True)
     assert "a bound that no fix can pass, not a change to keep" in details(bound)
     assert "figures of a part of the step alone" in details(replace(bound, is_part=True))
-    assert sentence(replace(DONE, trials=(bound,))) == "none of 1 change makes the step faster"
+    assert sentence(replace(DONE, trials=(bound,))) == "the change does not make the step faster"
 
 
 def test_json_holds_every_field_and_no_number_that_json_has_not() -> None:

@@ -16,7 +16,7 @@ SLOW = WatchedCause(
 )
 
 
-def run(*causes: WatchedCause, steps: int = 1_200, total_us: float = 4e6) -> WatchedRun:
+def run(*causes: WatchedCause, steps: int = 1_200, total_us: float = 1.5e6) -> WatchedRun:
     blocks = tuple((float(step), 1_000.0, 900.0, 90_000.0) for step in range(4, steps, steps // 200))
     # The median over all steps, slow ones too, is not what the phases of usual steps add up to.
     rank = WatchedRunRank(0, steps, total_us, 5_000.0, (100.0, 500.0, 300.0, 200.0, 100.0), causes, blocks)
@@ -30,8 +30,13 @@ def test_the_usual_step_of_the_headline_is_the_sum_of_its_phases() -> None:
 
 
 def test_slow_steps_are_the_headline_where_they_take_much_of_the_run() -> None:
-    assert build(run(SLOW)).lines[0].text.startswith("2 slow steps hold your run up: 2.00 of 4.00 s (50.0 %)")
-    assert build(run(SLOW, total_us=40e6)).lines[0].text.startswith("A usual step takes")
+    first = "Slow steps hold your run up: 2.06 of 3.50 s (58.9 %) beyond usual steps of 1.20 ms"
+    assert build(run(SLOW, total_us=3.5e6)).lines[0].text == first
+    # Most of that time is of steps of which nothing is known.
+    first = build(run(SLOW, total_us=34e6)).lines[0].text
+    assert first.endswith("(95.8 %) beyond usual steps of 1.20 ms; 2.00 s of it has a known cause")
+    assert build(run(total_us=3.5e6)).lines[0].text.endswith("; none of it has a known cause")
+    assert build(run(SLOW, steps=30_000, total_us=40e6)).lines[0].text.startswith("A usual step takes")
 
 
 def test_sentences_begin_with_a_capital() -> None:
