@@ -10,8 +10,14 @@ import typer
 from bottleneck.commands.report_options import (
     TEXT_FORMATS,
     AllFindings,
+    Force,
     Full,
     Quiet,
+    RecordingOutput,
+    StepEnd,
+    Steps,
+    TelemetryMs,
+    Warmup,
     choice_of_format,
     extent_of,
 )
@@ -45,28 +51,12 @@ def attach_command(
     seconds: Annotated[
         float, typer.Option(min=0.1, max=3600.0, metavar="S", help="End the window after so many seconds.")
     ] = 60.0,
-    steps: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Steps to profile; 5 unless given, up to 20 where they are short."),
-    ] = None,
-    warmup: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="N", help="Steps to let pass first; until their times settle unless given."),
-    ] = None,
-    step: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="What ends a step: optimizer, module, loader, or the name of one's class."),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Folder for the recording; else one in bottleneck-runs/."),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the recording in a folder that is not empty.")
-    ] = False,
-    telemetry_ms: Annotated[
-        int, typer.Option(min=0, max=60_000, metavar="N", help="Period at which sensors are read; 0 for never.")
-    ] = 20,
+    steps: Steps = None,
+    warmup: Warmup = None,
+    step: StepEnd = None,
+    output: RecordingOutput = None,
+    force: Force = False,
+    telemetry_ms: TelemetryMs = 20,
     form: Annotated[str, choice_of_format("How to print the report.", TEXT_FORMATS)] = "terminal",
     full: Full = False,
     all_findings: AllFindings = False,
