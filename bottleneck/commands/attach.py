@@ -51,6 +51,10 @@ def attach_command(
     seconds: Annotated[
         float, typer.Option(min=0.1, max=3600.0, metavar="S", help="End the window after so many seconds.")
     ] = 60.0,
+    events: Annotated[
+        int | None,
+        typer.Option(min=1, metavar="N", help="End the window before it holds more events; 200,000 unless given."),
+    ] = None,
     steps: Steps = None,
     warmup: Warmup = None,
     step: StepEnd = None,
@@ -69,21 +73,25 @@ def attach_command(
     bottleneck attach --seconds 10 --steps 3 4242
 
     Start the program with BOTTLENECK_ATTACH=1 in its environment, or have it call bottleneck.attachable(). It goes on
-    as before, also where this command is killed. Ctrl-C ends the window with what there is.
+    as before, also where this command is killed. Ctrl-C ends the window with what there is. The window is bounded by --steps, --seconds and --events, whichever comes first,
+    and by 1 GB of memory; one step is recorded in any case.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     from bottleneck.harness.folder import RecordingFolder, program_name
-    from bottleneck.harness.messages import Plan, RecordOptions
+    from bottleneck.harness.messages import EVENT_BUDGET, Plan, RecordOptions
     from bottleneck.harness.running_process import connect
     from bottleneck.report.screen import report_text
 
     render = partial(report_text, form=form, extent=extent_of(full=full, all_findings=all_findings))
-    options = RecordOptions(steps=steps, warmup=warmup, step=step, option_costs=False)
+    most_events = EVENT_BUDGET if events is None else events
+    options = RecordOptions(steps=steps, warmup=warmup, step=step, option_costs=False, most_events=most_events)
     target = connect(process)
     try:
         folder = RecordingFolder(output, program_name(target.program), force=force)
         plan = Plan(str(folder.make().absolute()), target.program, options)
         if not quiet:
-            write_note(f"attached to process {process}; records a window of {seconds:g} s at most")
+            write_note(
+                f"attached to process {process}; records a window of {seconds:g} s or {most_events:,} events at most"
+            )
         try:
             with answered():
                 is_done = _record(target, process, plan, folder, _WindowOptions(seconds, telemetry_ms / 1e3, render))
