@@ -29,7 +29,7 @@ from bottleneck.system.interrupts import Interrupted, answered
 if TYPE_CHECKING:
     from bottleneck.harness.folder import RecordingFolder
     from bottleneck.harness.messages import Plan
-    from bottleneck.harness.running_process import RunningProcess
+    from bottleneck.harness.running_process import Attached
     from bottleneck.recorder.finish_run import Render
 
 
@@ -72,8 +72,9 @@ def attach_command(
     bottleneck attach 4242
     bottleneck attach --seconds 10 --steps 3 4242
 
-    Start the program with BOTTLENECK_ATTACH=1 in its environment, or have it call bottleneck.attachable(). It goes on
-    as before, also where this command is killed. Ctrl-C ends the window with what there is. The window is bounded by --steps, --seconds and --events, whichever comes first,
+    Start the program with BOTTLENECK_ATTACH=1 in its environment, or have it call bottleneck.attachable(); one that was
+    started with KINETO_USE_DAEMON=1 records itself. It goes on as before, also where this command is killed. Ctrl-C
+    ends the window with what there is. The window is bounded by --steps, --seconds and --events, whichever comes first,
     and by 1 GB of memory; one step is recorded in any case.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     from bottleneck.harness.folder import RecordingFolder, program_name
@@ -102,9 +103,7 @@ def attach_command(
     raise typer.Exit(0 if is_done else UndecidedError.exit_code)
 
 
-def _record(
-    target: "RunningProcess", process: int, plan: "Plan", folder: "RecordingFolder", window: _WindowOptions
-) -> bool:
+def _record(target: "Attached", process: int, plan: "Plan", folder: "RecordingFolder", window: _WindowOptions) -> bool:
     """Records the window and reports on it; true if there was something to report."""
     from bottleneck.harness.finish import Ending, SensorReading
     from bottleneck.harness.folder import RunState
@@ -130,7 +129,7 @@ def _record(
     return result.succeeded
 
 
-def _wait(target: "RunningProcess", seconds: float) -> tuple[str, ...]:
+def _wait(target: "Attached", seconds: float) -> tuple[str, ...]:
     """Waits for the window's end, and gives remarks on it."""
     try:
         return () if target.wait(seconds) else (_ENDED,)
