@@ -269,18 +269,16 @@ class DaemonProcess:
 
         Keeps what there is. A window lasts ``seconds`` at most; 0 waits for none. False where the process has ended.
         """
-        given_s, is_alive = [time.monotonic()], True
+        given_s, is_alive, lack = [time.monotonic()], True, "" if seconds else _UNAWAITED
         try:
             while seconds and is_alive and self._window is not None:
                 file = self._await_trace(self._window, given_s)
                 is_alive, given_s = file is not None, []
                 if file is not None:
                     self._take(_examined(self._window, file), seconds)
-        except UsageError:
-            if self._best is None:
-                self._keep(is_awaited=True)
-                raise
-        self._keep(is_awaited=bool(seconds))
+        except UsageError as error:
+            lack = error.why
+        self._keep(lack if is_alive else "the program ended before it had written its trace")
         return is_alive
 
     def stop(self) -> None:
@@ -298,7 +296,7 @@ class DaemonProcess:
     def _await_trace(self, window: _Window, given_s: list[float]) -> Path | None:
         """Gives the trace of the window; null where the process has ended before.
 
-        ``given_s`` are the times at which it was given the request. UsageError where no trace comes in time.
+        ``given_s`` are the times at which it was given the request. UsageError where none comes in time.
         """
         deadline_s = time.monotonic() + _ASKING_S + _WARMUP_S + window.seconds + _WRITING_S
         while (file := window.written()) is None:
@@ -349,11 +347,11 @@ class DaemonProcess:
         seconds = longer_window_s(recorded, self._plan.options.wanted_steps, self._plan.options.most_events, most_s)
         self._window = None if seconds is None else self._new_window(seconds)
 
-    def _keep(self, *, is_awaited: bool) -> None:
-        """Leaves the best trace as that of the recording, and notes on it."""
+    def _keep(self, lack: str) -> None:
+        """Leaves the best trace as that of the recording, and notes on it; ``lack`` is why there is none."""
         assert self._plan is not None, "the window has begun"
         files, best = RankFiles(Path(self._plan.folder), 0), self._best
-        notes = Notes(is_measured=True, warnings=() if is_awaited else (_UNAWAITED,))
+        notes = Notes(is_measured=True, warnings=(lack,))
         if best is not None and not best.events:
             notes = replace(notes, warnings=(f"the program called no op of torch in {best.window.seconds:g} s",))
         elif best is not None:
@@ -420,6 +418,6 @@ def _warnings(recorded: _Recorded, plan: Plan) -> tuple[str, ...]:
     wanted, most_events = plan.options.wanted_steps, plan.options.most_events
     length = f"Kineto recorded {recorded.window.seconds:.3g} s with {recorded.events} events"
     steps = f"{counted(recorded.steps, 'whole step')}" if recorded.steps else "no step was found"
-    fewer = (f"{length}: {steps} of {wanted}",) if recorded.steps < wanted else ()
+    fewer = (f"{length}: {steps} of {wanted} wanted",) if recorded.steps < wanted else ()
     many = (f"{length}, and the budget is {most_events}",) if recorded.events > most_events else ()
     return (*fewer, *many, _MISSING)
