@@ -13,6 +13,7 @@ import select
 import shutil
 import socket
 import struct
+import threading
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
@@ -38,12 +39,12 @@ _HEADER, _REQUEST, _PROCESS = struct.Struct("Q32s"), struct.Struct("iiq"), struc
 _UNFIT = ("=", "#", ".json")
 _REGISTERS, _ASKS = b"ctxt", b"req"
 _WANTS_TRACE = 2  # the bit is not set while a profiler runs
-_MOST_MESSAGE_BYTES, _MOST_MESSAGES = 1 << 16, 100
+_MOST_MESSAGE_BYTES = 1 << 16
 _CREDENTIALS = struct.Struct("3i")
 
 _ASKING_S = 15.0
 # A request that came before ours, of an `attach` that was killed, is worked on first: ours is then made once more.
-_AGAIN_S = 12.0
+_AGAIN_S = 20.0
 # How long CUPTI warms up, how long the process may take to write its trace, and how often a look is taken.
 _WARMUP_S, _WRITING_S, _LOOK_S = 1, 60.0, 0.1
 # The first window is short enough for any program; what it holds tells how long another may be. A step that is cut at
@@ -103,11 +104,16 @@ class _Request:
 
 
 class _Daemon:
-    """The socket of the daemon, for one process."""
+    """The socket of the daemon, for one process.
+
+    A thread answers: Kineto waits for 50 ms, and would take a later answer for that to its next request.
+    """
 
     def __init__(self, process: int) -> None:
         self._process = process
-        self.others: set[int] = set()
+        self._configuration, self._most_times = "", 0
+        self.given_s: tuple[float, ...] = ()
+        self.others: frozenset[int] = frozenset()
         self.is_profiled = False
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         try:
@@ -121,49 +127,57 @@ class _Daemon:
                 "dynolog answers there, or another `bottleneck attach`",
                 f"dyno gputrace --pids {process}, and bottleneck report on its trace",
             ) from None
-
-    def fileno(self) -> int:
-        """Gives the descriptor, to wait for."""
-        return self._socket.fileno()
+        self._end = os.eventfd(0)
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Leaves the name to others."""
+        os.eventfd_write(self._end, 1)
+        self._thread.join()
+        os.close(self._end)
         self._socket.close()
 
-    def answer(self, configuration: str) -> bool:
-        """Answers all that waits; true once the process was given the configuration.
+    def offer(self, configuration: str) -> None:
+        """Has the process be given the configuration, once; ``given_s`` then has the time of it."""
+        self.given_s, self._most_times, self._configuration = (), 1, configuration
 
-        Nobody else is, and none is given that is empty.
-        """
-        for _ in range(_MOST_MESSAGES):
+    def offer_again(self) -> None:
+        """Has it be given the same once more."""
+        self._most_times = 2
+
+    def _serve(self) -> None:
+        poll = select.poll()
+        poll.register(self._socket, select.POLLIN)
+        poll.register(self._end, select.POLLIN)
+        while self._end not in {descriptor for descriptor, _ in poll.poll()}:
             request = self._receive()
-            if request is None:
-                break
-            if request.kind == _REGISTERS:
-                self._send(request, _PROCESS.pack(1))
-                continue
-            is_ours = (request.process, request.user) == (self._process, os.geteuid())
-            takes = is_ours and bool(request.wanted & _WANTS_TRACE)
-            if is_ours:
-                self.is_profiled = not takes
-            else:
-                self.others.add(request.process)
-            if self._send(request, os.fsencode(configuration) if takes else b"") and takes and configuration:
-                return True
-        return False
+            if request is not None:
+                self._answer(request)
+
+    def _answer(self, request: _Request) -> None:
+        if request.kind == _REGISTERS:
+            self._send(request, _PROCESS.pack(1))
+            return
+        is_ours = (request.process, request.user) == (self._process, os.geteuid())
+        takes = is_ours and bool(request.wanted & _WANTS_TRACE)
+        if is_ours:
+            self.is_profiled = not takes
+        else:
+            self.others |= {request.process}
+        gives = takes and len(self.given_s) < self._most_times
+        if self._send(request, os.fsencode(self._configuration) if gives else b"") and gives:
+            self.given_s = (*self.given_s, time.monotonic())
 
     def _receive(self) -> _Request | None:
-        """Gives the next message that is one; null where none waits."""
-        while True:
-            try:
-                data, ancillary, flags, address = self._socket.recvmsg(
-                    _MOST_MESSAGE_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size)
-                )
-            except OSError:
-                return None
-            request = None if flags & socket.MSG_TRUNC else _read(data, ancillary, address)
-            if request is not None:
-                return request
+        """Gives the next message; null for one that is none."""
+        try:
+            data, ancillary, flags, address = self._socket.recvmsg(
+                _MOST_MESSAGE_BYTES, socket.CMSG_SPACE(_CREDENTIALS.size)
+            )
+        except OSError:
+            return None
+        return None if flags & socket.MSG_TRUNC else _read(data, ancillary, address)
 
     def _send(self, request: _Request, body: bytes) -> bool:
         try:
@@ -258,10 +272,10 @@ class DaemonProcess:
         """
         _refuse_options(self._process, plan)
         self._plan = plan
-        self._window = window = self._new_window(min(_FIRST_S, seconds))
+        self._ask_for(min(_FIRST_S, seconds))
         deadline_s = time.monotonic() + _ASKING_S
-        while not self._daemon.answer(window.configuration):
-            if time.monotonic() > deadline_s or not self._wait_for_message():
+        while not self._daemon.given_s:
+            if time.monotonic() > deadline_s or self._has_ended(_LOOK_S):
                 raise self._never_asked()
 
     def wait(self, seconds: float) -> bool:
@@ -269,11 +283,11 @@ class DaemonProcess:
 
         Keeps what there is. A window lasts ``seconds`` at most; 0 waits for none. False where the process has ended.
         """
-        given_s, is_alive, lack = [time.monotonic()], True, "" if seconds else _UNAWAITED
+        is_alive, lack = True, "" if seconds else _UNAWAITED
         try:
             while seconds and is_alive and self._window is not None:
-                file = self._await_trace(self._window, given_s)
-                is_alive, given_s = file is not None, []
+                file = self._await_trace(self._window)
+                is_alive = file is not None
                 if file is not None:
                     self._take(_examined(self._window, file), seconds)
         except UsageError as error:
@@ -289,24 +303,24 @@ class DaemonProcess:
         self._daemon.close()
         os.close(self._ended)
 
-    def _new_window(self, seconds: float) -> _Window:
+    def _ask_for(self, seconds: float) -> None:
         assert self._plan is not None, "the window has begun"
-        return _Window(Path(self._plan.folder, f".fresh.kineto-{round(1e3 * seconds)}.json"), seconds)
+        self._window = _Window(Path(self._plan.folder, f".fresh.kineto-{round(1e3 * seconds)}.json"), seconds)
+        self._daemon.offer(self._window.configuration)
 
-    def _await_trace(self, window: _Window, given_s: list[float]) -> Path | None:
+    def _await_trace(self, window: _Window) -> Path | None:
         """Gives the trace of the window; null where the process has ended before.
 
-        ``given_s`` are the times at which it was given the request. UsageError where none comes in time.
+        UsageError where none comes in time.
         """
         deadline_s = time.monotonic() + _ASKING_S + _WARMUP_S + window.seconds + _WRITING_S
         while (file := window.written()) is None:
             now_s = time.monotonic()
             if now_s > deadline_s:
                 raise refusal(self._process, "it was asked for a trace and wrote none that is seen here", _TRY)
-            is_due = not given_s or (len(given_s) == 1 and now_s - given_s[0] > _AGAIN_S)
-            if self._daemon.answer(window.configuration if is_due else ""):
-                given_s = [*given_s, now_s]
-            if not self._wait_for_message():
+            if any(now_s - given_s > _AGAIN_S for given_s in self._daemon.given_s):
+                self._daemon.offer_again()
+            if self._has_ended(_LOOK_S):
                 return None
         size_bytes = file.stat().st_size
         if size_bytes > _MOST_BYTES:
@@ -318,12 +332,11 @@ class DaemonProcess:
             )
         return file
 
-    def _wait_for_message(self) -> bool:
-        """Waits a moment for a message; false where the process has ended."""
+    def _has_ended(self, seconds: float) -> bool:
+        """True if the process has ended; waits so many seconds for it."""
         poll = select.poll()
-        poll.register(self._daemon, select.POLLIN)
         poll.register(self._ended, select.POLLIN)
-        return self._ended not in {descriptor for descriptor, _ in poll.poll(_LOOK_S * 1e3)}
+        return bool(poll.poll(seconds * 1e3))
 
     def _never_asked(self) -> UsageError:
         if self._daemon.is_profiled:
@@ -345,7 +358,9 @@ class DaemonProcess:
         if before is not None:
             (recorded if self._best is before else before).file.unlink(missing_ok=True)
         seconds = longer_window_s(recorded, self._plan.options.wanted_steps, self._plan.options.most_events, most_s)
-        self._window = None if seconds is None else self._new_window(seconds)
+        self._window = None
+        if seconds is not None:
+            self._ask_for(seconds)
 
     def _keep(self, lack: str) -> None:
         """Leaves the best trace as that of the recording, and notes on it; ``lack`` is why there is none."""
