@@ -71,7 +71,10 @@ def uses_daemon(process: int) -> bool:
 
 
 def _environment(process: int) -> Mapping[str, str]:
-    """Gives the environment that the process was started with; empty where it may not be read."""
+    """Gives the environment that the process was started with.
+
+    It is empty where it may not be read.
+    """
     try:
         entries = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
     except OSError:
@@ -93,8 +96,11 @@ def _program(process: int) -> Program:
 
 
 @dataclass(frozen=True)
-class _Request:
-    """One message to the daemon, and who sent it, as the system knows the sender."""
+class _DaemonMessage:
+    """Message to the daemon.
+
+    Process and user are those of the sender as the system knows them.
+    """
 
     kind: bytes
     wanted: int
@@ -104,7 +110,7 @@ class _Request:
 
 
 class _Daemon:
-    """The socket of the daemon, for one process.
+    """Answers one process at the address of the daemon.
 
     A thread answers: Kineto waits for 50 ms, and would take a later answer for that to its next request.
     """
@@ -139,7 +145,10 @@ class _Daemon:
         self._socket.close()
 
     def offer(self, configuration: str) -> None:
-        """Has the process be given the configuration, once; ``given_s`` then has the time of it."""
+        """Has the process be given the configuration, once.
+
+        ``given_s`` then has the time of it.
+        """
         self.given_s, self._most_times, self._configuration = (), 1, configuration
 
     def offer_again(self) -> None:
@@ -155,7 +164,7 @@ class _Daemon:
             if request is not None:
                 self._answer(request)
 
-    def _answer(self, request: _Request) -> None:
+    def _answer(self, request: _DaemonMessage) -> None:
         if request.kind == _REGISTERS:
             self._send(request, _PROCESS.pack(1))
             return
@@ -169,7 +178,7 @@ class _Daemon:
         if self._send(request, os.fsencode(self._configuration) if gives else b"") and gives:
             self.given_s = (*self.given_s, time.monotonic())
 
-    def _receive(self) -> _Request | None:
+    def _receive(self) -> _DaemonMessage | None:
         """Gives the next message; null for one that is none."""
         try:
             data, ancillary, flags, address = self._socket.recvmsg(
@@ -179,7 +188,7 @@ class _Daemon:
             return None
         return None if flags & socket.MSG_TRUNC else _read(data, ancillary, address)
 
-    def _send(self, request: _Request, body: bytes) -> bool:
+    def _send(self, request: _DaemonMessage, body: bytes) -> bool:
         try:
             self._socket.sendto(_HEADER.pack(len(body), request.kind) + body, request.address)
         except OSError:  # it has ended, or does not read
@@ -187,8 +196,11 @@ class _Daemon:
         return True
 
 
-def _read(data: bytes, ancillary: list[tuple[int, int, bytes]], address: Any) -> _Request | None:
-    """Reads a message; null for one that is none, or that states a wrong size."""
+def _read(data: bytes, ancillary: list[tuple[int, int, bytes]], address: Any) -> _DaemonMessage | None:
+    """Reads a message.
+
+    Null for one that is none, or that states a wrong size.
+    """
     senders = [
         _CREDENTIALS.unpack(content)
         for level, kind, content in ancillary
@@ -207,12 +219,12 @@ def _read(data: bytes, ancillary: list[tuple[int, int, bytes]], address: Any) ->
         wanted, count, _ = _REQUEST.unpack_from(body)
         if size != _REQUEST.size + count * _PROCESS.size:
             return None
-    return _Request(kind, wanted, process, user, address)
+    return _DaemonMessage(kind, wanted, process, user, address)
 
 
 @dataclass(frozen=True)
-class _Window:
-    """A window that is asked for: where its trace is to lie, and for how long it lasts."""
+class _AskedWindow:
+    """Window that is asked for: the file of its trace, and its length."""
 
     file: Path
     seconds: float
@@ -230,15 +242,18 @@ class _Window:
         )
 
     def written(self) -> Path | None:
-        """Gives the whole trace, which has the number of the process in its name; null before it is there."""
+        """Gives the whole trace, once it is there.
+
+        It has the number of the process in its name.
+        """
         return next(iter(self.file.parent.glob(f"{self.file.stem}_*{self.file.suffix}")), None)
 
 
 @dataclass(frozen=True)
-class _Recorded:
-    """A trace that the process has written, with its events, whole steps and devices."""
+class _WrittenTrace:
+    """Trace that the process has written, with its events, whole steps and devices."""
 
-    window: _Window
+    window: _AskedWindow
     file: Path
     events: int = 0
     steps: int = 0
@@ -262,8 +277,8 @@ class DaemonProcess:
         self._daemon = _Daemon(process)
         self._ended = os.pidfd_open(process)
         self._plan: Plan | None = None
-        self._window: _Window | None = None
-        self._best: _Recorded | None = None
+        self._window: _AskedWindow | None = None
+        self._best: _WrittenTrace | None = None
 
     def begin(self, plan: Plan, seconds: float) -> None:
         """Has it record a first, short window.
@@ -279,9 +294,10 @@ class DaemonProcess:
                 raise self._never_asked()
 
     def wait(self, seconds: float) -> bool:
-        """Waits for the trace of a window, and of a longer one as long as it holds too few steps.
+        """Waits for the trace of a window, and keeps it.
 
-        Keeps what there is. A window lasts ``seconds`` at most; 0 waits for none. False where the process has ended.
+        A longer one follows as long as it holds too few steps. It lasts ``seconds`` at most; 0 waits for none. False
+        where the process has ended.
         """
         is_alive, lack = True, "" if seconds else _UNAWAITED
         try:
@@ -305,13 +321,13 @@ class DaemonProcess:
 
     def _ask_for(self, seconds: float) -> None:
         assert self._plan is not None, "the window has begun"
-        self._window = _Window(Path(self._plan.folder, f".fresh.kineto-{round(1e3 * seconds)}.json"), seconds)
+        self._window = _AskedWindow(Path(self._plan.folder, f".fresh.kineto-{round(1e3 * seconds)}.json"), seconds)
         self._daemon.offer(self._window.configuration)
 
-    def _await_trace(self, window: _Window) -> Path | None:
-        """Gives the trace of the window; null where the process has ended before.
+    def _await_trace(self, window: _AskedWindow) -> Path | None:
+        """Gives the trace of the window.
 
-        UsageError where none comes in time.
+        Null where the process has ended before. UsageError where none comes in time.
         """
         deadline_s = time.monotonic() + _ASKING_S + _WARMUP_S + window.seconds + _WRITING_S
         while (file := window.written()) is None:
@@ -349,8 +365,8 @@ class DaemonProcess:
             " or ".join(f"bottleneck attach {other}" for other in others[:3]) if others else _TRY,
         )
 
-    def _take(self, recorded: _Recorded, most_s: float) -> None:
-        """Keeps the trace if it tells more than the last one, and decides on another window."""
+    def _take(self, recorded: _WrittenTrace, most_s: float) -> None:
+        """Keeps the better of two traces, and asks for another window."""
         assert self._plan is not None, "the window has begun"
         before = self._best
         if before is None or recorded.steps >= before.steps:
@@ -363,7 +379,10 @@ class DaemonProcess:
             self._ask_for(seconds)
 
     def _keep(self, lack: str) -> None:
-        """Leaves the best trace as that of the recording, and notes on it; ``lack`` is why there is none."""
+        """Leaves the best trace as that of the recording, and notes on it.
+
+        ``lack`` is why there is none.
+        """
         assert self._plan is not None, "the window has begun"
         files, best = RankFiles(Path(self._plan.folder), 0), self._best
         notes = Notes(is_measured=True, warnings=(lack,))
@@ -393,7 +412,7 @@ def _refuse_options(process: int, plan: Plan) -> None:
         raise refusal(process, "Kineto writes to no folder of such a name", "name another with -o DIR")
 
 
-def _examined(window: _Window, file: Path) -> _Recorded:
+def _examined(window: _AskedWindow, file: Path) -> _WrittenTrace:
     """Counts the events and whole steps of a trace."""
     from bottleneck.trace.read import read_trace
     from bottleneck.trace.steps import find_steps
@@ -401,7 +420,7 @@ def _examined(window: _Window, file: Path) -> _Recorded:
     try:
         trace = read_trace(file)
     except TraceError:  # nothing ran meanwhile
-        return _Recorded(window, file)
+        return _WrittenTrace(window, file)
     steps = find_steps(trace)
     count = 0 if steps.source == "whole" else len(steps.steps) + len(steps.set_aside)
     devices = tuple(
@@ -413,13 +432,13 @@ def _examined(window: _Window, file: Path) -> _Recorded:
         }
         for device in trace.devices
     )
-    return _Recorded(window, file, len(trace.events), count, devices)
+    return _WrittenTrace(window, file, len(trace.events), count, devices)
 
 
-def longer_window_s(recorded: _Recorded, wanted: int, most_events: int, most_s: float) -> float | None:
-    """Gives the length of another window that would hold enough steps; null where this one will do.
+def longer_window_s(recorded: _WrittenTrace, wanted: int, most_events: int, most_s: float) -> float | None:
+    """Gives the length of another window that would hold enough steps.
 
-    It will do where it holds them, and where so many events or seconds allow of none that is worth it.
+    Null where this one will do: it holds them, or so many events or seconds allow of none that is worth it.
     """
     length_s, needed = recorded.window.seconds, wanted + _CUT_STEPS
     if recorded.steps >= needed:
@@ -429,7 +448,7 @@ def longer_window_s(recorded: _Recorded, wanted: int, most_events: int, most_s: 
     return times * length_s if times >= _WORTHWHILE else None
 
 
-def _warnings(recorded: _Recorded, plan: Plan) -> tuple[str, ...]:
+def _warnings(recorded: _WrittenTrace, plan: Plan) -> tuple[str, ...]:
     wanted, most_events = plan.options.wanted_steps, plan.options.most_events
     length = f"Kineto recorded {recorded.window.seconds:.3g} s with {recorded.events} events"
     steps = f"{counted(recorded.steps, 'whole step')}" if recorded.steps else "no step was found"

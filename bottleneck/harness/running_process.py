@@ -38,7 +38,7 @@ answer_from_start()
 
 
 class Attached(Protocol):
-    """A process that is attached to: its program and environment, and one window of it."""
+    """Process that is attached to: its program, its environment and one window."""
 
     program: Program
     environment: Mapping[str, str]
@@ -47,7 +47,10 @@ class Attached(Protocol):
         """Has it record a window of so many seconds at most."""
 
     def wait(self, seconds: float, /) -> bool:
-        """Waits for the window's end; false where the process has ended itself."""
+        """Waits for the window's end.
+
+        False where the process has ended itself.
+        """
 
     def stop(self) -> None:
         """Has the window end now, if it can."""

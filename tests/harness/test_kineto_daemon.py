@@ -333,9 +333,9 @@ def test_a_window_in_which_nothing_ran_is_told(client: Client, tmp_path: Path) -
         assert "called no op of torch in 0.2 s" in warnings_of(target, tmp_path, 0.2)[0]
 
 
-def recorded(seconds: float, events: int, steps: int) -> kineto_daemon._Recorded:
-    return kineto_daemon._Recorded(
-        kineto_daemon._Window(Path("trace.json"), seconds), Path("trace.json"), events, steps
+def recorded(seconds: float, events: int, steps: int) -> kineto_daemon._WrittenTrace:
+    return kineto_daemon._WrittenTrace(
+        kineto_daemon._AskedWindow(Path("trace.json"), seconds), Path("trace.json"), events, steps
     )
 
 
