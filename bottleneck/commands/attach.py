@@ -10,8 +10,14 @@ import typer
 from bottleneck.commands.report_options import (
     TEXT_FORMATS,
     AllFindings,
+    Force,
     Full,
     Quiet,
+    RecordingOutput,
+    StepEnd,
+    Steps,
+    TelemetryMs,
+    Warmup,
     choice_of_format,
     extent_of,
 )
@@ -23,7 +29,7 @@ from bottleneck.system.interrupts import Interrupted, answered
 if TYPE_CHECKING:
     from bottleneck.harness.folder import RecordingFolder
     from bottleneck.harness.messages import Plan
-    from bottleneck.harness.running_process import RunningProcess
+    from bottleneck.harness.running_process import Attached
     from bottleneck.recorder.finish_run import Render
 
 
@@ -45,28 +51,16 @@ def attach_command(
     seconds: Annotated[
         float, typer.Option(min=0.1, max=3600.0, metavar="S", help="End the window after so many seconds.")
     ] = 60.0,
-    steps: Annotated[
+    events: Annotated[
         int | None,
-        typer.Option(min=1, metavar="N", help="Steps to profile; 5 unless given, up to 20 where they are short."),
+        typer.Option(min=1, metavar="N", help="End the window before it holds more events; 200,000 unless given."),
     ] = None,
-    warmup: Annotated[
-        int | None,
-        typer.Option(min=0, metavar="N", help="Steps to let pass first; until their times settle unless given."),
-    ] = None,
-    step: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="What ends a step: optimizer, module, loader, or the name of one's class."),
-    ] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Folder for the recording; else one in bottleneck-runs/."),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the recording in a folder that is not empty.")
-    ] = False,
-    telemetry_ms: Annotated[
-        int, typer.Option(min=0, max=60_000, metavar="N", help="Period at which sensors are read; 0 for never.")
-    ] = 20,
+    steps: Steps = None,
+    warmup: Warmup = None,
+    step: StepEnd = None,
+    output: RecordingOutput = None,
+    force: Force = False,
+    telemetry_ms: TelemetryMs = 20,
     form: Annotated[str, choice_of_format("How to print the report.", TEXT_FORMATS)] = "terminal",
     full: Full = False,
     all_findings: AllFindings = False,
@@ -78,22 +72,27 @@ def attach_command(
     bottleneck attach 4242
     bottleneck attach --seconds 10 --steps 3 4242
 
-    Start the program with BOTTLENECK_ATTACH=1 in its environment, or have it call bottleneck.attachable(). It goes on
-    as before, also where this command is killed. Ctrl-C ends the window with what there is.
+    Start the program with BOTTLENECK_ATTACH=1 in its environment, or have it call bottleneck.attachable(); one that was
+    started with KINETO_USE_DAEMON=1 records itself. It goes on as before, also where this command is killed. Ctrl-C
+    ends the window with what there is. The window is bounded by --steps, --seconds and --events, whichever comes first,
+    and by 1 GB of memory; one step is recorded in any case.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     from bottleneck.harness.folder import RecordingFolder, program_name
-    from bottleneck.harness.messages import Plan, RecordOptions
+    from bottleneck.harness.messages import EVENT_BUDGET, Plan, RecordOptions
     from bottleneck.harness.running_process import connect
     from bottleneck.report.screen import report_text
 
     render = partial(report_text, form=form, extent=extent_of(full=full, all_findings=all_findings))
-    options = RecordOptions(steps=steps, warmup=warmup, step=step, option_costs=False)
+    most_events = EVENT_BUDGET if events is None else events
+    options = RecordOptions(steps=steps, warmup=warmup, step=step, option_costs=False, most_events=most_events)
     target = connect(process)
     try:
         folder = RecordingFolder(output, program_name(target.program), force=force)
         plan = Plan(str(folder.make().absolute()), target.program, options)
         if not quiet:
-            write_note(f"attached to process {process}; records a window of {seconds:g} s at most")
+            write_note(
+                f"attached to process {process}; records a window of {seconds:g} s or {most_events:,} events at most"
+            )
         try:
             with answered():
                 is_done = _record(target, process, plan, folder, _WindowOptions(seconds, telemetry_ms / 1e3, render))
@@ -104,9 +103,7 @@ def attach_command(
     raise typer.Exit(0 if is_done else UndecidedError.exit_code)
 
 
-def _record(
-    target: "RunningProcess", process: int, plan: "Plan", folder: "RecordingFolder", window: _WindowOptions
-) -> bool:
+def _record(target: "Attached", process: int, plan: "Plan", folder: "RecordingFolder", window: _WindowOptions) -> bool:
     """Records the window and reports on it; true if there was something to report."""
     from bottleneck.harness.finish import Ending, SensorReading
     from bottleneck.harness.folder import RunState
@@ -132,7 +129,7 @@ def _record(
     return result.succeeded
 
 
-def _wait(target: "RunningProcess", seconds: float) -> tuple[str, ...]:
+def _wait(target: "Attached", seconds: float) -> tuple[str, ...]:
     """Waits for the window's end, and gives remarks on it."""
     try:
         return () if target.wait(seconds) else (_ENDED,)

@@ -50,6 +50,33 @@ Train = Annotated[bool, typer.Option("--train", help="Bare model: full training 
 ProgramArguments = Annotated[
     list[str] | None, typer.Argument(metavar="[ARGS]...", help="The program's own arguments, untouched.")
 ]
+Module = Annotated[
+    str | None, typer.Option("-m", "--module", metavar="MODULE", help="Run a module, as `python -m` does.")
+]
+Steps = Annotated[
+    int | None,
+    typer.Option(min=1, metavar="N", help="Steps to profile; 5 unless given, up to 20 where they are short."),
+]
+Warmup = Annotated[
+    int | None,
+    typer.Option(
+        min=0, metavar="N", help="Steps to let pass before any is measured; until their times settle unless given."
+    ),
+]
+StepEnd = Annotated[
+    str | None,
+    typer.Option(
+        "--step", metavar="NAME", help="What ends a step: optimizer, module, loader, or the name of one's class."
+    ),
+]
+RecordingOutput = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", metavar="DIR", help="Folder for the recording; else one in bottleneck-runs/."),
+]
+Force = Annotated[bool, typer.Option("--force", help="Replace the recording in a folder that is not empty.")]
+TelemetryMs = Annotated[
+    int, typer.Option(min=0, max=60_000, metavar="N", help="Period at which sensors are read; 0 for never.")
+]
 AllFindings = Annotated[
     bool, typer.Option("--all-findings", help="Show the findings too whose gain this run's noise would hide.")
 ]

@@ -16,13 +16,20 @@ from bottleneck.commands.report_options import (
     TEXT_FORMATS,
     AllFindings,
     ExampleCommand,
+    Force,
     Full,
+    Module,
     Probe,
     ProgramArguments,
     Quiet,
+    RecordingOutput,
     RunProbeBudget,
     Settings,
+    StepEnd,
+    Steps,
+    TelemetryMs,
     Train,
+    Warmup,
     choice_of_format,
     extent_of,
 )
@@ -101,26 +108,12 @@ def run_command(
         typer.Argument(metavar="FILE", help="A script, a file with workload(), or a file with `model` and `inputs`."),
     ] = None,
     arguments: ProgramArguments = None,
-    module: Annotated[
-        str | None,
-        typer.Option("-m", "--module", metavar="MODULE", help="Run a module, as `python -m` does."),
-    ] = None,
+    module: Module = None,
     settings: Settings = None,
     train: Train = False,
-    steps: Annotated[
-        int | None,
-        typer.Option(min=1, metavar="N", help="Steps to profile; 5 unless given, up to 20 where they are short."),
-    ] = None,
-    warmup: Annotated[
-        int | None,
-        typer.Option(
-            min=0, metavar="N", help="Steps to let pass before any is measured; until their times settle unless given."
-        ),
-    ] = None,
-    step: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="What ends a step: optimizer, module, loader, or the name of one's class."),
-    ] = None,
+    steps: Steps = None,
+    warmup: Warmup = None,
+    step: StepEnd = None,
     stop: Annotated[bool, typer.Option("--stop", help="End the program as soon as it is measured.")] = False,
     nproc_per_node: Annotated[
         str | None, typer.Option(metavar="N", help="Start N ranks with torchrun, each with a trace.")
@@ -156,17 +149,10 @@ def run_command(
     ] = False,
     probe: Probe = False,
     probe_budget: RunProbeBudget = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Folder for the recording; else one in bottleneck-runs/."),
-    ] = None,
-    force: Annotated[
-        bool, typer.Option("--force", help="Replace the recording in a folder that is not empty.")
-    ] = False,
+    output: RecordingOutput = None,
+    force: Force = False,
     strict: Annotated[bool, typer.Option("--strict", help="Exit with 4 if only the measurement failed.")] = False,
-    telemetry_ms: Annotated[
-        int, typer.Option(min=0, max=60_000, metavar="N", help="Period at which sensors are read; 0 for never.")
-    ] = 20,
+    telemetry_ms: TelemetryMs = 20,
     form: Annotated[str, choice_of_format("How to print the report.", TEXT_FORMATS)] = "terminal",
     full: Full = False,
     all_findings: AllFindings = False,

@@ -11,8 +11,10 @@ import typer
 
 from bottleneck.commands.report_options import (
     RESULT_FORMATS,
+    Module,
     ProgramArguments,
     Quiet,
+    StepEnd,
     choice_of_format,
     form_of,
     output_style,
@@ -38,13 +40,8 @@ def watch_command(
         typer.Argument(metavar="FILE", help="A script; or the folder of a watched run, to report on it again."),
     ] = None,
     arguments: ProgramArguments = None,
-    module: Annotated[
-        str | None, typer.Option("-m", "--module", metavar="MODULE", help="Run a module, as `python -m` does.")
-    ] = None,
-    step: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="What ends a step: optimizer, module, loader, or the name of one's class."),
-    ] = None,
+    module: Module = None,
+    step: StepEnd = None,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="DIR", help="Folder for the log; else one in bottleneck-runs/."),

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from bottleneck import __version__
 from bottleneck.errors import UsageError
@@ -37,14 +37,36 @@ answer_from_start()
 """
 
 
+class Attached(Protocol):
+    """Process that is attached to: its program, its environment and one window."""
+
+    program: Program
+    environment: Mapping[str, str]
+
+    def begin(self, plan: Plan, seconds: float, /) -> None:
+        """Has it record a window of so many seconds at most."""
+
+    def wait(self, seconds: float, /) -> bool:
+        """Waits for the window's end.
+
+        False where the process has ended itself.
+        """
+
+    def stop(self) -> None:
+        """Has the window end now, if it can."""
+
+    def close(self) -> None:
+        """Leaves the process alone."""
+
+
 class RunningProcess:
-    """A process that answers: its program and environment, and one window of it."""
+    """A process that answers us."""
 
     def __init__(self, process: int, connection: socket.socket) -> None:
         self._process, self._connection = process, connection
         hello = self._answer(_ANSWER_S)
         if hello.get("version") != __version__:
-            raise _refusal(process, f"it has another version of bottleneck, {hello.get('version')}", "use that one")
+            raise refusal(process, f"it has another version of bottleneck, {hello.get('version')}", "use that one")
         target, *arguments = hello["arguments"] or [""]
         self.program = Program(target, tuple(arguments), "script", seed=None)
         self.environment: Mapping[str, str] = hello["environment"]
@@ -87,7 +109,7 @@ class RunningProcess:
         finally:
             os.close(process)
         if not ready:
-            raise _refusal(
+            raise refusal(
                 self._process,
                 "its main thread does not come back to Python: it waits in one long call",
                 "try again, or attach to the process that computes",
@@ -96,11 +118,11 @@ class RunningProcess:
             raise EOFError
         answer = receive(self._connection, _LOOK_S)
         if "refused" in answer:
-            raise _refusal(self._process, answer["refused"], "wait for its end, then attach again")
+            raise refusal(self._process, answer["refused"], "wait for its end, then attach again")
         return answer
 
 
-def connect(process: int) -> RunningProcess:
+def connect(process: int) -> Attached:
     """Connects to a process of this user that is attachable.
 
     UsageError where it cannot be attached to, with the reason.
@@ -110,19 +132,23 @@ def connect(process: int) -> RunningProcess:
     if connection is None and _can_inject(process):
         connection = _inject(process)
     if connection is None:
+        from bottleneck.harness.kineto_daemon import DaemonProcess, uses_daemon
+
+        if uses_daemon(process):
+            return DaemonProcess(process)
         raise _not_attachable(process)
     try:
         if peer(connection) != (process, os.geteuid()):
-            raise _refusal(process, "another process answers in its name", "attach to the process itself")
+            raise refusal(process, "another process answers in its name", "attach to the process itself")
         if not _handles(process):
-            raise _refusal(
+            raise refusal(
                 process, "its program has taken our signal handler away", "record a block: bottleneck.record()"
             )
         os.kill(process, number() or 0)
         return RunningProcess(process, connection)
     except EOFError:
         connection.close()
-        raise _refusal(
+        raise refusal(
             process, "it ended, or its Python cannot import bottleneck", "install bottleneck where the program runs"
         ) from None
     except BaseException:
@@ -130,42 +156,43 @@ def connect(process: int) -> RunningProcess:
         raise
 
 
-def _refusal(process: int, why: str, fix: str) -> UsageError:
+def refusal(process: int, why: str, fix: str) -> UsageError:
+    """Makes the error of a process that cannot be attached to."""
     return UsageError(f"cannot attach to process {process}", why=why, fix=fix)
 
 
 def _refuse(process: int) -> None:
     """Raises UsageError for a process that can never be attached to."""
     if number() is None:
-        raise _refusal(process, "this system has none of what it takes", "attach on Linux, or use bottleneck.record()")
+        raise refusal(process, "this system has none of what it takes", "attach on Linux, or use bottleneck.record()")
     try:
         user = os.stat(f"/proc/{process}").st_uid  # noqa: PTH116
         state = _status(process).get("State", "?")[0]
     except OSError:
-        raise _refusal(process, "there is no such process", "ps -ef | grep python") from None
+        raise refusal(process, "there is no such process", "ps -ef | grep python") from None
     if process == os.getpid():
-        raise _refusal(process, "that is this command itself", "name the process of the program")
+        raise refusal(process, "that is this command itself", "name the process of the program")
     if user != os.geteuid():
-        raise _refusal(process, "it belongs to another user", "run bottleneck as the user of the program")
+        raise refusal(process, "it belongs to another user", "run bottleneck as the user of the program")
     if state in "ZX":
-        raise _refusal(process, "it has ended", "ps -ef | grep python")
+        raise refusal(process, "it has ended", "ps -ef | grep python")
     if state in "Tt":
-        raise _refusal(process, "it is stopped, by Ctrl-Z or by a debugger", f"let it go on: kill -CONT {process}")
+        raise refusal(process, "it is stopped, by Ctrl-Z or by a debugger", f"let it go on: kill -CONT {process}")
     if _python(process) is None:
-        raise _refusal(process, "it is no Python program", "attach to the Python process that it started")
+        raise refusal(process, "it is no Python program", "attach to the Python process that it started")
 
 
 def _not_attachable(process: int) -> UsageError:
     parent = int(_status(process).get("PPid", "0"))
     if parent and _is_reached(parent):
-        return _refusal(
+        return refusal(
             process,
             f"it is a fork of process {parent}, and a fork does not answer",
             f"bottleneck attach {parent}, or call bottleneck.attachable() in the fork",
         )
     version = _python(process) or (0, 0)
     is_new = version >= _REMOTE_SINCE
-    return _refusal(
+    return refusal(
         process,
         "it was not started to be attached to" + (", and this Python is older than its own" if is_new else ""),
         f"start it with {VARIABLE}=1, or call bottleneck.attachable() in it"
@@ -201,7 +228,7 @@ def _reach(process: int) -> socket.socket | None:
         connection.connect(address(process))
     except BlockingIOError:
         connection.close()
-        raise _refusal(process, "others wait to attach to it already", "wait for their end") from None
+        raise refusal(process, "others wait to attach to it already", "wait for their end") from None
     except OSError:
         connection.close()
         return None
@@ -234,7 +261,7 @@ def _inject(process: int) -> socket.socket | None:
         try:
             sys.remote_exec(process, str(script))  # type: ignore[attr-defined]
         except (OSError, RuntimeError) as error:
-            raise _refusal(process, str(error), f"start it with {VARIABLE}=1") from error
+            raise refusal(process, str(error), f"start it with {VARIABLE}=1") from error
         give_up_s = time.monotonic() + _ANSWER_S
         while time.monotonic() < give_up_s:
             connection = _reach(process)

@@ -34,7 +34,7 @@ from bottleneck.harness.start_up import Stretch
 from bottleneck.harness.stopwatch import CALM_STEPS, STEADY_STEPS, Stopwatch, has_settled
 from bottleneck.harness.torch_private import COMPILER, DYNAMO, EXPORT_UNLIFT, refuse_old
 from bottleneck.harness.torch_state import TorchHook, describe_torch, is_pytorch
-from bottleneck.harness.window import EVENT_BUDGET, GUARD, Bounds, Detail, ProfilerWindow, detail_of, resident_bytes
+from bottleneck.harness.window import GUARD, Bounds, Detail, ProfilerWindow, detail_of, resident_bytes
 from bottleneck.schema.recording import StepSource
 from bottleneck.units import counted
 
@@ -545,7 +545,7 @@ class Script:
         self._stopwatch.mark()
         window, wanted = self._windows.stop(), self._session.options.wanted_steps
         events = max(1, window.event_count())
-        self._budget_steps = EVENT_BUDGET // events - 1
+        self._budget_steps = self._session.options.most_events // events - 1
         self._allowed_steps = min(wanted, self._budget_steps)
         self._shared_window.tell_budget(self._budget_steps)
         self._note_torch()

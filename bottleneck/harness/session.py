@@ -31,7 +31,7 @@ from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend,
 from bottleneck.harness.torch_private import losses
 from bottleneck.harness.torch_state import describe_compilation, search_path
 from bottleneck.harness.values import ValueLook
-from bottleneck.harness.window import EVENT_BUDGET, Detail, ProfilerWindow
+from bottleneck.harness.window import Detail, ProfilerWindow
 from bottleneck.schema.measurements import PageFaults
 from bottleneck.schema.recording import LightWindow
 from bottleneck.schema.statistics import summarise_durations
@@ -385,7 +385,7 @@ class Session:
         if allowed < wanted:
             self.warn(
                 f"profiled {max(1, allowed)} of {counted(wanted, 'step')}: one step makes about {events} events, "
-                f"and the budget is {EVENT_BUDGET}"
+                f"and the budget is {self.options.most_events}"
             )
 
     @property

@@ -35,9 +35,6 @@ from bottleneck.harness.program import leave_at_once
 from bottleneck.schema.op_names import MODULE_PATHS, OWN_STRETCH
 from bottleneck.system.process_usage import peak_bytes
 
-# Roughly 0.7 GB while it is held, 60-100 MB of JSON, 4 MB compressed.
-EVENT_BUDGET = 200_000
-
 # How long the main thread may take to stop its window for another.
 _HANDOVER_SECONDS = 5.0
 

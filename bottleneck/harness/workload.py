@@ -24,7 +24,7 @@ from bottleneck.harness.start_up import Stretch
 from bottleneck.harness.stopwatch import Step, Stopwatch, WarmUp, mark_steps, time_steps, warm_up
 from bottleneck.harness.torch_private import compiler_settings, refuse_old
 from bottleneck.harness.torch_state import describe_torch
-from bottleneck.harness.window import EVENT_BUDGET, Detail, ProfilerWindow, detail_of
+from bottleneck.harness.window import Detail, ProfilerWindow, detail_of
 from bottleneck.schema.measurements import BatchTest, OptionCost, OptionCosts, ProfilerOption, Ratio
 from bottleneck.schema.statistics import summarise_durations
 from bottleneck.units import format_si, format_us
@@ -162,7 +162,7 @@ def _profile(step: Step, torch: Any, session: Session, detail: Detail) -> None:
         session.warn("the workload runs a profiler of its own, so ours stayed off")
         return
     per_step = max(1, pilot.event_count() // 2)
-    allowed, wanted = EVENT_BUDGET // per_step - 1, session.wanted_steps
+    allowed, wanted = session.options.most_events // per_step - 1, session.wanted_steps
     session.warn_of_budget(allowed, wanted, per_step)
     if allowed <= 1:
         session.keep(pilot, stopwatch)
@@ -186,7 +186,7 @@ def _profile_lightly(step: Step, torch: Any, session: Session, detail: Detail) -
         window, stopwatch = _profile_steps(step, torch, steps, detail.least)
         if window is None or (session.offer_light(window, stopwatch) and steps >= wanted):
             return
-        allowed = EVENT_BUDGET * (steps + 1) // max(1, window.event_count()) - 1
+        allowed = session.options.most_events * (steps + 1) // max(1, window.event_count()) - 1
         steps = max(steps, min(wanted, allowed))
 
 

@@ -309,10 +309,13 @@ def from_here(folder: Path) -> Path:
 def describe_steps(recording: "Recording") -> str:
     """Words the steps of a recording: '5 steps'.
 
-    With the ranks where there are several; 'no trace' or 'nothing' where no step was traced.
+    With the ranks where there are several; 'a trace' where nobody looked for steps, 'no trace' or 'nothing' where no
+    step was traced.
     """
     if not recording.traces:
         return "no trace" if recording.unprofiled else "nothing"
+    if recording.step_source == "none":
+        return "a trace"
     count = max(0, len(recording.traces[0].step_marks_ns) - 1)
     steps, ranks = counted(count, "step"), len(recording.traces)
     return f"{steps} of {ranks} ranks" if ranks > 1 else steps

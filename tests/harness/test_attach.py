@@ -14,6 +14,7 @@ import pytest
 
 from bottleneck.errors import UsageError
 from bottleneck.harness.attachable import VARIABLE, number
+from bottleneck.harness.messages import EVENT_BUDGET
 from bottleneck.harness.running_process import connect, injected_code
 from bottleneck.schema.recording import is_recording, read_recording
 
@@ -319,3 +320,9 @@ def test_the_variable_alone_makes_a_program_attachable(tmp_path: Path, value: st
     environment = {**os.environ, VARIABLE: value}
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
     assert done.stdout.strip() == str(is_loaded) and done.stderr == ""
+
+
+def test_the_help_names_the_budget_of_events() -> None:
+    words = [sys.executable, "-m", "bottleneck", "attach", "--help"]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert f"{EVENT_BUDGET:,}" in done.stdout

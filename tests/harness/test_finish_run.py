@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.recorder.finish_run import _from_here, repair
+from bottleneck.recorder.finish_run import from_here, repair
 from bottleneck.schema.recording import read_recording
 from bottleneck.system.interrupts import Interrupted, answered, held_back
 from tests.builders import write_trace
@@ -236,5 +236,5 @@ def test_the_report_names_a_recording_below_the_working_folder_from_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert _from_here(tmp_path / "runs" / "train-1") == Path("runs/train-1")
-    assert _from_here(tmp_path.parent / "elsewhere") == tmp_path.parent / "elsewhere"
+    assert from_here(tmp_path / "runs" / "train-1") == Path("runs/train-1")
+    assert from_here(tmp_path.parent / "elsewhere") == tmp_path.parent / "elsewhere"

@@ -43,10 +43,8 @@ def test_a_step_is_timed_as_long_as_the_plan_says(session: Session) -> None:
     assert ends - begins >= 50e6
 
 
-def test_fewer_steps_are_profiled_when_they_would_make_too_many_events(
-    session: Session, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(workload, "EVENT_BUDGET", 1)
+def test_fewer_steps_are_profiled_when_they_would_make_too_many_events(session: Session) -> None:
+    session.options = replace(session.options, most_events=1)
     measure(adding(), session)
     assert len(session.notes.step_marks_ns) == 2
     assert any("profiled 1 of 4 steps" in warning for warning in session.notes.warnings)
