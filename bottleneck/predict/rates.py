@@ -30,7 +30,7 @@ from bottleneck.predict.vector_products import vector_rates
 from bottleneck.schema.device import Device
 from bottleneck.schema.device_facts import USUAL_LANES, board_of, generation_of
 from bottleneck.schema.intervals import Flags, Floats, Integers
-from bottleneck.schema.learned_rates import learned_rates, tensor_share
+from bottleneck.schema.learned_rates import learned_rates, tensor_share, use_of_channels
 from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import EngineSettings
 
@@ -297,8 +297,7 @@ def _compute_us(
     ratio = np.where(work.are(*CONVOLUTIONS) & ~ceilings.is_tensor, on_lanes, on_tensor)
     is_product = work.are(*PRODUCTS, *CONVOLUTIONS, "convolution channels last")
     moved = work.are("convolution channels last")
-    # Neighbours in memory are channels then: few of them leave most of a load unused.
-    ratio = ratio * np.where(moved, 1.0 / (1.0 + rates["channels last:channels"] / work.channels), 1.0)
+    ratio = ratio * np.where(moved, use_of_channels(rates, work.channels), 1.0)
     ratio = ratio * np.where(moved & ~ceilings.is_tensor, rates["channels last on lanes"], 1.0)
     is_transposed = work.are("transposed convolution", "transposed convolution 3d", "grouped convolution")
     dilated = np.where(is_transposed, rates["dilated transposed"], rates["dilated"])
