@@ -150,7 +150,7 @@ class PricedWork(Struct, frozen=True):
 
     @property
     def returned_us(self) -> float:
-        """Time of the copies back to the host; 0 where the link is not known."""
+        """Time of the copies back to the host."""
         return returned_us(self.calls, self.device)
 
     def sensitivities(self) -> Floats:
