@@ -276,7 +276,8 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
     def _take_to_host(self, tensor: Any, **options: Any) -> Any:
         """Returns `tensor.cpu()`, and counts the bytes that come from the device.
 
-        They are those of results of the step. The host waits for the copy. A move to a device of type 'cpu' says nothing: fake tensors are on no other.
+        They are those of results of the step. The host waits for the copy. A move to a device of type 'cpu' says
+        nothing: fake tensors are on no other.
         """
         number = self._storage(tensor) if self.is_on and not self.in_optimizer else None
         if number is not None and self._is_made_on_device(number):
