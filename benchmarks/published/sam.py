@@ -2,15 +2,18 @@
 
 The stated times are of the encoder and of the small decoder behind it (segment-anything-fast, experiments/
 eval_combo.py), so that they are no times of these steps. The attention here is that of the original: `transformers`
-takes its softmax in fp32. The kernel in Triton adds the positions to the scores itself: attention without a mask.
+takes its softmax in fp32. The kernel in Triton adds the positions to the scores itself: attention without a mask. It
+does not take the windows of 14 by 14 positions, which keep the op with a mask.
 """
 
 import torch
 from torch import nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.functional import pad, scaled_dot_product_attention
 
 BATCH = 8
 _MAX_AUTOTUNE = ("compile-max-autotune",)
+# The kernel in Triton takes as many positions or a multiple of them, and heads of these sizes (flash_4.py).
+_KERNEL_ROWS, _LEAST_HEAD, _KERNEL_HEAD = 256, 64, 128
 
 
 def steps(images_per_s):
@@ -56,16 +59,29 @@ def attend(layer, hidden_states, kind):
     if kind == "written":
         scores = (query * layer.scale) @ key.transpose(-2, -1)
         positions = layer.get_decomposed_rel_pos(query, layer.rel_pos_h, layer.rel_pos_w, *sizes)
-        found = (scores + positions.reshape_as(scores)).softmax(-1) @ value
+        attended = (scores + positions.reshape_as(scores)).softmax(-1) @ value
     else:
-        mask = None
-        if kind == "sdpa":
+        split = [part.view(batch, heads, length, -1) for part in (query, key, value)]
+        if kind == "kernel" and length % _KERNEL_ROWS == 0:
+            attended = attend_by_kernel(layer, query, split, sizes[0])
+        else:
             mask = layer.get_decomposed_rel_pos(query, layer.rel_pos_h, layer.rel_pos_w, *sizes)
             mask = mask.reshape(batch, heads, length, length)
-        split = (each.view(batch, heads, length, -1) for each in (query, key, value))
-        found = scaled_dot_product_attention(*split, attn_mask=mask)
-    found = found.reshape(batch, heads, height, width, -1).permute(0, 2, 3, 1, 4)
-    return layer.proj(found.reshape(batch, height, width, -1)), None
+            attended = scaled_dot_product_attention(*split, attn_mask=mask)
+    attended = attended.reshape(batch, heads, height, width, -1).permute(0, 2, 3, 1, 4)
+    return layer.proj(attended.reshape(batch, height, width, -1)), None
+
+
+def attend_by_kernel(layer, query, split, size):
+    """Attention by the source's kernel, which takes heads of 64 or 128, and the positions by row and by column."""
+    (height, width), head = size, query.shape[-1]
+    images = query.reshape(-1, height, width, head)
+    by_row = torch.einsum("bhwc,hkc->bhwk", images, layer.get_rel_pos(height, height, layer.rel_pos_h))
+    by_column = torch.einsum("bhwc,wkc->bhwk", images, layer.get_rel_pos(width, width, layer.rel_pos_w))
+    # The step gives them back, as the kernel reads them: nothing here does, and a compiler would drop them.
+    layer.positions = torch.cat([by_row, by_column], -1)
+    padded = [pad(part, (0, _KERNEL_HEAD - head)) if head % _LEAST_HEAD else part for part in split]
+    return scaled_dot_product_attention(*padded)[..., :head]
 
 
 def encode(batch_size, dtype, attention, int8, **sizes):
@@ -86,6 +102,6 @@ def encode(batch_size, dtype, attention, int8, **sizes):
 
     def step():
         with torch.no_grad():
-            return model(images)
+            return model(images), [vars(module).pop("positions", None) for module in model.modules()]
 
     return step

@@ -14,6 +14,7 @@ from bottleneck.advice.removal import backward_of, issued_by, main_source, remov
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers
+from bottleneck.schema.learned_rates import channels_last_times
 from bottleneck.schema.op_names import at_source
 from bottleneck.schema.tables import are_calls, as_integers, text_matches
 from bottleneck.units import US_PER_S, counted, format_share, format_us
@@ -341,6 +342,7 @@ def _searching_rows(evidence: Evidence) -> Integers:
     return rows[trials >= _LEAST_TRIALS]
 
 
+_WITHOUT_RATE = re.compile(r"backward|transpose")
 # cuDNN's convertTensor is none of them: it rounds the operands of NHWC kernels to TF32, element by element.
 _CHANGES_LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|batched_transpose_\w*(?:half|bf16|float)", re.IGNORECASE)
 _ON_CPU = 0.2
@@ -359,10 +361,10 @@ _SLOWER_MEMORY = 3.0
 def channels_first(evidence: Evidence) -> Draft | None:
     """Finds images by planes where channels_last would suit (rule 33).
 
-    The convolution wants them by pixels. On a GPU the library turns them round and back: gain from half of those
-    kernels to all, with their launches. On a CPU the turning is hidden inside the convolution: from nothing to what
-    reading and writing its input and its result once more takes, where that is 2 % of the step at the calibrated
-    bandwidth.
+    The convolution wants them by pixels. On a GPU the library turns them round and back: these kernels go, with their
+    launches, and the convolution takes what the learned rates say (``_priced_by_pixels``). On a CPU the turning is
+    hidden inside the convolution: from nothing to what reading and writing its input and its result once more takes,
+    where that is 2 % of the step at the calibrated bandwidth.
     """
     work = work_of(evidence)
     convolutions = work.family("convolution")
@@ -372,7 +374,8 @@ def channels_first(evidence: Evidence) -> Draft | None:
     if work.share(rows) < _LEAST_SHARE:
         return None
     less = np.where(rows, work.us, 0.0)
-    gain = work.gain(less / 2, less, rows)
+    low, high, words = _priced_by_pixels(work, rows)
+    gain, most = work.gain(low, high, rows), np.clip(high, 0.0, None)
     layout = "channels_last_3d" if _are_volumes(work, rows) else "channels_last"
     return Draft(
         slug="channels-first",
@@ -380,22 +383,72 @@ def channels_first(evidence: Evidence) -> Draft | None:
         evidence=(
             f"kernels that only change the layout of images take {format_us(float(less.sum()))} per step "
             f"({format_share(work.share(rows))})",
+            *words,
             *work.describe(rows),
             *work.critical_path_note(less),
         ),
         advice=f"Keep model and images in {layout}.",
         gain_us=gain,
         claims={
-            **work.claims(less),
-            **claims_of(evidence, *ISSUE_ACCOUNTS, most_us=max(0.0, gain.high - float(less.sum()))),
+            **work.claims(most),
+            **claims_of(evidence, *ISSUE_ACCOUNTS, most_us=max(0.0, gain.high - float(most.sum()))),
         },
         code=_LAST.format(layout=layout),
         tries=("channels-last",),
     )
 
 
+def _priced_by_pixels(work: KernelWork, turns: Flags) -> tuple[Floats, Floats, tuple[str, ...]]:
+    """Prices the convolutions in channels last with the learned rates.
+
+    Gives what each row takes less at least and at most, and words on what has no rate. A convolution that turns its
+    images runs the library's kernel for channels last already: it keeps that, within the spread of the rate. Where
+    nothing is learned (backward passes, groups, volumes, other vendors, sizes that are not recorded) the kernel keeps
+    its time, and from half of the turning to all of it goes.
+    """
+    turned = np.isin(work.op, work.op[turns & (work.op >= 0)])
+    on_matrix = work.is_text(work.evidence.linked.kernels, "engine", "matrix")
+    forward = work.family("convolution") & ~turns & ~work.op_like(_WITHOUT_RATE)
+    candidates = forward & (turned | (on_matrix & _by_planes(work, forward)))
+    times, spreads = np.full(work.row.size, np.nan), np.full(work.row.size, np.nan)
+    for signature in np.unique(work.signature[candidates]).tolist():
+        learned = _learned_by_pixels(work, signature)
+        if learned is not None:
+            rows = candidates & (work.signature == signature)
+            times[rows], spreads[rows] = np.where(turned[rows], 1.0, learned[0]), learned[1]
+    has_rate = np.isfinite(times)
+    is_priced = turns & np.isin(work.op, work.op[has_rate & turned])
+    low, high = (
+        np.where(has_rate, work.us * (1.0 - times * spread), np.where(turns, work.us, 0.0))
+        for spread in (spreads, 1.0 / spreads)
+    )
+    unknown = turns & ~is_priced
+    low = np.where(unknown, low / 2, low)
+    if not unknown.any():
+        return low, high, ()
+    share = format_share(work.us_of(unknown) / work.us_of(turns))
+    words = f"nothing is learned of the convolutions behind {share} of that time in channels_last"
+    return low, high, (f"{words}: half of it may stay",)
+
+
+def _learned_by_pixels(work: KernelWork, signature: int) -> tuple[float, float] | None:
+    """Gives the learned time by pixels over a convolution's own, and its spread."""
+    sizes = work.tensors_of(signature)
+    is_image = len(sizes) > 1 and len(sizes[0]) == len(sizes[1]) == _DIMS_OF_IMAGES
+    if work.evidence.analysis.device.kind != "cuda" or not is_image or not sizes[1][1]:
+        return None
+    channels, per_group, window = sizes[0][1], sizes[1][1], sizes[1][2:]
+    if channels == per_group:
+        kind = "pointwise convolution" if math.prod(window) == 1 else "convolution"
+    elif per_group == 1 and len(set(window)) == 1:
+        kind = "depthwise convolution"
+    else:
+        return None
+    return channels_last_times(kind, per_group)
+
+
 _LAST = "model = model.to(memory_format=torch.{layout})\nimages = images.to(memory_format=torch.{layout})"
-_DIMS_OF_VOLUMES = 5  # samples, channels, depth, height, width
+_DIMS_OF_IMAGES, _DIMS_OF_VOLUMES = 4, 5  # samples, channels, (depth,) height, width
 
 
 def _are_volumes(work: KernelWork, rows: Flags) -> bool:

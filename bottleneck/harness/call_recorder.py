@@ -62,6 +62,7 @@ _ONE_NUMBER = 1.0
 _THEIR_ITEM = "_item_without_bottleneck"
 _THEIR_NUMPY = "_numpy_without_bottleneck"
 _THEIR_TRUTH = "_bool_without_bottleneck"
+_THEIR_CPU = "_cpu_without_bottleneck"
 # A step counter of an optimizer, by which some choose between their early steps and all others.
 _LATE_STEP = 1000.0
 
@@ -140,6 +141,7 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
         super().__init__()
         self.calls: list[StepCall] = []
         self.host_ops = 0
+        self.returned_bytes = 0
         self.channels_last = False
         self.gradients = False
         self.read_numbers: set[str] = set()
@@ -151,6 +153,7 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
         self._their_item = getattr(torch.Tensor, _THEIR_ITEM, torch.Tensor.item)
         self._their_numpy = getattr(torch.Tensor, _THEIR_NUMPY, torch.Tensor.numpy)
         self._their_truth = getattr(torch.Tensor, _THEIR_TRUTH, torch.Tensor.__bool__)
+        self._their_cpu = getattr(torch.Tensor, _THEIR_CPU, torch.Tensor.cpu)
         self.assumed: Mapping[str, bool] = {}
         self.decided: set[str] = set()
         self._memory: list[_Memory] = []
@@ -165,7 +168,7 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
         self.calls.clear()
         self._makers.clear()
         self._forward_places.clear()
-        self.host_ops = self._ops_since = 0
+        self.host_ops = self.returned_bytes = self._ops_since = 0
         for memory in self._memory:
             memory.created = BEFORE_THE_STEP
             memory.is_seen_alive = memory.freed is None
@@ -263,10 +266,28 @@ class CallRecorder(dispatch_mode_class()):  # type: ignore[misc]
         setattr(self._torch.Tensor, _THEIR_ITEM, self._their_item)
         setattr(self._torch.Tensor, _THEIR_NUMPY, self._their_numpy)
         setattr(self._torch.Tensor, _THEIR_TRUTH, self._their_truth)
+        setattr(self._torch.Tensor, _THEIR_CPU, self._their_cpu)
+        self._torch.Tensor.cpu = lambda tensor, **options: self._take_to_host(tensor, **options)  # noqa: PLW0108 - likewise
         self._torch.Tensor.__bool__ = lambda tensor: self._read_truth(tensor)  # noqa: PLW0108 - a bound method gets no tensor
         self._torch.Tensor.numpy = lambda tensor, **options: self._read_array(tensor, **options)  # noqa: PLW0108 - likewise
         self._torch.Tensor.item = lambda tensor: self._read_number(tensor)  # noqa: PLW0108 - a bound method gets no tensor
         self._torch.Tensor.__float__ = lambda tensor: self._read_float(tensor)  # noqa: PLW0108 - likewise
+
+    def _take_to_host(self, tensor: Any, **options: Any) -> Any:
+        """Returns `tensor.cpu()`, and counts the bytes that come from the device.
+
+        They are those of results of the step. The host waits for the copy. A move to a device of type 'cpu' says
+        nothing: fake tensors are on no other.
+        """
+        number = self._storage(tensor) if self.is_on and not self.in_optimizer else None
+        if number is not None and self._is_made_on_device(number):
+            self._read("aten::_local_scalar_dense", tensor)
+            self.returned_bytes += tensor.numel() * tensor.element_size()
+        return self._their_cpu(tensor, **options)
+
+    def _is_made_on_device(self, number: int) -> bool:
+        memory = self._memory[number]
+        return memory.created != BEFORE_THE_STEP and (memory.is_on_device or not self._makers_on_host(number))
 
     def _read_array(self, tensor: Any, **options: Any) -> Any:
         """The array of `tensor.numpy()`, which only a real tensor has."""

@@ -495,6 +495,7 @@ class _StepRecorder:
             batch_size=self._batch_size(asked),
             host_ops=self._recorder.host_ops,
             copied_bytes=float(self._choices.copied_bytes) or None,
+            returned_bytes=float(self._recorder.returned_bytes),
             left_out="the work of its data loader" if self._loaders else "",
             notes=tuple(self._notes()),
         )

@@ -54,7 +54,7 @@ from bottleneck.schema.predicted_step import Backend, PredictedBound, PredictedK
 from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import StepCalls
-from bottleneck.units import US_PER_S, counted, format_share, format_us
+from bottleneck.units import US_PER_S, counted, format_share, format_si, format_us
 
 BOUNDS: tuple[Literal["compute"], Literal["memory"], Literal["latency"], Literal["overhead"]] = (
     "compute",
@@ -146,7 +146,12 @@ class PricedWork(Struct, frozen=True):
 
     def us(self, times_pace: float = 1.0) -> float:
         """Time of the step, its host being so many times as slow."""
-        return _step(self.busy_us, self.units, self.pace * times_pace, read_rates())
+        return _step(self.busy_us, self.units, self.pace * times_pace, read_rates()) + self.returned_us
+
+    @property
+    def returned_us(self) -> float:
+        """Time of the copies back to the host."""
+        return returned_us(self.calls, self.device)
 
     def sensitivities(self) -> Floats:
         """Returns by how much the step grows, relatively, with its times.
@@ -254,6 +259,14 @@ def predict_step(
     )
 
 
+def returned_us(calls: StepCalls, device: Device) -> float:
+    """Returns the time of copies back to the host at the link's bandwidth.
+
+    The host waits for them, and they for the kernels before. 0 where the link is not known.
+    """
+    return calls.returned_bytes / device.link_bytes_per_s * US_PER_S if device.link_bytes_per_s else 0.0
+
+
 def step_floor_us(calls: StepCalls, device: Device, backend: Backend) -> float:
     """Returns the least time of a step.
 
@@ -266,11 +279,12 @@ def step_floor_us(calls: StepCalls, device: Device, backend: Backend) -> float:
     work = as_columns(kernels)
     ceilings, _ = ceilings_of(kernels, calls.settings, device)
     compute, _, floor = floors(work, ceilings, device)
+    returned = returned_us(calls, device)
     if not fuses:
-        return float(np.nansum(floor * work.count))
+        return float(np.nansum(floor * work.count)) + returned
     bandwidth = (device.bandwidth_bytes_per_s or math.inf) / US_PER_S
     moved = max(least_bytes(calls) - (device.cache_bytes or 0.0), 0.0) / bandwidth
-    return max(float(np.nansum(compute * work.count)), moved)
+    return max(float(np.nansum(compute * work.count)), moved) + returned
 
 
 def _above(floor_us: Floats, found: PredictedTimes) -> PredictedTimes:
@@ -393,10 +407,20 @@ def _reasons(priced: PricedWork) -> list[str]:
         reasons.append("the host's pace is the usual one of the device's year, since --host-pace gives none")
     if any(engine.endswith("_tensor") for engine in priced.engines) and not is_timed(priced.device.architecture):
         reasons.append("no products on tensor cores were timed on this generation: their rates are those of others")
-    reasons += _host_work(priced)
+    reasons += _host_work(priced) + _returned(priced)
     if priced.calls.origin == "trace":
         reasons.append("a trace records no results: fused bytes follow from the inputs of the calls alone")
     return reasons
+
+
+def _returned(priced: PricedWork) -> list[str]:
+    """Says what the copies back to the host take; nothing where there are none."""
+    if not priced.calls.returned_bytes:
+        return []
+    size = format_si(priced.calls.returned_bytes, "B")
+    if not priced.device.link_bytes_per_s:
+        return [f"{size} come back to the host in each step, over a link whose bandwidth is not known"]
+    return [f"{size} come back to the host in each step: {format_us(priced.returned_us)} at the link's bandwidth"]
 
 
 def _host_work(priced: PricedWork) -> list[str]:

@@ -1,7 +1,8 @@
 """Gives kernels their time on a device.
 
-It is floors over efficiencies by kind of work, learned from timed programs. The time of a kernel is that of its launch
-and a smooth maximum of two parts. The bytes take their time at a share of the device's bandwidth that its kind reaches.
+It is floors over efficiencies by kind of work, learned from timed programs. The time of a kernel is that of its launch,
+a smooth maximum of two parts, and the stores that follow the arithmetic. The bytes take their time at a share of the
+device's bandwidth that its kind reaches.
 The arithmetic takes its time at a share of the peak that its kind reaches with much work; little of it (a short inner
 dimension, few columns, fewer tiles than multiprocessors) lowers the share. Products on tensor cores have a model of
 their own (tensor_products.py). schema/learned_rates.csv holds the shares and sizes with the number of timings behind
@@ -29,7 +30,7 @@ from bottleneck.predict.vector_products import vector_rates
 from bottleneck.schema.device import Device
 from bottleneck.schema.device_facts import USUAL_LANES, board_of, generation_of
 from bottleneck.schema.intervals import Flags, Floats, Integers
-from bottleneck.schema.learned_rates import learned_rates, tensor_share
+from bottleneck.schema.learned_rates import learned_rates, tensor_share, use_of_channels
 from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import EngineSettings
 
@@ -149,6 +150,7 @@ class KernelColumns(Struct, frozen=True):
     padding_bytes: Floats
     autotuned: Flags
     long_rows: Floats
+    stored_bytes: Floats
     count: Floats
 
     def are(self, *kinds: str) -> Flags:
@@ -257,7 +259,9 @@ def times(
     compute, waits = _compute_us(work, ceilings, rates, of_products)
     launch = rates["launch"] * np.where(work.are(*LAYOUTS) & ~ceilings.is_tensor, 0.0, work.launches)
     launch = launch + np.where(work.are("product") & ceilings.is_tensor, of_products["start"], 0.0)
-    busy = (compute**_SHARPNESS + memory**_SHARPNESS) ** (1 / _SHARPNESS)
+    stored = memory * work.stored_bytes / np.maximum(work.bytes, 1.0)
+    hidden = memory - stored
+    busy = (compute**_SHARPNESS + hidden**_SHARPNESS) ** (1 / _SHARPNESS) + stored
     return PredictedTimes(busy + launch, compute, memory, launch, waits)
 
 
@@ -293,8 +297,7 @@ def _compute_us(
     ratio = np.where(work.are(*CONVOLUTIONS) & ~ceilings.is_tensor, on_lanes, on_tensor)
     is_product = work.are(*PRODUCTS, *CONVOLUTIONS, "convolution channels last")
     moved = work.are("convolution channels last")
-    # Neighbours in memory are channels then: few of them leave most of a load unused.
-    ratio = ratio * np.where(moved, 1.0 / (1.0 + rates["channels last:channels"] / work.channels), 1.0)
+    ratio = ratio * np.where(moved, use_of_channels(rates, work.channels), 1.0)
     ratio = ratio * np.where(moved & ~ceilings.is_tensor, rates["channels last on lanes"], 1.0)
     is_transposed = work.are("transposed convolution", "transposed convolution 3d", "grouped convolution")
     dilated = np.where(is_transposed, rates["dilated transposed"], rates["dilated"])

@@ -42,9 +42,9 @@ class Kernel:
     window computes where the window lies. A product has ``rows``, ``columns``, ``inner`` and ``batch``; its
     elements of ``element_bytes`` are loaded by at most ``load_bytes`` at once, unless a compiler pads its operands,
     which copies ``padding_bytes``. A convolution has input ``channels`` per group, and is ``winograd`` where that
-    algorithm applies. ``steps`` run in sequence. ``long_rows`` each take a whole block of
-    threads. An ``autotuned`` kernel was chosen by timing. ``least_bytes`` and ``least_flops`` are the amounts that
-    every implementation needs. ``count`` kernels are like this one.
+    algorithm applies. ``steps`` run in sequence. ``long_rows`` each take a whole block of threads. ``stored_bytes`` are
+    written after the arithmetic. An ``autotuned`` kernel was chosen by timing. ``least_bytes`` and ``least_flops`` are
+    the amounts that every implementation needs. ``count`` kernels are like this one.
     """
 
     kind: str
@@ -71,6 +71,7 @@ class Kernel:
     padding_bytes: float = math.inf
     autotuned: bool = False
     long_rows: float = 0.0
+    stored_bytes: float = 0.0
     count: float = 1.0
 
 
@@ -203,8 +204,21 @@ def _product(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
             batch=cost.batch or 1.0,
             load_bytes=load_bytes(rows, element),
             element_bytes=element,
+            stored_bytes=_stored_bytes(cost, operands),
         )
     ]
+
+
+def _stored_bytes(cost: Cost, operands: Sequence[Tensor]) -> float:
+    """Returns the bytes of a product's result that no arithmetic hides.
+
+    The arithmetic of 8-bit integers ends so soon that a block still stores its sums of 32 bits: of 35 such products
+    (benchmarks/int8_products.py), those with a short inner dimension take longer by their result's time. In wider
+    types stores are a part of what is learned for a tile.
+    """
+    if cost.math_dtype != "int8":
+        return 0.0
+    return max(cost.bytes_low - sum(tensor.bytes for tensor in operands), 0.0)
 
 
 def _weight_product(call: OpCall, cost: Cost, result: float) -> list[Kernel]:

@@ -5,7 +5,7 @@ multiprocessor. Each tile and each split has a time, and a library takes the qui
 bytes are loaded by 4 or 2 bytes at once, which bounds the arithmetic whatever the tensor cores could do.
 tensor_products.csv holds what was learned, by generation. `python -m benchmarks.tensor_core_rates FOLDER --ship`
 learns it from public traces and published benchmarks of products. int8_products.csv holds the shares that products of
-8-bit integers reach with cuBLAS, each with its source.
+8-bit integers reach, from published ones (`python -m benchmarks.int8_products --ship`).
 """
 
 import csv
@@ -20,7 +20,7 @@ from bottleneck.analysis.tiles import count_tiles
 from bottleneck.schema.intervals import Floats
 
 TABLE = Path(__file__).with_name("tensor_products.csv")
-_INT8_TABLE = Path(__file__).with_name("int8_products.csv")
+INT8_TABLE = Path(__file__).with_name("int8_products.csv")
 # A generation that was not timed has the mean of the others.
 OTHERS = "others"
 # Rows that begin at multiples of this are loaded as quickly as the hardware can.
@@ -122,7 +122,7 @@ def width_of(engine: str) -> str:
 def product_rates() -> Mapping[str, float]:
     """Reads what was learned of products on tensor cores, by name."""
     rates: dict[str, float] = {}
-    for table in (TABLE, _INT8_TABLE):
+    for table in (TABLE, INT8_TABLE):
         with table.open(encoding="utf-8", newline="") as lines:
             rates |= {row["name"]: float(row["value"]) for row in csv.DictReader(lines)}
     return rates

@@ -7,6 +7,7 @@ spread behind it. Shares of bandwidth are of the data sheet's; host times are in
 """
 
 import csv
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +20,11 @@ from bottleneck.schema.intervals import Floats
 TABLE = Path(__file__).with_name("learned_rates.csv")
 # The most of a tensor peak that large products reach: 71 % (A100, TF32) to 79 % (H100, bf16) in the table of devices.
 _MOST_OF_TENSOR = 0.79
+_IN_CHANNELS_LAST = {
+    "convolution": "convolution channels last",
+    "pointwise convolution": "convolution channels last",
+    "depthwise convolution": "depthwise convolution channels last",
+}
 
 
 @lru_cache(maxsize=1)
@@ -60,6 +66,31 @@ def attention_share(architecture: str | None, width: Floats, length: Floats) -> 
     ratio, spread = learned["attention:compute"]
     share = ratio * tensor_share(rates, np.asarray(facts.tensor_share), width, length)
     return np.minimum(share, facts.attention_share), spread
+
+
+def use_of_channels(rates: Mapping[str, float], channels: Floats) -> Floats:
+    """Returns the part of the rate in channels last that so many channels keep.
+
+    Neighbours in memory are channels then: few of them leave most of a load unused.
+    """
+    return np.asarray(1.0 / (1.0 + rates["channels last:channels"] / channels))
+
+
+def channels_last_times(kind: str, channels: float) -> tuple[float, float] | None:
+    """Returns the time of a convolution in channels last over that by planes.
+
+    It comes with its spread, and holds on tensor cores. The kind is a row of the table; null for one that was not timed
+    in channels last. ``channels`` are those of a group.
+    """
+    learned = learned_rates()
+    if kind not in _IN_CHANNELS_LAST:
+        return None
+    share, spread = learned[f"{_IN_CHANNELS_LAST[kind]}:compute"]
+    if kind == "depthwise convolution":
+        before, other = learned[f"{kind}:compute"]
+        return before / share, math.exp(math.hypot(math.log(spread), math.log(other)))
+    few = use_of_channels({name: value for name, (value, _) in learned.items()}, np.asarray(channels))
+    return learned.get(f"{kind}:compute", (1.0, 1.0))[0] / (share * float(few)), spread
 
 
 def host_units(kind: str) -> float:

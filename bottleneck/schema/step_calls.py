@@ -129,8 +129,9 @@ class StepCalls:
     ``host_ops`` counts all ops that the host dispatches in the step. ``measured_us`` is the time of the step where it
     was measured, on ``measured_on``, ``measured_device_us`` that of its kernels, and ``unpriced_share`` the part of it
     whose calls or sizes were not recorded well enough to have a cost. ``copied_bytes`` are what the step copies from
-    the host to the device, null where none was seen. ``left_out`` names the other work of the program that is not among
-    the calls, ``notes`` say what else is not known, and what was assumed.
+    the host to the device, null where none was seen, ``returned_bytes`` what it copies back, for which the host waits.
+    ``left_out`` names the other work of the program that is not among the calls, ``notes`` say what else is not known,
+    and what was assumed.
     """
 
     program: str
@@ -145,6 +146,7 @@ class StepCalls:
     measured_device_us: float | None = None
     unpriced_share: float = 0.0
     copied_bytes: float | None = None
+    returned_bytes: float = 0.0
     left_out: str = ""
     notes: tuple[str, ...] = ()
 

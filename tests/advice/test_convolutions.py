@@ -17,6 +17,7 @@ from bottleneck.advice.convolutions import (
 )
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.learned_rates import channels_last_times
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
@@ -199,6 +200,65 @@ def test_kernels_that_turn_images_round_would_go(tmp_path: Path) -> None:
     assert draft.gain_us.high == pytest.approx(210 - 13)
     assert draft.tries == ("channels-last",)
     assert channels_first(on_gpu(tmp_path / "none", [convolution(500)])) is None
+
+
+TURN = "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>(int)"
+
+
+def turning_convolution(folder: Path, weights: list[int], name: str = "aten::cudnn_convolution") -> Evidence:
+    """A step whose convolution turns its images in 300 us, and computes in 500 us."""
+    sizes: list[object] = [IMAGES, weights, *[[]] * 7]
+    concrete = ["", "", "[1, 1]", "[1, 1]", "[1, 1]", str(IMAGES[1] // weights[1]), "False", "False", "True"]
+    types = ["float", "float", *["ScalarList"] * 3, *["Scalar"] * 4]
+    events = [
+        step(0, 0, 1000),
+        op(name, 2, 8, dims=sizes, external_id=1, concrete=concrete, types=types),
+        launch(1, 3, 1),
+        launch(2, 6, 1),
+        kernel(1, 20, 300, TURN, grid=[4000, 1, 1]),
+        kernel(2, 320, 500, CONVOLUTION, grid=[4000, 1, 1]),
+        launch(9, 12, 900, "cudaDeviceSynchronize"),
+    ]
+    return case_of(folder, events)
+
+
+@pytest.mark.parametrize("weights", [WEIGHTS, [64, 1, 3, 3]])
+def test_a_convolution_that_turns_its_images_keeps_its_kernel(tmp_path: Path, weights: list[int]) -> None:
+    draft = channels_first(turning_convolution(tmp_path, weights))
+    assert draft is not None and draft.gain_us is not None
+    learned = channels_last_times("convolution" if weights == WEIGHTS else "depthwise convolution", weights[1])
+    assert learned is not None
+    _, spread = learned
+    assert draft.gain_us.low == pytest.approx(300 + 500 * (1 - spread), rel=0.05)
+    assert draft.gain_us.high == pytest.approx(300 + 500 * (1 - 1 / spread), rel=0.05)
+    assert not any("nothing is learned" in line for line in draft.evidence)
+
+
+def test_a_convolution_beside_takes_the_learned_time(tmp_path: Path) -> None:
+    turns = Call("aten::_convolution", 200, [IMAGES, WEIGHTS], TURN)
+    by_planes, by_pixels = (
+        channels_first(on_gpu(tmp_path / name, [turns, convolution(500, strides=strides)]))
+        for name, strides in (("planes", PLANES), ("pixels", PIXELS))
+    )
+    learned = channels_last_times("convolution", 64)
+    assert by_planes is not None and by_planes.gain_us is not None and learned is not None
+    assert by_pixels is not None and by_pixels.gain_us is not None
+    time, spread = learned
+    more = by_planes.gain_us.high - by_pixels.gain_us.high
+    assert more == pytest.approx(500 * (1 - time / spread), rel=0.1)
+    assert channels_last_times("transposed convolution", 64) is None
+
+
+@pytest.mark.parametrize(
+    ("weights", "name"),
+    [([64, 16, 3, 3], "aten::cudnn_convolution"), (WEIGHTS, "aten::cudnn_convolution_backward_input")],
+)
+def test_where_no_rate_is_learned_half_of_the_turning_may_stay(tmp_path: Path, weights: list[int], name: str) -> None:
+    draft = channels_first(turning_convolution(tmp_path, weights, name))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.low == pytest.approx(150, rel=0.05)
+    assert draft.gain_us.high == pytest.approx(300, rel=0.05)
+    assert any("nothing is learned of the convolutions behind 100" in line for line in draft.evidence)
 
 
 @pytest.mark.parametrize(

@@ -456,3 +456,29 @@ def test_what_is_made_on_the_device_or_moved_nowhere_is_no_work_of_the_host(tmp_
     assert on_host(calls_of(tmp_path, DRAWS, "makes=device")) == {"ones", "tril", "_foreach_add_"}
     assert "_foreach_add_" not in on_host(calls_of(tmp_path, DRAWS, "makes=fused"))
     assert on_host(calls_of(tmp_path, DRAWS, "device=cpu")) == {"_foreach_add_"}
+
+
+RETURNS = """
+import torch
+from torch import nn
+
+def workload(way="cpu"):
+    model = nn.Linear(256, 512)
+    batch = torch.zeros(64, 256)
+
+    def step():
+        result = model(batch.to("cuda"))
+        if way == "cpu":
+            return result.cpu()
+        batch.cpu(), torch.zeros(8).cpu(), result.to(batch.device)
+        return result
+
+    return step
+"""
+
+
+@pytest.mark.parametrize(("way", "size"), [("cpu", 64 * 512 * 4), ("none", 0)])
+def test_results_that_come_back_to_the_host_are_counted_and_waited_for(tmp_path: Path, way: str, size: int) -> None:
+    calls = calls_of(tmp_path, RETURNS, f"way={way}")
+    assert calls.returned_bytes == size
+    assert any(call.waits for call in calls.calls) == (size > 0)

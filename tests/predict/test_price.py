@@ -307,3 +307,23 @@ def test_a_product_with_a_vector_takes_the_time_of_its_matrix_in_memory() -> Non
     one, several = (predict_step(each, H100) for each in (vector, rows))
     assert read_us < (one.device_us or 0.0) < 1.4 * read_us and one.bound == "memory"
     assert (several.device_us or 0.0) > (one.device_us or 0.0)
+
+
+def test_a_result_that_comes_back_takes_the_time_of_the_link_and_says_so() -> None:
+    stays = stream(1 << 20)
+    comes_back = replace(stays, returned_bytes=float(1 << 30))
+    device = device_by_name("A100 PCIe")
+    assert device.link_bytes_per_s
+    before, after = (predict_step(calls, device) for calls in (stays, comes_back))
+    assert before.us is not None and after.us is not None and before.floor_us is not None
+    link_us = (1 << 30) / device.link_bytes_per_s * 1e6
+    assert after.us - before.us == pytest.approx(link_us)
+    assert after.floor_us == pytest.approx(before.floor_us + link_us)
+    assert any("come back to the host" in reason for reason in after.reasons)
+    assert not any("come back to the host" in reason for reason in before.reasons)
+
+
+def test_a_link_that_is_not_known_is_named() -> None:
+    device = replace(device_by_name("A100 PCIe"), link_bytes_per_s=None)
+    prediction = predict_step(replace(stream(1 << 20), returned_bytes=1e6), device)
+    assert any("over a link whose bandwidth is not known" in reason for reason in prediction.reasons)

@@ -83,3 +83,11 @@ def test_groups_take_longer_in_channels_last() -> None:
     first, last = (split(made) for made in (convolution(64, 64, groups=4), in_channels_last(4)))
     assert first[0].kind == last[0].kind == "grouped convolution"
     assert last[0].flops > 1.3 * first[0].flops and last[0].least_flops == first[0].least_flops
+
+
+def test_a_product_of_eight_bits_stores_its_result_after_its_arithmetic() -> None:
+    narrow = [use(0, 64, 256, dtype="signed char"), use(1, 256, 128, dtype="signed char")]
+    (of_bytes,) = kernels(call("_int_mm", narrow, use(2, 64, 128, dtype="int")))
+    (of_floats,) = kernels(call("mm", [use(0, 64, 256), use(1, 256, 128)], use(2, 64, 128)))
+    assert of_bytes.stored_bytes == 64 * 128 * 4
+    assert of_floats.stored_bytes == 0.0
