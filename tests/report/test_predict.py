@@ -118,7 +118,7 @@ def test_what_the_table_says_of_other_devices_is_not_said_twice() -> None:
 
 def test_the_first_screen_names_the_worst_work_with_its_line() -> None:
     labels = {line.label: line.text for line in build(ANSWER).lines}
-    assert labels["Worst"] == "matmul (aten::mm, model.py:7): 70.2 % on H100 80GB HBM3 of the kernels' time"
+    assert labels["Worst"] == "matmul (aten::mm, model.py:7): 70.2 % of the kernels' time on H100 80GB HBM3"
     nowhere = replace(ON_H100, work=(replace(ON_H100.work[0], op=None, source=None), *ON_H100.work[1:]))
     labels = {line.label: line.text for line in build(replace(ANSWER, devices=(nowhere,))).lines}
     assert labels["Worst"].startswith("matmul: 70.2 % on")
@@ -198,7 +198,7 @@ def test_cuda_graphs_of_a_step_that_cannot_be_one_are_no_gain() -> None:
     assert "First No other way to run it helps much" in text
     graph = BackendGain("cudagraphs", _step(1400.0, backend="cudagraphs"), 2.0)
     text = " ".join(render(replace(ANSWER, devices=(replace(ON_H100, gains=(graph,)),)), "terminal").split())
-    assert "First CUDA graphs, 2.00 times as fast on H100 80GB HBM3; `bottleneck verify --device" in text
+    assert "First CUDA graphs: 2.00 times as fast on H100 80GB HBM3; `bottleneck verify --device" in text
     assert "no graph" not in text
 
 
