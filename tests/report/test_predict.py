@@ -121,7 +121,7 @@ def test_the_first_screen_names_the_worst_work_with_its_line() -> None:
     assert labels["Worst"] == "matmul (aten::mm, model.py:7): 70.2 % of the kernels' time on H100 80GB HBM3"
     nowhere = replace(ON_H100, work=(replace(ON_H100.work[0], op=None, source=None), *ON_H100.work[1:]))
     labels = {line.label: line.text for line in build(replace(ANSWER, devices=(nowhere,))).lines}
-    assert labels["Worst"].startswith("matmul: 70.2 % on")
+    assert labels["Worst"].startswith("matmul: 70.2 % of the kernels' time on")
 
 
 def test_a_step_that_does_not_fit_is_said_to_be_so() -> None:
