@@ -98,15 +98,22 @@ def to_html(analysis: Analysis, timeline: StepTimeline | None = None, *, all_fin
     document = build(analysis, all_findings=all_findings)
     segments, phases = _segments(analysis), analysis.phases
     doubts = (coverage(analysis), caveats(analysis))
+    start_up = start_up_table(analysis.start_up, analysis.source_texts)
+    is_asked_for = analysis.start_up is not None and analysis.start_up.is_sampled
     proofs = (
         tables.measured_pieces(analysis.pieces),
         batch_test(analysis.batch_test),
-        start_up_table(analysis.start_up, analysis.source_texts),
+        None if is_asked_for else start_up,
     )
     ranges = (tables.user_ranges(analysis, _ROWS),)
     # The sentences of the caveats on ranks say who waits for whom.
     on_ranks = [caveat.message for caveat in analysis.caveats if "rank" in caveat.slug]
-    parts = {"findings": analysis.findings, "memory": analysis.memory, "ranks": analysis.ranks}
+    parts = {
+        "findings": analysis.findings,
+        "start-up": is_asked_for,
+        "memory": analysis.memory,
+        "ranks": analysis.ranks,
+    }
     named = {
         "kernels": tables.kernels(analysis, _ROWS),
         "lines": tables.lines(analysis, _ROWS),
@@ -133,6 +140,7 @@ def to_html(analysis: Analysis, timeline: StepTimeline | None = None, *, all_fin
         ranges=_present(ranges),
         advice=findings(analysis, all_findings=all_findings),
         most_cards=_FIRST_FINDINGS,
+        start_up=start_up if is_asked_for else None,
         no_gain=_present((no_gain(analysis.no_gain),)),
         proofs=_present(proofs),
         doubts=_present(doubts),
@@ -293,6 +301,8 @@ def _tiles(analysis: Analysis) -> list[tuple[str, str, str]]:
         busy = format_share(totals.busy_us / steps.wall_us)
         tiles.append((f"{noun} at work", busy, f"idle {format_us(totals.idle_us)}"))
     tiles += [(f"of the {peak}", f"{least}{share}", "over the whole step") for least, share, peak in reached(analysis)]
+    if analysis.start_up is not None and analysis.start_up.is_sampled:  # it was asked for
+        tiles.append(("start-up", f"{analysis.start_up.total_s:.3g} s", analysis.start_up.end_words))
     return tiles
 
 
@@ -537,6 +547,7 @@ _SECTIONS = (
     ("summary", "Summary"),
     ("findings", "Findings"),
     ("trust", "Trust"),
+    ("start-up", "Start-up"),
     ("ranks", "Ranks"),
     ("ledger", "Ledger"),
     ("icicle", "Icicle"),

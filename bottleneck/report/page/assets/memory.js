@@ -75,17 +75,22 @@ function drawRanks(host, all) {
   const ranks = words.ranks.map((at) => all[at]), hidden = all.length - ranks.length;
   const most = Math.max(...ranks.map((rank) => rank.wall_us), 1e-9), scale = scaleOf(most);
   const accounts = [...new Set(ranks.flatMap((rank) => rank.ledger.filter((entry) => entry.us > 0).map((entry) => entry.account)))];
-  const total = (account) => sum(ranks.map((rank) => sum(rank.ledger.filter((entry) => entry.account === account).map((entry) => entry.us))));
+  const usOf = (rank, account) => sum(rank.ledger.filter((entry) => entry.account === account).map((entry) => entry.us));
+  const total = (account) => sum(ranks.map((rank) => usOf(rank, account)));
   accounts.sort((a, b) => total(b) - total(a));
+  // What is small in every rank is one column: the table of ranks below has all of them.
+  const large = accounts.filter((account) => ranks.some((rank) => usOf(rank, account) >= 0.01 * most)).slice(0, 6);
+  const small = accounts.filter((account) => !large.includes(account));
+  const shownAccounts = small.length === 1 ? [...large, ...small] : large, rest = small.length > 1 ? small : [];
   const title = (account) => { const known = words.accounts[account]; return known && known.label !== known.group ? `${known.group}: ${known.label}` : account; };
   host.replaceChildren(make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Heat map of ranks by account" }, make("table", { class: "heat" },
     make("caption", { class: "hidden", text: `Ranks by account, in ${scale.unit} per step` }),
-    make("thead", {}, make("tr", {}, make("th", { scope: "col", text: `rank, ${scale.unit}` }), accounts.map((account) => make("th", { scope: "col", class: "k-number", text: title(account) })), make("th", { scope: "col", class: "k-number", text: "wall" }), make("th", { scope: "col", class: "k-number", text: "late" }))),
+    make("thead", {}, make("tr", {}, make("th", { scope: "col", text: `rank, ${scale.unit}` }), shownAccounts.map((account) => make("th", { scope: "col", class: "k-number", text: title(account) })), rest.length ? make("th", { scope: "col", class: "k-number", text: `${rest.length} more` }) : "", make("th", { scope: "col", class: "k-number", text: "wall" }), make("th", { scope: "col", class: "k-number", text: "late" }))),
     make("tbody", {}, ranks.map((rank) => {
-      const us = accounts.map((account) => sum(rank.ledger.filter((entry) => entry.account === account).map((entry) => entry.us)));
+      const us = [...shownAccounts.map((account) => usOf(rank, account)), ...(rest.length ? [sum(rest.map((account) => usOf(rank, account)))] : [])];
       const shown = columnOf(scale, us);
       return make("tr", {}, make("th", { scope: "row", text: String(rank.rank) }),
-        us.map((value, at) => make("td", { class: "k-number", style: { "--heat": `${Math.round(value / most * 100)}%` } }, make("span", { text: shown[at] }))),
+        us.map((value, at) => make("td", { class: "k-number", style: { "--heat": `${Math.round(value / most * 100)}%`, "--tone": `var(--${words.accounts[shownAccounts[at]]?.group ?? "unknown"})` } }, make("span", { text: shown[at] }))),
         make("td", { class: "k-number wall", text: shown.at(-1) }), make("td", { class: "k-number wall", text: showRate(scale, rank.skew_us) }));
     })))), hidden ? make("p", { class: "note", text: `The slow ranks first, then the latest, then others at equal distances; ${hidden} of ${all.length} are not shown.` }) : "");
 }
