@@ -344,7 +344,8 @@ def half_precision_does_not_pay(evidence: Evidence) -> Draft | None:
 def half_precision_not_known(evidence: Evidence) -> Draft | None:
     """Finds fp32 products on a CPU whose rates are not known.
 
-    No gain is predicted: with AVX512-BF16 or AMX bf16 is faster, without them a hundred times slower.
+    No gain is predicted: with AVX512-BF16 or AMX bf16 is faster, without them a hundred times slower. So it is no first
+    step, and shown on request.
     """
     work, device = work_of(evidence), evidence.analysis.device
     if not evidence.is_host_only or device.peaks_flops_per_s or evidence.is_broken:
@@ -359,11 +360,11 @@ def half_precision_not_known(evidence: Evidence) -> Draft | None:
         evidence=(f"fp32 products take {format_per_step(evidence, work.us_of(products))}", *work.describe(products)),
         advice="Run the program with `bottleneck run` on that machine: it measures how fast the CPU multiplies in bf16 "
         "and with more threads. Or try bf16 autocast there, and all its cores.",
-        brief="Try bf16 autocast and all cores on that machine, or measure them with `bottleneck run`",
         code=_AUTOCAST.format(kind="cpu"),
         gain_reason="the trace does not say which CPU it ran on, nor on how many threads",
         tries=("bf16-autocast",),
         changes_results=True,
+        on_request=True,
     )
 
 
