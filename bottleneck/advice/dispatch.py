@@ -97,7 +97,7 @@ def late_launches(evidence: Evidence) -> Draft | None:
         return None
     empty = None if evidence.analysis.queue is None else evidence.analysis.queue.empty_idle_share
     between = 0.0 if lengths and has_few_waits else waits
-    stops = f"; {format_count(between)} waiting calls per step stand in the way of one graph" if between else ""
+    stops = f"; {counted(format_count(between), 'waiting call')} per step in the way of one graph" if between else ""
     calls = "torch.cuda.synchronize()" if of_device >= waits else ".item(), .cpu()"
     advice, brief, code = _to_replay(graph, between, lengths, calls)
     if not lengths and _optimizer_launches(evidence):
@@ -110,9 +110,9 @@ def late_launches(evidence: Evidence) -> Draft | None:
             f"host prepares "
             f"{counted(format_count(evidence.analysis.totals.launch_count), 'launch', 'launches')}{stops}",
             *_growth_in_words(lengths),
-            *_around_in_words(around),
             *(() if empty is None else (f"no kernel was queued in {format_share(empty)} of the idle time",)),
             *idle_lines(evidence, "dispatch", "python", "launch"),
+            *_around_in_words(around),
         ),
         advice=advice,
         brief=brief,
@@ -128,10 +128,9 @@ def late_launches(evidence: Evidence) -> Draft | None:
 def _around_in_words(around: float) -> tuple[str, ...]:
     if not around:
         return ()
-    calls = counted(format_count(around), "call")
     return (
-        f"{calls} per step wait for the whole device before the first or after the last launch, as a benchmark does: "
-        "a graph may lie between them, and they cost what could overlap with the next step",
+        f"waits for the device before the first or after the last launch ({format_count(around)} per step), as a "
+        "benchmark has them, are no hindrance: they cost what could overlap with the next step",
     )
 
 

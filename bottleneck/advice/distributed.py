@@ -278,11 +278,11 @@ _CAST_BYTES = 3.0
 
 
 def _halved(evidence: Evidence, collectives: Sequence[CollectiveSummary]) -> Draft | None:
-    """Writes the draft on gradients in fp32 that are hidden better at half of their bytes than by any overlap.
+    """Writes the draft on gradients that half of their bytes hide best.
 
-    A replay tells both: each message begins when its gradients are ready, and halving it also frees the link for the
-    next one. At least, what was waiting stays, and the casts come on top. Null where overlap saves as much, or where
-    the steps cannot be replayed.
+    They are in fp32, and no overlap hides them as well. A replay tells both: each message begins when its gradients are
+    ready, and halving it also frees the link for the next one. At least, what was waiting stays, and the casts come on
+    top. Null where overlap saves as much, or where the steps cannot be replayed.
     """
     if evidence.predict is None or any(one.name != "all_reduce" or one.dtype != "fp32" for one in collectives):
         return None

@@ -189,7 +189,7 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
 
 
 def _lacks_fused(evidence: Evidence, names: Sequence[str]) -> bool:
-    """True if the trace's torch has no fused step for one of these optimizers yet."""
+    """True if this torch lacks the fused step of one of these."""
     return any(is_torch_before(evidence, _FUSED_SINCE[name]) for name in names if name in _FUSED_SINCE)
 
 

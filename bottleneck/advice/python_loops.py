@@ -550,9 +550,9 @@ def _beside(evidence: Evidence, function: str, lines: tuple[str, ...]) -> tuple[
 
 @remembered
 def reading_spans(evidence: Evidence) -> Spans:
-    """Finds the time in which the host reads numbers of parameter after parameter, in a trace without lines.
+    """Finds when the host reads parameter after parameter, without lines.
 
-    It is that of runs of outermost ops outside of modules, backward pass, optimizer and loader. All of them take
+    That is the time of runs of outermost ops outside of modules, backward pass, optimizer and loader. All of them take
     tensors of the sizes of parameters, or single numbers; a run has 16 reads, and as many ops on parameters. Where a
     device works, it counts from the end of its first read on, which waits for work queued before. As in
     ``reading_loop``, the program changes no such tensor, and nothing goes into a loss.
@@ -589,7 +589,10 @@ def reading_spans(evidence: Evidence) -> Spans:
 
 
 def _logged_without_lines(evidence: Evidence) -> Draft | None:
-    """Finds the same where no line is known: gain is the time of these reads, from 90 % of it."""
+    """Finds the same where no line is known.
+
+    Gain: the time of these runs, from 90 % of it.
+    """
     spans = reading_spans(evidence)
     us = spans.total() / evidence.steps * evidence.host_scale
     if evidence.share_of_step(us) < _LEAST_SHARE:

@@ -387,7 +387,7 @@ _OLD_OPS, _OLD_RELEASE = "Operator", (1, 11)
 
 
 def is_torch_before(evidence: Evidence, release: tuple[int, int]) -> bool:
-    """True if the trace is known to be of a torch older than this release."""
+    """True if the trace is known to be of an older torch."""
     recording = evidence.analysis.recording
     match = _RELEASE.search(recording.framework or "")
     if match is not None:

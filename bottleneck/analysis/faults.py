@@ -142,7 +142,7 @@ def _touched(window: Window, kernels: pd.DataFrame, chosen: Flags) -> float:
 
 
 def _busy_share(linked: Linked) -> float:
-    """Gives the part of the window in which the least busy of its devices works."""
+    """Gives the busy part of the window, of its least busy device."""
     window, kernels = linked.window, linked.kernels
     begin_us, dur_us = kernels["ts_us"].to_numpy(), kernels["dur_us"].to_numpy()
     start, end = (np.clip(at_us, window.start_us, window.end_us) for at_us in (begin_us, begin_us + dur_us))

@@ -119,7 +119,10 @@ def _with_launches(text: str) -> Words:
 
 
 def _launches(linked: Linked, _: Analysis) -> str:
-    """Launches, and the few that lack their kernel; empty without launches, and where many do."""
+    """Launches, and the few that lack their kernel.
+
+    Empty without launches, and where many do.
+    """
     launches = linked.integrity.launches
     if not launches.total or launches.lost > TOLERATED_SHARE * launches.total:
         return ""

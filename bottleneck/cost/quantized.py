@@ -159,10 +159,10 @@ def _onednn_linear(call: OpCall) -> Cost:
 
 
 def _packed_linear(call: OpCall) -> Cost:
-    """Prices quantized::linear (x [.., k], packed w, …): a product of bytes, whose n only the result tells.
+    """Prices quantized::linear (x [.., k], packed w, …).
 
-    The result is written in the dtype of x. That of the dynamic op is quantized on the way; a weight of fp16 is
-    multiplied as the numbers of x are.
+    It is a product of bytes, whose n only the result tells. The result is written in the dtype of x. That of the
+    dynamic op is quantized on the way; a weight of fp16 is multiplied as the numbers of x are.
     """
     x, is_half = call.tensor(0), call.name.endswith("_fp16")
     if not call.result or not x.shape:
@@ -174,7 +174,7 @@ def _packed_linear(call: OpCall) -> Cost:
 
 
 def _packed_convolution(_: OpCall) -> Cost:
-    """Gives no cost of quantized::conv2d and its kind: the windows are in the packed weight."""
+    """Refuses quantized::conv2d, whose windows are in the packed weight."""
     raise Unmodelled("packed_weight")
 
 

@@ -537,7 +537,7 @@ _BEFORE_FETCH = 0.01
 
 
 def _first_fetch(trace: Trace, ends_us: Sequence[float]) -> list[float]:
-    """Gives the start of the fetch that begins the recording's first step, if one does.
+    """Gives the start of the fetch that begins the first step, if any.
 
     Next to nothing runs before it then, and later steps begin with a fetch too: none launches anything before it.
     """
