@@ -36,7 +36,7 @@ from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, grouped, union
 from bottleneck.schema.learned_rates import fastest_host_us, host_units
 from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP
-from bottleneck.schema.tables import as_integers, text_matches
+from bottleneck.schema.tables import LAUNCHES, are_calls, as_integers, text_matches
 from bottleneck.units import counted, format_share, format_us
 
 # Rule 1 of advice_rules: below this share of the step, late launches are not what holds it back.
@@ -86,7 +86,8 @@ def late_launches(evidence: Evidence) -> Draft | None:
     graph = graph_name(evidence)
     if graph is None or not is_program or _has_no_graph(evidence):
         return None
-    waits, lengths = evidence.analysis.totals.sync_count, _cache_lengths(evidence)
+    (around, of_device), lengths = _device_syncs(evidence), _cache_lengths(evidence)
+    waits = max(evidence.analysis.totals.sync_count - around, 0.0)
     has_few_waits = waits <= _FEW_WAITS * max(len(lengths) / evidence.steps, 1)
     gaps_us = late_us + (evidence.account_us("overhead.kernel_gap") if has_few_waits else 0.0)
     high_us = gaps_us - _GRAPH_GAP_US * evidence.kernels_per_step - _GRAPH_LAUNCH_US * (1 + waits)
@@ -96,8 +97,9 @@ def late_launches(evidence: Evidence) -> Draft | None:
         return None
     empty = None if evidence.analysis.queue is None else evidence.analysis.queue.empty_idle_share
     between = 0.0 if lengths and has_few_waits else waits
-    stops = f"; {format_count(between)} waiting calls per step stand in the way of one graph" if between else ""
-    advice, brief, code = _to_replay(graph, between, lengths)
+    stops = f"; {counted(format_count(between), 'waiting call')} per step in the way of one graph" if between else ""
+    calls = "torch.cuda.synchronize()" if of_device >= waits else ".item(), .cpu()"
+    advice, brief, code = _to_replay(graph, between, lengths, calls)
     if not lengths and _optimizer_launches(evidence):
         code = _WHOLE_STEP
     return Draft(
@@ -110,6 +112,7 @@ def late_launches(evidence: Evidence) -> Draft | None:
             *_growth_in_words(lengths),
             *(() if empty is None else (f"no kernel was queued in {format_share(empty)} of the idle time",)),
             *idle_lines(evidence, "dispatch", "python", "launch"),
+            *_around_in_words(around),
         ),
         advice=advice,
         brief=brief,
@@ -122,10 +125,38 @@ def late_launches(evidence: Evidence) -> Draft | None:
     )
 
 
-def _to_replay(graph: str, waits: float, lengths: Sequence[int]) -> tuple[str, str, str]:
+def _around_in_words(around: float) -> tuple[str, ...]:
+    if not around:
+        return ()
+    return (
+        f"waits for the device before the first or after the last launch ({format_count(around)} per step), as a "
+        "benchmark has them, are no hindrance: they cost what could overlap with the next step",
+    )
+
+
+@remembered
+def _device_syncs(evidence: Evidence) -> tuple[float, float]:
+    """Counts calls per step that wait for the whole device.
+
+    First those before the first launch of their step or after its last one, so that no graph has to hold them; then
+    those between launches.
+    """
+    trace, window = evidence.linked.trace, evidence.linked.window
+    start = trace.events["ts_us"].to_numpy()
+    waits, launched = start[are_calls(trace, "synchronise_device")], start[are_calls(trace, *LAUNCHES)]
+    around = between = 0
+    for low, high in [(step.start_us, step.end_us) for step in window.steps] or [window.host_us]:
+        mine, issued = (at[(at >= low) & (at < high)] for at in (waits, launched))
+        inside = int(np.count_nonzero((mine > issued.min(initial=high)) & (mine < issued.max(initial=low))))
+        around, between = around + mine.size - inside, between + inside
+    return around / evidence.steps, between / evidence.steps
+
+
+def _to_replay(graph: str, waits: float, lengths: Sequence[int], calls: str) -> tuple[str, str, str]:
     """Gives advice, its short form and code that make a graph of the step.
 
-    ``waits`` are the calls per step that stand in its way, ``lengths`` those of a cache that grows by a token each.
+    ``waits`` are the calls per step that stand in its way, which may be ``calls``; ``lengths`` are those of a cache
+    that grows by a token each.
     """
     count = format_count(waits)
     removed = f"take the calls that wait for the device ({count} per step) out of the step, " if waits else ""
@@ -140,7 +171,7 @@ def _to_replay(graph: str, waits: float, lengths: Sequence[int]) -> tuple[str, s
             'model.forward = torch.compile(model.forward, mode="reduce-overhead")'
         )
         return advice[0].upper() + advice[1:], brief, code
-    syncs = f"remove the {counted(count, 'host sync')} (.item(), .cpu()) of the step, " if waits else ""
+    syncs = f"remove the {counted(count, 'host sync')} ({calls}) of the step, " if waits else ""
     brief = f"{syncs}{replay}"
     code = 'model = torch.compile(model, mode="reduce-overhead")  # or torch.cuda.make_graphed_callables'
     return advice[0].upper() + advice[1:], brief[0].upper() + brief[1:], code

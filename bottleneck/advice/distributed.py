@@ -19,7 +19,7 @@ from bottleneck.schema.analysis import CollectiveSummary, Interval, LedgerEntry,
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.job import SlowRank
 from bottleneck.schema.op_names import LOADER_FETCH, at_source
-from bottleneck.units import counted, format_share, format_si, format_us
+from bottleneck.units import US_PER_S, counted, format_share, format_si, format_us
 
 COMMUNICATION = "communication"
 
@@ -252,6 +252,8 @@ def exposed_communication(evidence: Evidence) -> Draft | None:
         return None
     alone = not evidence.analysis.ranks and not transfers_steadily(evidence)
     advice, code = _ALL_RANKS if alone and not is_known else _remedy(evidence, others)
+    if not alone and code == _COMPRESS and (halved := _halved(evidence, others)) is not None:
+        return halved
     return Draft(
         slug="exposed-communication",
         title="The device waits for collectives that nothing hides",
@@ -267,6 +269,51 @@ def exposed_communication(evidence: Evidence) -> Draft | None:
         claims=claims_of(evidence, COMMUNICATION, most_us=hideable_us),
         confidence="medium" if is_known and not alone else "low",
         transformation=Transformation(("overlap collective",), 0.5 if is_known and not alone else 0.0),
+    )
+
+
+_HALF = "set collective=0.5x"
+# A hook reads fp32 and writes bf16, then the other way round: bytes for each byte of a gradient.
+_CAST_BYTES = 3.0
+
+
+def _halved(evidence: Evidence, collectives: Sequence[CollectiveSummary]) -> Draft | None:
+    """Writes the draft on gradients that half of their bytes hide best.
+
+    They are in fp32, and no overlap hides them as well. A replay tells both: each message begins when its gradients are
+    ready, and halving it also frees the link for the next one. At least, what was waiting stays, and the casts come on
+    top. Null where overlap saves as much, or where the steps cannot be replayed.
+    """
+    if evidence.predict is None or any(one.name != "all_reduce" or one.dtype != "fp32" for one in collectives):
+        return None
+    us = math.fsum(one.us for one in collectives)
+    waiting = math.fsum(one.wait_us or 0.0 for one in collectives) / us
+    changes = (_HALF, f"set collective={0.5 + waiting / 2:.4f}x", "overlap collective")
+    high_us, waiting_us, overlapped_us = (evidence.predict(evidence, (change,)) for change in changes)
+    if high_us is None or waiting_us is None or overlapped_us is None or high_us <= overlapped_us:
+        return None
+    bandwidth = evidence.analysis.device.bandwidth_bytes_per_s
+    nbytes = math.fsum(one.bytes or 0.0 for one in collectives)
+    casts_us = 0.0 if bandwidth is None else _CAST_BYTES * nbytes / bandwidth * US_PER_S
+    low_us = max(min(waiting_us, high_us) - casts_us, 0.0)
+    exposed_us = math.fsum(one.exposed_us for one in collectives)
+    return Draft(
+        slug="exposed-communication",
+        title="The device waits for collectives that nothing hides",
+        evidence=(
+            f"collectives hold the step for {format_us(exposed_us)} "
+            f"({format_share(evidence.share_of_step(exposed_us))})",
+            *(_in_words(one) for one in _largest(collectives)),
+            f"a replay with messages of half the bytes takes {format_us(high_us)} less, one in which nothing waits for "
+            f"them {format_us(overlapped_us)}; casts take about {format_us(casts_us)}",
+        ),
+        advice="Reduce gradients in bf16, by a hook that halves their bytes; or less often: accumulate gradients over "
+        "several batches (no_sync).",
+        brief="Reduce gradients in bf16 (a hook halves their bytes), or less often",
+        code=_COMPRESS,
+        gain_us=Interval(low_us, high_us),
+        claims=claims_of(evidence, COMMUNICATION, most_us=high_us),
+        transformation=Transformation((_HALF,), low_us / high_us),
     )
 
 
@@ -353,7 +400,7 @@ def _fewer_bytes(evidence: Evidence, collectives: Sequence[CollectiveSummary], e
         claims=claims_of(evidence, COMMUNICATION, most_us=gain_us.high if is_seldom else half_us),
         confidence="medium" if evidence.analysis.ranks else "low",
         per="sample" if is_seldom else "step",
-        transformation=None if is_seldom else Transformation(("set collective=0.5x",), _FEWER_AT_LEAST),
+        transformation=None if is_seldom else Transformation((_HALF,), _FEWER_AT_LEAST),
     )
 
 

@@ -5,6 +5,7 @@ They compare what it takes with what one fused call would take.
 
 import math
 import re
+from collections.abc import Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -14,6 +15,7 @@ from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
     format_count,
+    is_torch_before,
     issue_us,
     op_calls_per_step,
     optimizer_names,
@@ -49,6 +51,8 @@ _LESS_OVERHEAD = (0.4, 0.85)
 _FEWER_LAUNCHES, _TURNS = (0.4, 0.9), 10
 # Optimizers with a fused step on a device; Adagrad has one on a CPU only.
 FUSABLE = frozenset({"SGD", "Adam", "AdamW"})
+# The release of torch that brought fused=True (docs of torch.optim in 2.0, 2.3 and 2.5).
+_FUSED_SINCE = {"Adam": (2, 0), "AdamW": (2, 0), "SGD": (2, 3), "Adagrad": (2, 5)}
 # Those of torch, which take lists of tensors on a device of themselves.
 _OF_TORCH = FUSABLE | {"Adagrad", "Adadelta", "Adamax", "ASGD", "NAdam", "RAdam", "RMSprop", "Rprop", "LBFGS", "Muon"}
 _OF_TORCH |= {"Adafactor", "SparseAdam"}
@@ -152,7 +156,7 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
     # On a CPU a disturbance stretches the optimizer and the rest alike, and its share of the step stays.
     is_unknown = evidence.is_incomplete if evidence.is_host_only else evidence.is_broken
     is_own = not evidence.is_host_only and bool(names) and not any(name in _OF_TORCH for name in names)
-    if is_unknown or not (is_own or all(name in fusable for name in names)):
+    if is_unknown or not (is_own or all(name in fusable for name in names)) or _lacks_fused(evidence, names):
         return None
     rows = np.flatnonzero(issued_within(evidence, marks))
     durations_us = evidence.linked.kernels["dur_us"].to_numpy()
@@ -182,6 +186,11 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
         tries=() if is_own else ("fused-optimizer",) if host_only else ("fused-optimizer", "foreach-optimizer"),
         phase="optimizer" if host_only else None,
     )
+
+
+def _lacks_fused(evidence: Evidence, names: Sequence[str]) -> bool:
+    """True if this torch lacks the fused step of one of these."""
+    return any(is_torch_before(evidence, _FUSED_SINCE[name]) for name in names if name in _FUSED_SINCE)
 
 
 def _takes_lists(evidence: Evidence, marks: Spans) -> bool:
@@ -295,7 +304,7 @@ def foreach_optimizer(evidence: Evidence) -> Draft | None:
     names, work = optimizer_names(evidence), work_of(evidence)
     if evidence.is_host_only or evidence.is_broken or not names or not all(name in FUSABLE for name in names):
         return None
-    if any(_FUSED_STEP.search(name) for name in evidence.op_sums):
+    if any(_FUSED_STEP.search(name) for name in evidence.op_sums) or _lacks_fused(evidence, names):
         return None
     rows = work.op_like(_FOREACH) & work.inside(OPTIMIZER_STEP)
     if work.share(rows) < _LEAST_PASSES:

@@ -13,7 +13,7 @@ import pandas as pd
 from msgspec import Struct
 
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
-from bottleneck.advice.quantities import format_per_step
+from bottleneck.advice.quantities import format_per_step, is_compiled
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import top_rows
 from bottleneck.schema.analysis import Interval
@@ -83,6 +83,13 @@ _NARROW = ("bf16", "fp16", "fp8")
 _FP8 = (
     "from torchao.float8 import convert_to_float8_training\n"
     "convert_to_float8_training(model)  # and compare the loss curve: three bits of mantissa are few"
+)
+
+
+_FP8_WEIGHTS = (
+    "from torchao.quantization import Float8DynamicActivationFloat8WeightConfig, quantize_\n"
+    "quantize_(model, Float8DynamicActivationFloat8WeightConfig())  # and compare its outputs\n"
+    "model = torch.compile(model)  # which fuses scaling and casts into the kernels around them"
 )
 
 
@@ -344,7 +351,8 @@ def half_precision_does_not_pay(evidence: Evidence) -> Draft | None:
 def half_precision_not_known(evidence: Evidence) -> Draft | None:
     """Finds fp32 products on a CPU whose rates are not known.
 
-    No gain is predicted: with AVX512-BF16 or AMX bf16 is faster, without them a hundred times slower.
+    No gain is predicted: with AVX512-BF16 or AMX bf16 is faster, without them a hundred times slower. So it is no first
+    step, and shown on request.
     """
     work, device = work_of(evidence), evidence.analysis.device
     if not evidence.is_host_only or device.peaks_flops_per_s or evidence.is_broken:
@@ -359,11 +367,11 @@ def half_precision_not_known(evidence: Evidence) -> Draft | None:
         evidence=(f"fp32 products take {format_per_step(evidence, work.us_of(products))}", *work.describe(products)),
         advice="Run the program with `bottleneck run` on that machine: it measures how fast the CPU multiplies in bf16 "
         "and with more threads. Or try bf16 autocast there, and all its cores.",
-        brief="Try bf16 autocast and all cores on that machine, or measure them with `bottleneck run`",
         code=_AUTOCAST.format(kind="cpu"),
         gain_reason="the trace does not say which CPU it ran on, nor on how many threads",
         tries=("bf16-autocast",),
         changes_results=True,
+        on_request=True,
     )
 
 
@@ -536,6 +544,8 @@ def eight_bit_products(evidence: Evidence) -> Draft | None:
     if work.share(rows) < 2 * _LEAST_SHARE:
         return None
     less = np.where(rows, work.us * (1 - slow / fast), 0.0)
+    is_inference = _may_hold_narrow_weights(evidence)
+    compiled = "In the compiled model," if is_compiled(evidence) else "Compile the model, then"
     return Draft(
         slug="eight-bit-products",
         title="16-bit matmuls run at the peak of their units; 8-bit ones would run above it",
@@ -546,10 +556,12 @@ def eight_bit_products(evidence: Evidence) -> Draft | None:
             *work.describe(rows),
             *work.critical_path_note(less),
         ),
-        advice="If the loss allows it, multiply in fp8 with scaling per tensor.",
+        advice=f"{compiled} multiply in fp8 (weights and activations, scaled per tensor) if outputs stay good enough."
+        if is_inference
+        else "If the loss allows it, multiply in fp8 with scaling per tensor.",
         gain_us=work.gain(less / 2, less),
         claims=work.claims(less),
-        code=_FP8,
+        code=_FP8_WEIGHTS if is_inference else _FP8,
         confidence="low",
         changes_results=True,
     )

@@ -33,6 +33,8 @@ from bottleneck.advice.quantities import (
     rows_of_ops,
 )
 from bottleneck.advice.ranking import Draft
+from bottleneck.advice.removal import CERTAIN
+from bottleneck.advice.removal import backward_of as backward_nodes
 from bottleneck.advice.servers import find_server
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Fold, Interval
@@ -546,6 +548,78 @@ def _beside(evidence: Evidence, function: str, lines: tuple[str, ...]) -> tuple[
     return tuple(source for source in sources if source not in lines)
 
 
+@remembered
+def reading_spans(evidence: Evidence) -> Spans:
+    """Finds when the host reads parameter after parameter, without lines.
+
+    That is the time of runs of outermost ops outside of modules, backward pass, optimizer and loader. All of them take
+    tensors of the sizes of parameters, or single numbers; a run has 16 reads, and as many ops on parameters. Where a
+    device works, it counts from the end of its first read on, which waits for work queued before. As in
+    ``reading_loop``, the program changes no such tensor, and nothing goes into a loss.
+    """
+    ops, sizes, work = evidence.linked.ops, parameter_sizes(evidence), work_of(evidence)
+    nothing = union(np.zeros(0), np.zeros(0))
+    if not sizes or ops["source"].notna().any():
+        return nothing
+    rows = np.flatnonzero(ops_in_window(evidence) & (ops["depth"] == 0).to_numpy())
+    columns = ["name", "signature", "module", "is_autograd", "step", "ts_us", "dur_us"]
+    top = ops.iloc[rows][columns].assign(row=rows).sort_values("ts_us", kind="stable")
+    others = top["module"].notna() | top["is_autograd"]
+    others |= outermost_spans(evidence, _NOT_THE_PROGRAMS).hold(top["ts_us"].to_numpy())
+    takes = {code: next(iter(work.sizes_of(code)), ()) for code in top["signature"].dropna().unique().tolist()}
+    top["reads"] = top["name"].isin(_READS)
+    top["works"] = (
+        top["signature"].isin([code for code, size in takes.items() if size in sizes]) & ~top["reads"] & ~others
+    )
+    if (top["works"].to_numpy() & text_matches(top["name"], _IN_PLACE.search)).any():
+        return nothing
+    # Before `tolist` and `numpy` read a tensor, they resolve what is lazy in it.
+    is_number = top["signature"].isin([code for code, size in takes.items() if not size])
+    is_number |= top["name"] == "aten::resolve_conj"
+    top["looks"] = (top["reads"] | top["works"] | is_number) & ~others
+    top["run"] = (~top["looks"]).cumsum()
+    begins, ends = [], []
+    for _, run in top[top["looks"]].groupby(["run", "step"], sort=False):
+        if min(run["reads"].sum(), run["works"].sum()) < LOOP_OF or backward_nodes(evidence, run["row"]):
+            continue
+        end = (run["ts_us"] + run["dur_us"]).to_numpy()
+        begins.append(run["ts_us"].iloc[0] if evidence.is_host_only else end[int(np.argmax(run["reads"]))])
+        ends.append(end[-1])
+    return union(np.array(begins), np.array(ends))
+
+
+def _logged_without_lines(evidence: Evidence) -> Draft | None:
+    """Finds the same where no line is known.
+
+    Gain: the time of these runs, from 90 % of it.
+    """
+    spans = reading_spans(evidence)
+    us = spans.total() / evidence.steps * evidence.host_scale
+    if evidence.share_of_step(us) < _LEAST_SHARE:
+        return None
+    ops = evidence.linked.ops
+    inside = ops[spans.hold(ops["ts_us"].to_numpy()) & (ops["depth"] == 0).to_numpy()]
+    by_op = inside.groupby("name", observed=True)["dur_us"].agg(["sum", "size"]).sort_values("sum", ascending=False)
+    name, (most_us, calls) = str(by_op.index[0]), by_op.iloc[0]
+    reads = int(inside["name"].isin(_READS).sum()) / evidence.steps
+    return Draft(
+        slug="logged-parameters",
+        title="Numbers of every parameter are read out in each step",
+        evidence=(
+            f"ops on parameters or gradients one by one, outside of model, backward pass and optimizer, whose results "
+            f"are read {counted(format_count(reads), 'time')} per step",
+            f"{format_per_step(evidence, us)} goes into that, most of it {name}: "
+            f"{format_us(most_us / evidence.steps * evidence.host_scale)} in "
+            f"{counted(format_count(calls / evidence.steps), 'call')}",
+        ),
+        advice=f"Log the statistics of parameters and gradients ({name} and others) every so many steps only.",
+        code="if step % 100 == 0:\n    log(model)",
+        gain_us=Interval(CERTAIN * us, us),
+        claims=loop_claims(evidence, us),
+        removes=True,
+    )
+
+
 def logged_parameters(evidence: Evidence) -> Draft | None:
     """Finds norms, means or histograms of every parameter or gradient.
 
@@ -553,7 +627,9 @@ def logged_parameters(evidence: Evidence) -> Draft | None:
     their part of the profiled steps, where the ledger has charged less of it to them.
     """
     loop = reading_loop(evidence)
-    if loop is None or evidence.share_of_step(loop.us) < _LEAST_SHARE:
+    if loop is None:
+        return _logged_without_lines(evidence)
+    if evidence.share_of_step(loop.us) < _LEAST_SHARE:
         return None
     inside = _own_lines(evidence, loop.lines, with_ops=True).values()
     spans = union(*(np.concatenate([getattr(part, end) for part in inside]) for end in ("start", "end")))

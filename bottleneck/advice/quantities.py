@@ -381,6 +381,20 @@ def optimizer_names(evidence: Evidence) -> tuple[str, ...]:
     return tuple(dict.fromkeys(match["name"] for match in matches if match))
 
 
+_RELEASE = re.compile(r"(?<![\d.])(\d{1,3})\.(\d{1,3})\b")
+# Up to 1.11 the profiler wrote ops under this category.
+_OLD_OPS, _OLD_RELEASE = "Operator", (1, 11)
+
+
+def is_torch_before(evidence: Evidence, release: tuple[int, int]) -> bool:
+    """True if the trace is known to be of an older torch."""
+    recording = evidence.analysis.recording
+    match = _RELEASE.search(recording.framework or "")
+    if match is not None:
+        return (int(match[1]), int(match[2])) < release
+    return _OLD_OPS in evidence.linked.trace.counts and release > _OLD_RELEASE
+
+
 def is_compiled(evidence: Evidence) -> bool:
     """True if torch.compile made a part of the step.
 

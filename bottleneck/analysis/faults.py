@@ -12,10 +12,12 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.schema.analysis import GRAPH_CAPTURE, KERNELS_MISSING, ONE_OFF, SAMPLED, Caveat
-from bottleneck.schema.intervals import Flags
+from bottleneck.schema.intervals import Flags, grouped, union
 from bottleneck.schema.linked_trace import GraphReplays, Integrity, Linked, Window
 from bottleneck.units import counted, format_share, format_us
 
+# Beyond this part of the window, or of its FLOPs, lost work could be what limits the step: no verdict stands.
+DECISIVE_LOSS = 0.1
 # A few calls whose kernels ran after the profiler stopped are normal.
 TOLERATED_SHARE = 0.02
 # The profiler numbers its ops from one to the next; of an excerpt of them few ids follow one another.
@@ -35,7 +37,7 @@ def find_faults(linked: Linked) -> tuple[Caveat, ...]:
     return (
         *faults,
         *_of_links(linked.window, linked.kernels),
-        *_of_launches(linked.integrity),
+        *_of_launches(linked.integrity, _busy_share(linked)),
         *_of_one_offs(linked),
         *_of_replays(linked.integrity.replays),
         *_of_queues(linked),
@@ -139,10 +141,20 @@ def _touched(window: Window, kernels: pd.DataFrame, chosen: Flags) -> float:
     return min(float(new_us.sum()) / window.wall_us, 1.0) if window.wall_us > 0 else 0.0
 
 
-def _of_launches(measured: Integrity) -> Iterator[Caveat]:
+def _busy_share(linked: Linked) -> float:
+    """Gives the busy part of the window, of its least busy device."""
+    window, kernels = linked.window, linked.kernels
+    begin_us, dur_us = kernels["ts_us"].to_numpy(), kernels["dur_us"].to_numpy()
+    start, end = (np.clip(at_us, window.start_us, window.end_us) for at_us in (begin_us, begin_us + dur_us))
+    busy_us = [union(start[rows], end[rows]).total() for _, rows in grouped(kernels["device"].to_numpy())]
+    return min((us for us in busy_us if us > 0), default=0.0) / max(window.wall_us, 1e-9)
+
+
+def _of_launches(measured: Integrity, busy: float) -> Iterator[Caveat]:
     """Yields caveats on launches without a kernel.
 
-    These were captured into a graph, dropped, or queued when the profiler stopped.
+    These were captured into a graph, dropped, or queued when the profiler stopped. A device that is ``busy`` nearly all
+    the time leaves lost kernels no time in which they could have limited the step.
     """
     launches = measured.launches
     if 2 * launches.captured > launches.total:
@@ -153,11 +165,18 @@ def _of_launches(measured: Integrity) -> Iterator[Caveat]:
             " the trace shows start-up",
         )
     if launches.lost > TOLERATED_SHARE * launches.total:
-        yield Caveat(
-            KERNELS_MISSING,
+        lost = (
             f"{launches.lost} of {launches.total} kernel launches ({format_share(launches.lost / launches.total)}) have"
-            " no kernel in the trace: dropped by the profiler, or still queued when it stopped",
+            " no kernel in the trace"
         )
+        if busy >= 1 - DECISIVE_LOSS:
+            yield Caveat(
+                "links-missing",
+                f"{lost}, but the device is busy for {format_share(busy)} of the window, so that its own record"
+                " carries the verdict; what is missing is which calls of the host some of its work belongs to",
+            )
+        else:
+            yield Caveat(KERNELS_MISSING, f"{lost}: dropped by the profiler, or still queued when it stopped")
     if launches.queued > TOLERATED_SHARE * launches.total:
         yield Caveat(
             "queued-at-end",

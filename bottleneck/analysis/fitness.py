@@ -119,9 +119,12 @@ def _with_launches(text: str) -> Words:
 
 
 def _launches(linked: Linked, _: Analysis) -> str:
-    """Launches, and the few that lack their kernel; empty without launches."""
+    """Launches, and the few that lack their kernel.
+
+    Empty without launches, and where many do.
+    """
     launches = linked.integrity.launches
-    if not launches.total:
+    if not launches.total or launches.lost > TOLERATED_SHARE * launches.total:
         return ""
     captured = f"; {counted(launches.captured, 'other')} captured into a graph, to run later"
     lacking = f"{launches.lost:,} without a kernel" if launches.lost else "none lacks its kernel"
@@ -273,6 +276,7 @@ SUBJECTS: Mapping[str, ListedFault] = {
         _to_keep_kernels,
         fine=_launches,
     ),
+    "links-missing": _work("launches", _where_launches_lie, _to_keep_kernels),
     "graph-kernels": _work(
         "graph replays",
         "ROCm 7.2.0 and 7.2.1 lose records of kernels that hipGraphLaunch issues (ROCm#6102)",

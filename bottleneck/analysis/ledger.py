@@ -16,6 +16,7 @@ import pandas as pd
 from msgspec import Struct
 
 from bottleneck.analysis.between_ops import Stretches, StretchPieces, in_lighter_window
+from bottleneck.analysis.faults import DECISIVE_LOSS
 from bottleneck.analysis.host import THREAD, Host, freed_blocks, innermost_op, own_stretches, owned_segments, read_host
 from bottleneck.analysis.idle import (
     FAULTS,
@@ -655,10 +656,6 @@ def _caveats(devices: tuple[int, ...]) -> tuple[Caveat, ...]:
         return ()
     listed = ", ".join(str(device) for device in devices)
     return (Caveat("several-devices", f"this process used devices {listed}; the ledger is the mean over them"),)
-
-
-# Beyond this part of the window, or of its FLOPs, lost work could be what limits the step: no verdict stands.
-DECISIVE_LOSS = 0.1
 
 
 def _lost_caveats(parts: list[_DeviceLedger], wall_us: float) -> tuple[Caveat, ...]:

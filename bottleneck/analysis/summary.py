@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.analysis.collectives import fold_collectives
-from bottleneck.analysis.faults import find_faults
+from bottleneck.analysis.faults import DECISIVE_LOSS, find_faults
 from bottleneck.analysis.kernel_rows import KernelTimes, codes_of, fold_kernels, lost_products
-from bottleneck.analysis.ledger import DECISIVE_LOSS, GROUP_OF_ACCOUNT, LedgerResult, is_wait
+from bottleneck.analysis.ledger import GROUP_OF_ACCOUNT, LedgerResult, is_wait
 from bottleneck.analysis.memory import measure_memory
 from bottleneck.analysis.phases import divide
 from bottleneck.analysis.queue import measure_queue

@@ -778,7 +778,7 @@ def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Fi
     rate = _rate(grounds, part.rows) if entry.account in _NAMED_BY_KERNEL else None
     if rate is not None:
         return f"This op reaches {rate}, and no advice here makes it faster"
-    return f"No advice here {'makes it faster' if part.rows else 'shortens that'}"
+    return f"No advice here {'makes this op faster' if part.rows else 'shortens that'}"
 
 
 def _rows_of_part(grounds: Grounds, entry: LedgerEntry) -> tuple[int, ...]:

@@ -53,7 +53,7 @@ def merge_formulas(tables: Sequence[Formulas]) -> dict[str, Formula]:
 # Formulas by op family: the family follows from an op's name alone, its cost only with its shapes.
 OP_FAMILIES: Mapping[str, Formulas] = {
     "matmul": merge_formulas([matmul.FORMULAS, quantized.FORMULAS]),
-    "convolution": merge_formulas([convolution.FORMULAS, functions.FORMULAS["convolution"]]),
+    "convolution": merge_formulas([convolution.FORMULAS, quantized.CONVOLUTIONS, functions.FORMULAS["convolution"]]),
     "attention": attention.FORMULAS,
     "recurrent": recurrent.FORMULAS,
     "normalization": merge_formulas([normalization.FORMULAS, functions.FORMULAS["normalization"]]),

@@ -158,7 +158,44 @@ def _onednn_linear(call: OpCall) -> Cost:
     )
 
 
+def _packed_linear(call: OpCall) -> Cost:
+    """Prices quantized::linear (x [.., k], packed w, …).
+
+    It is a product of bytes, whose n only the result tells. The result is written in the dtype of x. That of the
+    dynamic op is quantized on the way; a weight of fp16 is multiplied as the numbers of x are.
+    """
+    x, is_half = call.tensor(0), call.name.endswith("_fp16")
+    if not call.result or not x.shape:
+        raise Unmodelled("packed_weight")
+    product = Product(m=x.numel // max(x.shape[-1], 1), n=call.result[-1], k=x.shape[-1])
+    moved = x.bytes + product.n * product.k * (2 if is_half else 1) + product.numel * x.item_bytes
+    dtype = x.short_dtype if is_half else "int8"
+    return Cost("matmul", matrix_flops=product.flops, bytes_low=moved, bytes_high=moved, math_dtype=dtype)
+
+
+def _packed_convolution(_: OpCall) -> Cost:
+    """Refuses quantized::conv2d, whose windows are in the packed weight."""
+    raise Unmodelled("packed_weight")
+
+
+# Layers of torch.ao.quantization for a CPU, whose weight is an object without sizes.
+PACKED_LINEAR: dict[str, Formula] = named(
+    {
+        "linear linear_relu linear_dynamic linear_relu_dynamic linear_dynamic_fp16 linear_relu_dynamic_fp16"
+        " linear_leaky_relu linear_tanh": _packed_linear,
+    },
+    prefix="quantized::",
+)
+CONVOLUTIONS: dict[str, Formula] = named(
+    {
+        "conv1d conv1d_relu conv1d_dynamic conv2d conv2d_relu conv2d_add conv2d_add_relu conv2d_dynamic conv3d"
+        " conv3d_relu conv3d_dynamic conv_transpose1d conv_transpose2d conv_transpose3d conv_transpose1d_dynamic"
+        " conv_transpose2d_dynamic conv_transpose3d_dynamic": _packed_convolution,
+    },
+    prefix="quantized::",
+)
 FORMULAS: dict[str, Formula] = {
+    **PACKED_LINEAR,
     "onednn::qlinear_pointwise": _onednn_linear,
     **named(
         {

@@ -9,7 +9,7 @@ Runs between link and the cost formulas. These sources are used, and each comple
   ``int`` and ``long`` too, so integers count only where a functor or a copy is made for them.
 - Item sizes: lists of tensors never have a dtype, but the names of the kernels that process them may contain one.
 - Results: no trace records what an op returns, but another op often does: the backward op that received its gradient,
-  the op that reads it next, the op that called it, or the view that it makes of its operand on the way.
+  the op that reads it next, the op that called it, or the view or the memory that it makes on the way.
 - Forward operands: the backward pass of an embedding lookup is recorded with nothing but the gradient of its result;
   the number of indices is in the record of the forward call. So are the operands of functions written in Python, which
   autograd's sequence number ties to their backward node.
@@ -31,6 +31,7 @@ from bottleneck.cost.call import load_json
 from bottleneck.cost.convolution import BACKWARD, FORWARD, UNFOLDED
 from bottleneck.cost.functions import BACKWARD as NODE_SUFFIX
 from bottleneck.cost.functions import NEED_OPERANDS
+from bottleneck.cost.quantized import PACKED_LINEAR
 from bottleneck.cost.recommendation import CLASSIC, NARROWEST_ROW, WIDEST_ROW
 from bottleneck.cost.traffic import named
 from bottleneck.schema.intervals import Integers, numbered
@@ -287,7 +288,7 @@ def result_sizes(signatures: pd.DataFrame, ops: pd.DataFrame) -> tuple[Integers,
     index = _CallIndex(signatures, ops)
     codes = np.zeros(len(ops), np.int64)
     code_of: dict[str | None, int] = {None: 0}
-    for find in (_convolution_results, _backward_results, _indexed_results):
+    for find in (_convolution_results, _backward_results, _indexed_results, _packed_results):
         wanted, source, read = find(index)
         pairs, which = np.unique(np.stack([index.signature[wanted], source]), axis=1, return_inverse=True)
         results = [read(*pair) for pair in pairs.T.tolist()]
@@ -408,6 +409,29 @@ def _indexed_results(index: _CallIndex) -> _Found:
     seen[index.parent[view_ops]] = index.signature[view_ops]
     ops = index.ops_of(wanted)
     return ops, seen[ops], lambda _, source_row: views.get(source_row)
+
+
+# Ops that make memory of the sizes that they are given first.
+_MAKE_MEMORY = frozenset({"aten::empty", "aten::_empty_affine_quantized"})
+
+
+def _packed_results(index: _CallIndex) -> _Found:
+    """Gives result sizes of linear layers with a packed weight.
+
+    They are those of memory that the layer makes, if these are the sizes of its input but for the last one.
+    """
+    wanted = index.calls_of(frozenset(PACKED_LINEAR))
+    made = {row: call.integers(0) for row, call in (index.calls_of(_MAKE_MEMORY) if wanted else {}).items()}
+    memory_ops = index.ops_of({row: index.call(row) for row in made})[::-1]
+    first = np.full(len(index.signature) + 1, -1, np.int64)
+    first[index.parent[memory_ops]] = index.signature[memory_ops]
+    ops = index.ops_of(wanted)
+
+    def read(row: int, source_row: int) -> Sizes | None:
+        inputs, sizes = wanted[row].sizes(0), made.get(source_row)
+        return sizes if inputs and sizes and sizes[:-1] == inputs[:-1] else None
+
+    return ops, first[ops], read
 
 
 @lru_cache(maxsize=4096)

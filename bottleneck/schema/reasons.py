@@ -97,6 +97,7 @@ REASONS: Mapping[str, str] = {
     "no_block_table": "query or block table of the cache were not recorded",
     "no_buffers": "the buffers of this kernel were not recorded",
     # Data, which no trace holds.
+    "packed_weight": "the weight is packed, and its sizes are not in the trace",
     "packed_lengths": "the lengths of the packed sequences are not in the trace",
     "cached_lengths": "the lengths of cached sequences are not in the trace",
     "block_mask": "the block mask of a fused attention kernel is not in the trace",

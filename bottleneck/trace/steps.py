@@ -16,7 +16,7 @@ from bottleneck.schema.linked_trace import Step, Trace, Window
 from bottleneck.schema.op_names import LOADER_FETCH, OPTIMIZER_STEP, PROFILER_STEP
 from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
-from bottleneck.schema.tables import are_calls
+from bottleneck.schema.tables import LAUNCHES, are_calls
 from bottleneck.trace.integrity import queued_at_end
 from bottleneck.trace.joins import are_named, find_launches, is_any_of
 from bottleneck.trace.repeats import StepReasons, find_repeats, wall_spans
@@ -521,13 +521,37 @@ def _from_optimizer(trace: Trace) -> tuple[Step, ...]:
     """Gives steps from one end of an optimizer's step to the next.
 
     Of several optimizers the first one seen counts. Where long and short intervals take turns, as where each round of
-    collecting data is followed by some updates, a step is a whole round.
+    collecting data is followed by some updates, a step is a whole round. A recording that begins with a loader's fetch
+    holds the first step whole.
     """
     calls = _annotations(trace, OPTIMIZER_STEP)
     calls = calls[calls["name"] == calls["name"].iloc[0]] if len(calls) else calls
     ends_us = [step.end_us for step in _apart(calls)]
     ends_us = ends_us[:: _updates_per_round(np.diff(ends_us))]
+    ends_us = [*_first_fetch(trace, ends_us), *ends_us]
     return tuple(Step(f"step {number}", start, end) for number, (start, end) in enumerate(pairwise(ends_us)))
+
+
+# Old profilers call a few ops of their own before a mark.
+_BEFORE_FETCH = 0.01
+
+
+def _first_fetch(trace: Trace, ends_us: Sequence[float]) -> list[float]:
+    """Gives the start of the fetch that begins the first step, if any.
+
+    Next to nothing runs before it then, and later steps begin with a fetch too: none launches anything before it.
+    """
+    fetches_us = np.array([step.start_us for step in _apart(_annotations(trace, LOADER_FETCH))])
+    start_us = trace.events["ts_us"].to_numpy()
+    begins = np.array([-np.inf, *ends_us])
+    if len(ends_us) < 2 or not np.array_equal(np.searchsorted(fetches_us, begins[1:]), np.arange(1, len(ends_us) + 1)):
+        return []
+    fetches_us = fetches_us[: len(ends_us)]
+    begun_us = min(fetches_us[0], start_us[is_any_of(trace, ("op",))].min(initial=np.inf))
+    launched_us = np.sort(start_us[are_calls(trace, *LAUNCHES)])
+    launched = np.searchsorted(launched_us, fetches_us) > np.searchsorted(launched_us, begins[:-1])
+    is_late = fetches_us[0] - begun_us > _BEFORE_FETCH * (ends_us[0] - fetches_us[0])
+    return [] if is_late or launched.any() else [float(fetches_us[0])]
 
 
 # Updates of a round at most, and how often a round has to come again. Intervals of one place in it are alike, and the

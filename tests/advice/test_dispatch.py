@@ -43,6 +43,18 @@ def test_waiting_calls_make_the_gain_of_a_graph_doubtful(tmp_path: Path) -> None
     assert once is not None and once.gain_us is not None and once.gain_us.low == once.gain_us.high / 2
 
 
+def test_a_graph_lies_between_the_synchronizations_of_a_benchmark(tmp_path: Path) -> None:
+    events = gpu_events(**LATE, steps=1)
+    ends = [launch(900, 1, 4, "cudaDeviceSynchronize"), launch(901, 793, 4, "cudaDeviceSynchronize")]
+    draft = late_launches(case_of(tmp_path / "ends", [*events, *ends]))
+    assert draft is not None and draft.brief == "Replay the step as a CUDA graph"
+    assert any("after the last launch (2 per step)" in words for words in draft.evidence)
+    within = launch(902, 400, 4, "cudaDeviceSynchronize")
+    draft = late_launches(case_of(tmp_path / "within", [*events, *ends, within]))
+    assert draft is not None and draft.brief is not None
+    assert draft.brief.startswith("Remove the 1 host sync (torch.cuda.synchronize()) of the step, then")
+
+
 @pytest.mark.parametrize("launched", [4, 40])
 def test_a_graph_holds_the_optimizer_where_that_launches_much(tmp_path: Path, launched: int) -> None:
     events = gpu_events(kernels=50, kernel_us=1, every_us=12, steps=1)

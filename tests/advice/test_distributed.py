@@ -1,6 +1,7 @@
 """Findings about many ranks: exposed collectives, the rank that all wait for, and data that every rank reads."""
 
 from collections.abc import Mapping
+from dataclasses import replace as replace_evidence
 from pathlib import Path
 
 import pytest
@@ -74,6 +75,25 @@ def test_only_the_transfer_can_be_hidden_and_only_beside_kernels(tmp_path: Path)
     little = {"compute": 50.0, "communication": 300.0, "overhead.python": 100.0}
     draft = exposed_communication(case_with(tmp_path, collective(), ranks=BOTH, ledger=little))
     assert draft is not None and draft.gain_us is not None and draft.gain_us.high == 50.0
+
+
+def test_gradients_in_fp32_are_halved_where_a_replay_saves_more_by_that(tmp_path: Path) -> None:
+    saved_us = {"set collective=0.5x": 280.0, "set collective=0.7500x": 150.0, "overlap collective": 120.0}
+
+    def predict(_: Evidence, changes: object) -> float:
+        assert isinstance(changes, tuple)
+        return saved_us[changes[0]]
+
+    case = replace_evidence(case_with(tmp_path, collective(), ranks=BOTH), predict=predict)
+    draft = exposed_communication(case)
+    assert draft is not None and draft.brief is not None and draft.gain_us is not None
+    assert draft.brief.startswith("Reduce gradients in bf16") and draft.gain_us.high == 280.0
+    # What was waiting stays, and casts read and write 150 MB more.
+    bandwidth = case.analysis.device.bandwidth_bytes_per_s
+    assert draft.gain_us.low == pytest.approx(150.0 - (0 if bandwidth is None else 150e6 / bandwidth * 1e6))
+    saved_us["overlap collective"] = 290.0
+    draft = exposed_communication(replace_evidence(case, predict=predict))
+    assert draft is not None and draft.brief is None
 
 
 def test_of_one_rank_alone_nothing_is_promised(tmp_path: Path) -> None:

@@ -214,3 +214,20 @@ def test_a_host_that_sets_the_pace_gains_most_of_what_its_launches_take(tmp_path
     draft = unfused_optimizer(case_of(tmp_path, events))
     assert draft is not None and draft.gain_us is not None
     assert 0.2 * 960 < draft.gain_us.low < draft.gain_us.high < 1060
+
+
+@pytest.mark.parametrize(
+    ("cls", "framework", "is_told"),
+    [("SGD", "PyTorch 2.2.1", False), ("SGD", "PyTorch 2.3.0+cpu", True), ("AdamW", "torch 2.2.1", True)],
+)
+def test_a_torch_without_the_fused_step_is_not_advised_to_use_it(
+    tmp_path: Path, cls: str, framework: str, is_told: bool
+) -> None:
+    case = case_of(tmp_path, training(12, cls=cls), unprofiled_us=250.0, framework=framework)
+    assert (unfused_optimizer(case) is not None) is is_told
+
+
+def test_a_trace_in_the_words_of_old_profilers_is_of_a_torch_without_fused_steps(tmp_path: Path) -> None:
+    events = [event | {"cat": "Operator"} if event["cat"] == "cpu_op" else event for event in training(12, device=True)]
+    assert unfused_optimizer(case_of(tmp_path / "new", training(12, device=True))) is not None
+    assert unfused_optimizer(case_of(tmp_path / "old", events)) is None

@@ -266,6 +266,11 @@ def test_16_bit_products_at_their_peak_gain_from_8_bits(tmp_path: Path) -> None:
     assert draft.gain_us is not None
     assert draft.gain_us.high == pytest.approx(85, rel=0.05)
     peaks = {name: peak for name, peak in case.analysis.device.peaks_flops_per_s.items() if name != "fp8_tensor"}
+    assert draft.code is not None and "Float8DynamicActivationFloat8WeightConfig" in draft.code  # no backward pass
+    backward = Call("autograd::engine::evaluate_function: MmBackward0", 10, [[8]])
+    trained = on_gpu(tmp_path / "trained", [product(170, TENSOR, **halves(2)), backward])
+    draft = eight_bit_products(trained)
+    assert draft is not None and draft.code is not None and "convert_to_float8_training" in draft.code
     older = with_analysis(case, device=replace(case.analysis.device, peaks_flops_per_s=peaks))
     assert eight_bit_products(older) is None
 

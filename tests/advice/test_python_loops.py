@@ -315,3 +315,20 @@ def test_logging_of_every_parameter_is_worth_its_lines_and_all_below_them(tmp_pa
 )
 def test_few_reads_changes_of_parameters_and_other_tensors_are_no_logging(tmp_path: Path, body: list[Event]) -> None:
     assert logged_parameters(case(tmp_path, body)) is None
+
+
+def without_lines(**changes: Any) -> list[Event]:
+    return [event for event in logging(**changes) if event.get("cat") not in {"python_line", "python_function"}]
+
+
+def test_logging_of_every_parameter_is_seen_without_lines(tmp_path: Path) -> None:
+    body = without_lines()
+    events = [step(number, 1000 * number, 999) for number in range(2)]
+    events += [event | {"ts": event["ts"] + 1000 * number} for number in range(2) for event in body]
+    draft = logged_parameters(case_of(tmp_path / "logged", events, unprofiled_us=1000))
+    assert draft is not None and draft.gain_us is not None and draft.removes
+    # From the first norm to the end of the last read.
+    assert draft.gain_us.high == pytest.approx(26 * 19 + 16, rel=0.03)
+    assert "aten::linalg_vector_norm: 160 us in 20 calls" in draft.evidence[1]
+    clipped = [event | {"name": "aten::mul_"} if "norm" in event["name"] else event for event in events]
+    assert logged_parameters(case_of(tmp_path / "clipped", clipped, unprofiled_us=1000)) is None

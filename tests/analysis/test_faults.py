@@ -93,6 +93,20 @@ def test_launches_without_kernels_say_where_they_lie(tmp_path: Path, lost: list[
     assert check.why.startswith(where)
 
 
+@pytest.mark.parametrize(("part", "slug"), [(0.95, "links-missing"), (0.5, "kernels-missing")])
+def test_a_busy_device_carries_the_verdict_though_launches_lack_kernels(tmp_path: Path, part: float, slug: str) -> None:
+    """Each of 20 kernels runs for this part of the time until the next; a third of the launches has none."""
+    events = [step(0, 100, 400)]
+    for number in range(1, 21):
+        at = 100 + 20.0 * (number - 1)
+        events += [op("aten::relu", at, 8, external_id=number), launch(number, at, 2), kernel(number, at, 20 * part)]
+    explained = finish(
+        examine(TraceSource(write_trace(tmp_path / "t.json", [*events, *launches(range(901, 911), 300)])))
+    )
+    assert {caveat.slug for caveat in explained.analysis.caveats} & {"links-missing", "kernels-missing"} == {slug}
+    assert (explained.analysis.verdict.bound == "inconclusive") == (slug == "kernels-missing")
+
+
 def test_a_few_launches_whose_kernels_never_ran_are_reported_but_no_fault(tmp_path: Path) -> None:
     check = rows(tmp_path, [*pairs(99), *launches([901], 5000)])["kernels-missing"]
     assert check.status == "ok"

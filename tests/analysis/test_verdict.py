@@ -243,7 +243,7 @@ def test_a_finding_on_other_work_leaves_the_largest_part_unanswered() -> None:
     grounds = _grounds({"memory": 60.0, "overhead.sync": 40.0}, kernel)
     other = replace(_SYNC, predicted_gain_us=Interval(10.0, 20.0), claims={"overhead.sync": 40.0})
     verdict = decide(grounds, [other])
-    assert "no advice here makes it faster. First: read the loss" in verdict.sentence.replace("No", "no")
+    assert "no advice here makes this op faster. First: read the loss" in verdict.sentence.replace("No", "no")
     for answer in ({"kernel:0": 50.0}, {"memory": 6.0}, {}):
         assert "no rule here" not in decide(grounds, [replace(other, claims=answer)]).sentence.lower()
     for little in (

@@ -37,6 +37,16 @@ def test_onednn_multiplies_packed_bytes(rows):
     assert moved(cost) == (rows * 32 + 512 + rows * 16, rows * 32 + 512 + 4 * rows * 16)
 
 
+@pytest.mark.parametrize(("name", "dtype", "item"), [("linear_dynamic", "float", 4), ("linear_relu", "c10::quint8", 1)])
+def test_a_layer_of_packed_weight_multiplies_as_its_result_tells(name, dtype, item):
+    call = OpCall(f"quantized::{name}", (tensor(8, 4, 32, dtype=dtype), None), (8, 4, 16))
+    cost = FORMULAS[call.name](call)
+    assert (cost.matrix_flops, cost.math_dtype) == (2 * 32 * 16 * 32, "int8")
+    assert moved(cost) == (item * 32 * 32 + 16 * 32 + item * 32 * 16,) * 2
+    with pytest.raises(Unmodelled):
+        FORMULAS[call.name](OpCall(call.name, call.arguments))
+
+
 def test_a_packed_weight_that_does_not_fit_is_unmodelled():
     with pytest.raises(Unmodelled):
         cost_of("onednn::qlinear_pointwise", tensor(4, 33), "0.1", "0", tensor(32, 16))

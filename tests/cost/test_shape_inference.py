@@ -321,3 +321,14 @@ def test_ops_nested_without_end_are_climbed_in_few_steps(tmp_path):
     nested = [op(CONV, at, 3 * count - 2 * at, dims=dims, concrete=[]) for at in range(count)]
     linked = completed(tmp_path, *nested, op("aten::relu", 3 * count + 10, 5, dims=[[1, 4, 6, 6]]))
     assert call_of(linked, CONV, count - 1)["result"] == "[1, 4, 6, 6]"
+
+
+@pytest.mark.parametrize(("made", "result"), [([16, 128, 1152], [16, 128, 1152]), ([2048, 1152], None)])
+def test_the_memory_that_a_packed_layer_makes_gives_the_size_of_its_result(
+    tmp_path: Path, made: list[int], result: list[int] | None
+) -> None:
+    layer = op("quantized::linear_dynamic", 0, 10, dims=[[16, 128, 384], [], []], types=["float", "", "Scalar"])
+    memory = op("aten::empty", 2, 1, dims=[[]], concrete=[str(made)])
+    assert call_of(completed(tmp_path, layer, memory), "quantized::linear_dynamic")["result"] == (
+        None if result is None else json.dumps(result)
+    )

@@ -117,6 +117,23 @@ def test_a_step_ends_where_the_optimizer_ends(tmp_path: Path) -> None:
     assert spans(window) == [(10, 120), (120, 205)]
 
 
+@pytest.mark.parametrize(
+    ("fetches", "first"), [([10, 110, 210], 10), ([50, 110, 210], 100), ([10, 150, 210], 100), ([110, 210], 100)]
+)
+def test_the_first_step_begins_with_the_fetch_that_begins_the_recording(
+    tmp_path: Path, fetches: list[float], first: float
+) -> None:
+    """Each step but for the fetch launches a kernel 20 us after it began."""
+    loads = [
+        complete("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation", at, 5)
+        for at in fetches
+    ]
+    updates = [event for end in (100, 200, 300) for event in (optimizer("SGD", end - 5, 5), *work(end - 80, end))]
+    window = find_steps(read(tmp_path, [*loads, *updates]))
+    assert window.source == "optimizer"
+    assert window.steps[0].start_us == first - min(*fetches, 20)  # a trace begins with its first event
+
+
 def test_only_the_first_optimizer_ends_steps(tmp_path: Path) -> None:
     events = [
         optimizer("SGD", 100, 10),
