@@ -111,7 +111,7 @@ class OptimizerHook:
     """
 
     _left: ClassVar[list[Removal]] = []
-    _running: ClassVar[int] = 0
+    _calling: ClassVar[int] = 0
 
     def __init__(self, register: Callable[[Any], Any], call: Callable[[Any], None]) -> None:
         while self._left:
@@ -124,16 +124,16 @@ class OptimizerHook:
         call = self._call
         if call is None:
             return
-        OptimizerHook._running += 1
+        OptimizerHook._calling += 1
         try:
             call(optimizer)
         finally:
-            OptimizerHook._running -= 1
+            OptimizerHook._calling -= 1
 
     def remove(self) -> None:
         """Ends the calls."""
         self._call = None
-        if OptimizerHook._running:
+        if OptimizerHook._calling:
             self._left.append(self._handle.remove)
         else:
             self._handle.remove()
