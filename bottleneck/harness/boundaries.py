@@ -111,7 +111,8 @@ class OptimizerHook:
     """
 
     _left: ClassVar[list[Removal]] = []
-    _calling: ClassVar[int] = 0
+    # One entry for each that is being called.
+    _calling: ClassVar[list[None]] = []
 
     def __init__(self, register: Callable[[Any], Any], call: Callable[[Any], None]) -> None:
         while self._left:
@@ -124,16 +125,16 @@ class OptimizerHook:
         call = self._call
         if call is None:
             return
-        OptimizerHook._calling += 1
+        self._calling.append(None)
         try:
             call(optimizer)
         finally:
-            OptimizerHook._calling -= 1
+            self._calling.pop()
 
     def remove(self) -> None:
         """Ends the calls."""
         self._call = None
-        if OptimizerHook._calling:
+        if self._calling:
             self._left.append(self._handle.remove)
         else:
             self._handle.remove()
