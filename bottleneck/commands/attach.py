@@ -25,6 +25,7 @@ from bottleneck.errors import UndecidedError, UsageError
 from bottleneck.recorder.finish_run import ReportSettings, finish_and_report, known_ceilings, say
 from bottleneck.report.output import write_note
 from bottleneck.system.interrupts import Interrupted, answered
+from bottleneck.units import counted
 
 if TYPE_CHECKING:
     from bottleneck.harness.folder import RecordingFolder
@@ -90,9 +91,8 @@ def attach_command(
         folder = RecordingFolder(output, program_name(target.program), force=force)
         plan = Plan(str(folder.make().absolute()), target.program, options)
         if not quiet:
-            write_note(
-                f"attached to process {process}; records a window of {seconds:g} s or {most_events:,} events at most"
-            )
+            most = counted(most_events, "event")
+            write_note(f"attached to process {process}; records a window of {seconds:g} s or {most} at most")
         try:
             with answered():
                 is_done = _record(target, process, plan, folder, _WindowOptions(seconds, telemetry_ms / 1e3, render))

@@ -450,7 +450,7 @@ def longer_window_s(recorded: _WrittenTrace, wanted: int, most_events: int, most
 
 def _warnings(recorded: _WrittenTrace, plan: Plan) -> tuple[str, ...]:
     wanted, most_events = plan.options.wanted_steps, plan.options.most_events
-    length = f"Kineto recorded {recorded.window.seconds:.3g} s with {recorded.events} events"
+    length = f"Kineto recorded {recorded.window.seconds:.3g} s with {counted(recorded.events, 'event')}"
     steps = f"{counted(recorded.steps, 'whole step')}" if recorded.steps else "no step was found"
     fewer = (f"{length}: {steps} of {wanted} wanted",) if recorded.steps < wanted else ()
     many = (f"{length}, and the budget is {most_events}",) if recorded.events > most_events else ()
