@@ -396,7 +396,7 @@ def find_contention(
         )
         return (Caveat(SHARED_PROCESSOR, message),)
     message = (
-        f"other programs used the processors while the steps ran: {lacks}, and its ops took so much longer than they "
-        f"need that floors explain {format_share(share)} of their time"
+        f"other programs used the processors while the steps ran: {lacks}, and what its ops need at least is "
+        f"{format_share(share)} of the time that they took"
     )
     return (Caveat(CONTENDED, message, 1.0 - share),)

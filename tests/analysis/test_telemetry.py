@@ -162,7 +162,7 @@ def test_ops_that_no_floor_explains_on_full_processors_are_not_judged() -> None:
     (caveat,) = contention(FULL, *UNEXPLAINED)
     assert (caveat.slug, caveat.share) == (CONTENDED, pytest.approx(0.94))
     assert "got 1.30 for its 2 threads" in caveat.message
-    assert "explain 6.0 % of their time" in caveat.message
+    assert "at least is 6.0 % of the time that they took" in caveat.message
 
 
 @pytest.mark.parametrize(
