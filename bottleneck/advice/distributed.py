@@ -256,13 +256,8 @@ def exposed_communication(evidence: Evidence) -> Draft | None:
         return halved
     return Draft(
         slug="exposed-communication",
-        title="The device waits for collectives that nothing hides",
-        evidence=(
-            f"collectives hold the step for {format_us(exposed_us)} "
-            f"({format_share(evidence.share_of_step(exposed_us))})",
-            *(_in_words(one) for one in _largest(others)),
-            *((_ONE_RANK,) if alone else ()),
-        ),
+        title=_NOT_HIDDEN,
+        evidence=(*_held_by(evidence, others, exposed_us), *((_ONE_RANK,) if alone else ())),
         advice=advice,
         code=code,
         gain_us=up_to(hideable_us) if is_known and not alone else Interval(0.0, hideable_us),
@@ -272,6 +267,14 @@ def exposed_communication(evidence: Evidence) -> Draft | None:
     )
 
 
+def _held_by(evidence: Evidence, collectives: Sequence[CollectiveSummary], exposed_us: float) -> tuple[str, ...]:
+    """Words how long collectives hold the step, and the largest of them."""
+    share = format_share(evidence.share_of_step(exposed_us))
+    held = f"collectives hold the step for {format_us(exposed_us)} ({share})"
+    return held, *(_in_words(one) for one in _largest(collectives))
+
+
+_NOT_HIDDEN = "The device waits for collectives that nothing hides"
 _HALF = "set collective=0.5x"
 # A hook reads fp32 and writes bf16, then the other way round: bytes for each byte of a gradient.
 _CAST_BYTES = 3.0
@@ -299,11 +302,9 @@ def _halved(evidence: Evidence, collectives: Sequence[CollectiveSummary]) -> Dra
     exposed_us = math.fsum(one.exposed_us for one in collectives)
     return Draft(
         slug="exposed-communication",
-        title="The device waits for collectives that nothing hides",
+        title=_NOT_HIDDEN,
         evidence=(
-            f"collectives hold the step for {format_us(exposed_us)} "
-            f"({format_share(evidence.share_of_step(exposed_us))})",
-            *(_in_words(one) for one in _largest(collectives)),
+            *_held_by(evidence, collectives, exposed_us),
             f"a replay with messages of half the bytes takes {format_us(high_us)} less, one in which nothing waits for "
             f"them {format_us(overlapped_us)}; casts take about {format_us(casts_us)}",
         ),

@@ -46,6 +46,10 @@ _LEAST_RECORDS, _QUARTER = 40, 4
 _TREND_PARTS, _TREND = 16, 0.9
 # Over some seconds any machine becomes faster or slower by itself.
 _SHORTEST_DRIFT_US = 20e6
+# From a step on all take so many times as long; the parts of the run before and behind it vary by so much of the rise.
+_LASTING, _LEVEL_PARTS, _LEAST_LEVEL_PARTS, _LEVEL_SPREAD = 1.5, 40, 4, 0.25
+# A step is slow beside those of its level that takes so many times as long.
+_TIMES_LEVEL = 2.0
 _LEAST_DRIFT, _LEAST_GROWTH_BYTES, _LEAST_GROWTH_SHARE = 1.15, 50e6, 0.05
 
 
@@ -80,17 +84,34 @@ class SlowCause(Struct, frozen=True):
 
 
 class Drift(Struct, frozen=True):
-    """Something that changed over the run. ``kind`` is time, memory or clock."""
+    """Something that changed over the run. ``kind`` is time, memory or clock.
+
+    ``beyond_us`` is the time that steps took beyond those before; null where that is not what changed.
+    """
 
     kind: str
     what: str
     advice: str
+    beyond_us: float | None = None
+
+
+class _Level(Struct, frozen=True):
+    """Steps that are longer, from ``first`` to the end of the run."""
+
+    first: int
+    before_us: float
+    after_us: float
+    beyond_us: float
+    phase: Phase
 
 
 def find_causes(rank: WatchedRank) -> tuple[SlowCause, ...]:
     """Gives the causes of slow steps, the largest part of the run first."""
     groups: dict[str, list[tuple[SlowStep, _Words]]] = {}
+    level = _level(rank)
     for slow in rank.slow:
+        if level is not None and slow.step >= level.first and slow.us <= _TIMES_LEVEL * level.after_us:
+            continue  # it is as long as all steps from there on
         words = _reason_of(slow)
         groups.setdefault(words[0], []).append((slow, words))
     causes = [_cause(steps) for steps in _with_stretch(groups, rank.steps)]
@@ -375,7 +396,7 @@ def find_drifts(rank: WatchedRank) -> tuple[Drift, ...]:
         drifts.append(Drift("dead-worker", ended, advice_on_dead(dead)))
     if rank.records.size < _LEAST_RECORDS:
         return tuple(drifts)
-    finders: tuple[Callable[[WatchedRank], Drift | None], ...] = (_slower, _memory)
+    finders: tuple[Callable[[WatchedRank], Drift | None], ...] = (_slower, _lasting, _memory)
     for finder in finders:
         drift = finder(rank)
         if drift is not None:
@@ -411,6 +432,49 @@ def _slower(rank: WatchedRank) -> Drift | None:
         f"most of it {_DURING[phase]}"
     )
     return Drift("time", what, "look for what grows: lists, hooks, a graph that is kept; bottleneck run names it")
+
+
+def _lasting(rank: WatchedRank) -> Drift | None:
+    level = _level(rank)
+    if level is None:
+        return None
+    what = (
+        f"from step {level.first:,} on steps take {format_us(level.after_us)}, before {format_us(level.before_us)}; "
+        f"most of it {_DURING[level.phase]}"
+    )
+    advice = "look for what begins there; two windows (--every) and `bottleneck compare` show what it is"
+    return Drift("level", what, advice, level.beyond_us)
+
+
+def _level(rank: WatchedRank) -> _Level | None:
+    """Finds the step from which on all are longer.
+
+    Null where there is none: in a run that is slower for a while, one that becomes slower all along, and a short one.
+    """
+    values, records = rank.step_us, rank.records
+    count = min(_LEVEL_PARTS, values.size // _LEAST_STEPS)
+    if count < 2 * _LEAST_LEVEL_PARTS:
+        return None
+    parts = np.array_split(np.arange(values.size), count)
+    logs = np.log(np.maximum([np.median(values[part]) for part in parts], 1e-9))
+    splits = range(_LEAST_LEVEL_PARTS, count - _LEAST_LEVEL_PARTS + 1)
+    split = min(splits, key=lambda at: sum(np.abs(side - np.median(side)).sum() for side in (logs[:at], logs[at:])))
+    before, after = logs[:split], logs[split:]
+    rise = float(np.median(after) - np.median(before))
+    if rise < np.log(_LASTING) or max(before.std(), after.std()) > _LEVEL_SPREAD * rise:
+        return None
+    limit_us = float(np.exp((np.median(before) + np.median(after)) / 2))
+    begin, end = int(parts[split - 1][0]), int(parts[split][-1]) + 1
+    is_long = values[begin:end] > limit_us
+    # Where the fewest steps lie on the other side.
+    wrong = np.concatenate(([0], is_long.cumsum())) + np.concatenate(((~is_long)[::-1].cumsum()[::-1], [0]))
+    start = begin + min(int(np.argmin(wrong)), is_long.size - 1)
+    before_us, after_us = float(np.median(values[:start])), float(np.median(values[start:]))
+    phases = {phase: records[f"{phase}_us"] / records["count"] for phase in PHASES}
+    rises = {phase: float(np.median(us[start:]) - np.median(us[:start])) for phase, us in phases.items()}
+    steps = int(records["count"][start:].sum())
+    phase = max(PHASES, key=lambda name: rises[name])
+    return _Level(int(records["first"][start]), before_us, after_us, (after_us - before_us) * steps, phase)
 
 
 def _memory(rank: WatchedRank) -> Drift | None:

@@ -115,7 +115,7 @@ def _samples(folder: Path) -> Sequence[Sample]:
 def _rank(rank: WatchedRank, samples: Sequence[Sample], folder: Path) -> WatchedRunRank:
     number = rank.header.rank
     drifts = [
-        WatchedCause(drift.kind, drift.what, drift.advice, number)
+        WatchedCause(drift.kind, drift.what, drift.advice, number, beyond_us=drift.beyond_us)
         for drift in (*find_drifts(rank), *find_clock_falls(rank, samples))
     ]
     phases = rank.phases_us()

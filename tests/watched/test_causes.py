@@ -146,3 +146,31 @@ def test_memory_that_grows_names_the_line_that_keeps_it() -> None:
     (drift,) = find_drifts(rank(memory=np.linspace(1e9, 1.4e9, 2_000), memory_keepers=("train.py:25",)))
     assert drift.kind == "memory" and "held by train.py:25" in drift.what
     assert find_drifts(rank(memory=np.linspace(1e9, 1.01e9, 2_000))) == ()
+
+
+def test_steps_that_are_longer_from_one_on_are_one_change() -> None:
+    us = np.where(np.arange(2_000) < 1_234, 1_000.0, 4_000.0)
+    us[::25] *= 5.0
+    # The first ones were noted as slow before they became the usual ones; one stands out among them.
+    noted = [dataclasses.replace(USUAL, step=step, us=4_000.0, cpu_us=1_000.0) for step in range(1_235, 1_430)]
+    far = dataclasses.replace(USUAL, step=1_600)
+    changed = rank(*noted, far, us=us)
+    (drift,) = find_drifts(changed)
+    assert drift.kind == "level" and drift.what.startswith("from step 1,235 on steps take 4.00 ms, before 1.00 ms")
+    assert drift.beyond_us == pytest.approx(766 * 3_000.0)
+    assert [cause.steps for cause in find_causes(changed)] == [(1_600,)]
+
+
+@pytest.mark.parametrize(
+    "us",
+    [
+        np.where((np.arange(2_000) > 900) & (np.arange(2_000) < 1_200), 4_000.0, 1_000.0),
+        np.linspace(1_000.0, 3_000.0, 2_000),
+        np.where(np.arange(2_000) < 1_000, 1_000.0, 1_400.0),
+        np.where(np.arange(2_000) < 1_990, 1_000.0, 4_000.0),
+        np.where(np.arange(2_000) % 2 == 0, 1_000.0, 4_000.0),
+    ],
+    ids=["for a while", "all along", "a little", "at the very end", "in turns"],
+)
+def test_other_courses_are_no_lasting_change(us: Any) -> None:
+    assert not find_drifts(rank(us=us))
