@@ -212,9 +212,10 @@ def _windows(windows: Sequence[WindowOfRun]) -> TableSection:
     if len(windows) > _MOST_WINDOWS:
         rows.append(TableRow((f"and {len(windows) - _MOST_WINDOWS} more", "", "")))
     return TableSection(
-        f"Recorded windows; for one of them: bottleneck report {example}",
+        "Recorded windows",
         (*columns("words", "recording"), *columns("number", "steps"), *columns("words", "why")),
         tuple(rows),
+        notes=(f"for one of them: bottleneck report {example}",),
     )
 
 

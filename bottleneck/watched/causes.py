@@ -442,7 +442,7 @@ def _lasting(rank: WatchedRank) -> Drift | None:
         f"from step {level.first:,} on steps take {format_us(level.after_us)}, before {format_us(level.before_us)}; "
         f"most of it {_DURING[level.phase]}"
     )
-    advice = "look for what begins there; two windows (--every) and `bottleneck compare` show what it is"
+    advice = "look for what begins there; two windows (--every) show it, by bottleneck compare"
     return Drift("level", what, advice, level.beyond_us)
 
 
