@@ -75,7 +75,8 @@ def test_an_unusual_name_is_recorded_into(name: str, tmp_path: Path) -> None:
     (tmp_path / name).mkdir()
     done = run(tmp_path, "-o", name, "program.py")
     assert (done.returncode, done.stdout) == (0, "it ran\n")
-    assert names(tmp_path / name) == ["recording.json", "telemetry.csv"]
+    # A program of a few milliseconds may end before the first sample of the sensors.
+    assert set(names(tmp_path / name)) - {"telemetry.csv"} == {"recording.json"}
 
 
 @pytest.mark.parametrize("options", [[], ["-o", "runs/first"]], ids=["default", "named"])
