@@ -167,7 +167,12 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
     gain = (_host_gain if host_only else _device_gain)(evidence, names, marks, count)
     if evidence.share_of_step(gain.high) < _LEAST_SHARE:
         return None
-    claims = claims_of(evidence, *ISSUE_ACCOUNTS, "overhead.launch_floor", "memory", most_us=gain.high)
+    passes_us = _spared_passes_us(evidence, names) if host_only else 0.0
+    # The ops themselves are work or, where they are small, launch floor; what surrounds them is issuing.
+    of_ops = ("memory", "unknown.pointwise", "overhead.launch_floor")
+    claims = claims_of(evidence, *of_ops, most_us=passes_us)
+    around = ISSUE_ACCOUNTS if host_only else (*ISSUE_ACCOUNTS, "overhead.launch_floor", "memory")
+    claims |= claims_of(evidence, *around, most_us=gain.high - math.fsum(claims.values()))
     cls = names[0] if names else "AdamW"
     return Draft(
         slug="unfused-optimizer",
@@ -236,8 +241,14 @@ def _host_gain(evidence: Evidence, names: tuple[str, ...], marks: Spans, count: 
     step_part = marks.total() / max(outermost_spans(evidence, _MARK).total(), 1e-9)
     per_call = evidence.account_us(*ISSUE_ACCOUNTS, "overhead.launch_floor") * share.overhead * step_part * gone
     low, high = _LESS_OVERHEAD
-    memory_us = min(share.work_us, evidence.analysis.totals.busy_us) * (1 - fused_bytes(names))
+    memory_us = _spared_passes_us(evidence, names)
     return Interval(low * (per_call + memory_us), min(high * per_call + memory_us, evidence.step_us))
+
+
+def _spared_passes_us(evidence: Evidence, names: tuple[str, ...]) -> float:
+    """Gives the time on a CPU of bytes that single ops of an update move more than once."""
+    work_us = min(optimizer_share(evidence).work_us, evidence.analysis.totals.busy_us)
+    return work_us * (1 - fused_bytes(names))
 
 
 def _device_gain(evidence: Evidence, names: tuple[str, ...], marks: Spans, count: float) -> Interval:

@@ -527,7 +527,7 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
             yield Clause("bound", f"{held}, guessed from the types of its ops")
         yield Clause("cause", _kinds(grounds))
         if (most := _largest_of([row for row in grounds.kernels if first in {row.bound, _likely(row)}])) is not None:
-            yield Clause("place", _with_time(grounds, most), label="Largest")
+            yield Clause("place", _line_of_many(grounds, most) or _with_time(grounds, most), label="Largest")
     elif decision.bound == "mixed":
         shares = " and ".join(f"{_GROUP_WORDS[group]} {_shown(grounds, group)}" for group in (first, second))
         yield Clause("bound", f"No single limit: {shares} of {wall} per step")
@@ -677,6 +677,21 @@ def _contributor(grounds: Grounds, group: str) -> str:
     phrase, share = phrase_of(entry.account), _shown_account(grounds, entry)
     place = _worst_place(grounds, entry)
     return f"{phrase}, {format_us(entry.us)} ({share}){f'; worst: {place}' if place else ''}"
+
+
+# Times the largest op: a line whose ops take as much says more of where the time goes.
+_LINE_OVER_OP = 2.0
+
+
+def _line_of_many(grounds: Grounds, largest: KernelSummary) -> str | None:
+    """Describes the line whose ops together take far more than the largest op.
+
+    Null where there is none.
+    """
+    line, us = max(grounds.line_us.items(), key=lambda pair: pair[1], default=("", 0.0))
+    if us < _LINE_OVER_OP * largest.us:
+        return None
+    return f"all ops of {line}, {format_us(us)} ({format_share(us / grounds.ledger.wall_us)})"
 
 
 # Of the time of an op at a line: a module with less is not most of it.

@@ -35,6 +35,9 @@ def test_many_ops_per_parameter_are_worth_one_fused_call(tmp_path: Path) -> None
     assert "24 kernels per step for 2 parameters in AdamW.step, 12.0 for each" in draft.evidence
     assert 0 < draft.gain_us.low < draft.gain_us.high < 250
     assert draft.code is not None and "torch.optim.AdamW" in draft.code
+    # A fused pass spares calls and bytes, and what it claims of either is no more than the gain.
+    assert {"overhead.launch_floor", "overhead.dispatch"} <= draft.claims.keys()
+    assert sum(draft.claims.values()) <= draft.gain_us.high * (1 + 1e-9)
 
 
 def test_on_a_cpu_other_programs_stretch_the_optimizer_as_they_do_the_rest(tmp_path: Path) -> None:

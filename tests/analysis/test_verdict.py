@@ -62,6 +62,19 @@ def test_an_unmodelled_product_of_few_rows_is_probably_bound_by_its_bytes() -> N
     assert decide(replace(_grounds(accounts, many_rows), host_only=True)).bound == "compute"
 
 
+def test_many_small_ops_of_one_line_are_named_by_the_line() -> None:
+    """Of 90 us of pointwise ops 60 belong to the line of an optimizer, where no op has more than 10."""
+    names = ("mul", "add", "sub", "div", "sqrt", "exp", "log", "sin", "cos")
+    ops = [
+        replace(_KERNEL, op=f"aten::{name}", bound="unknown", account="unknown.pointwise", us=10.0) for name in names
+    ]
+    grounds = replace(_grounds({"unknown.pointwise": 90, "overhead.python": 10}, *ops), host_only=True)
+    several = replace(grounds, line_us={"train() (model.py:9)": 60.0, "forward() (model.py:3)": 30.0})
+    assert "Largest: all ops of train() (model.py:9), 60.0 us (60.0 %)" in decide(several).sentence
+    single = replace(grounds, line_us={"train() (model.py:9)": 15.0, "forward() (model.py:3)": 10.0})
+    assert "Largest: aten::mul" in decide(single).sentence
+
+
 def _grounds(accounts: Mapping[str, float], *kernels: KernelSummary, idle: tuple[IdleCause, ...] = ()) -> Grounds:
     return Grounds(ledger_of(accounts, sum(accounts.values())), kernels, idle)
 
