@@ -26,11 +26,10 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Spans
-from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP
+from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_MARK, OPTIMIZER_STEP
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import counted, format_share, format_us
 
-_MARK = re.compile(r"^Optimizer\.(step|zero_grad)#")
 _ALREADY = re.compile(
     r"^aten::_fused_|^aten::_foreach_|multi_tensor_apply|FusedAdam|FusedSGD|fused_adam", re.IGNORECASE
 )
@@ -89,7 +88,7 @@ def optimizer_share(evidence: Evidence) -> OptimizerShare:
 
     Zeroing of gradients is included. Zeros without marks.
     """
-    marks = outermost_spans(evidence, _MARK)
+    marks = outermost_spans(evidence, OPTIMIZER_MARK)
     if not marks.start.size:
         return OptimizerShare(0.0, 0.0, 0.0)
     kernels = evidence.linked.kernels
@@ -238,7 +237,7 @@ def _host_gain(evidence: Evidence, names: tuple[str, ...], marks: Spans, count: 
     calls = marks.start.size / evidence.steps
     gone = max(count - calls, 0.0) / (count + _FIXED_OPS * calls)
     share = optimizer_share(evidence)
-    step_part = marks.total() / max(outermost_spans(evidence, _MARK).total(), 1e-9)
+    step_part = marks.total() / max(outermost_spans(evidence, OPTIMIZER_MARK).total(), 1e-9)
     per_call = evidence.account_us(*ISSUE_ACCOUNTS, "overhead.launch_floor") * share.overhead * step_part * gone
     low, high = _LESS_OVERHEAD
     memory_us = _spared_passes_us(evidence, names)

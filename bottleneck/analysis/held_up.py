@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pandas as pd
 
-from bottleneck.schema.intervals import numbered, union
+from bottleneck.schema.intervals import Codes, Integers, numbered, union
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import as_integers, text_matches
 
@@ -32,7 +32,7 @@ def held_up_calls(linked: Linked) -> pd.DataFrame:
     own_us, start_us = ops["self_us"].to_numpy(), ops["ts_us"].to_numpy()
     names = ops["name"].cat.codes.to_numpy(dtype=np.int64)
     # On a CPU an op works: only calls of the same sizes take alike.
-    sizes = as_integers(ops["signature"]) if linked.is_host_only else np.zeros(len(ops), dtype=np.int64)
+    sizes = _like_sizes(ops, names) if linked.is_host_only else np.zeros(len(ops), dtype=np.int64)
     call, _ = numbered(names, sizes)
     # Without any call that long there is none to look at.
     candidates = np.isin(call, np.unique(call[own_us >= min(us for _, us in _STALLS)]))
@@ -62,3 +62,22 @@ def held_up_calls(linked: Linked) -> pd.DataFrame:
     )
     calls = calls[calls["beyond_us"] >= _STALLS[0][1]]
     return calls if len(calls) >= _FEW_CALLS and calls["name"].nunique() >= _DIFFERENT_OPS else calls[:0]
+
+
+def _like_sizes(ops: pd.DataFrame, names: Codes) -> Integers:
+    """Numbers calls of an op that have the same sizes.
+
+    -1 where they are not known. Without shapes these are the n-th calls of the op in steps that call it equally often.
+    """
+    sizes = as_integers(ops["signature"])
+    step = as_integers(ops["step"])
+    unknown = (sizes < 0) & (step >= 0)
+    if not unknown.any():
+        return sizes
+    place, _ = numbered(names, step)
+    order = pd.Series(place).groupby(place).cumcount().to_numpy(dtype=np.int64)
+    calls = pd.Series(np.bincount(place)[place])
+    fewest, most = (calls[unknown].groupby(names[unknown]).transform(how) for how in ("min", "max"))
+    is_regular = unknown.copy()
+    is_regular[unknown] = (fewest == most).to_numpy()
+    return np.where(is_regular, sizes.max(initial=-1) + 1 + order, sizes)

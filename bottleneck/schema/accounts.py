@@ -268,7 +268,7 @@ _ROWS = (
     _unmodelled(
         "normalization",
         "normalization and softmax",
-        ("normalization", "normalisation", "softmax", "passes"),
+        ("normalization", "normalisation", "softmax"),
         likely="memory",
     ),
     _unmodelled(
@@ -280,7 +280,12 @@ _ROWS = (
     _unmodelled("copies", "copies and layout changes", ("copy", "auxiliary"), likely="memory"),
     _unmodelled("creation", "random numbers and fills", ("fill",), likely="memory"),
     _unmodelled("pooling", "pooling and interpolation", ("pooling", "interpolation"), likely="memory"),
-    _unmodelled("reductions", "reductions, sorts and scans", ("reduction", "sort", "scan"), likely="memory"),
+    _unmodelled(
+        "reductions",
+        "reductions, sorts, scans and FFTs",
+        ("reduction", "sort", "scan", "fft", "passes"),
+        likely="memory",
+    ),
     _unmodelled("lookups", "indexing and embedding lookups", ("indexing", "recommendation"), likely="memory"),
     _unmodelled("optimizer", "optimizer updates", ("optimizer",), "memory"),
     Account(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 # Annotations that PyTorch itself adds: the profiler's steps, optimizers and data loaders; frames of nn.Modules.
 PROFILER_STEP = re.compile(r"^ProfilerStep#")
 OPTIMIZER_STEP = re.compile(r"^Optimizer\.step#")
+OPTIMIZER_MARK = re.compile(r"^Optimizer\.(step|zero_grad)#")
 LOADER_FETCH = re.compile(r"^enumerate\(DataLoader\)#")
 MARK_PREFIXES = ("ProfilerStep#", "enumerate(DataLoader)#", "Optimizer.step#", "Optimizer.zero_grad#")
 MODULE_PREFIX = "nn.Module: "

@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -208,7 +208,9 @@ def test_long_calls_with_another_reason_are_no_stalls(
     assert host_stalls(stalled(tmp_path, changed)) is None
 
 
-def few_calls_each(folder: Path, slow_us: float, usual_us: float = 50.0) -> Evidence:
+def few_calls_each(
+    folder: Path, slow_us: float, usual_us: float = 50.0, dims: Sequence[object] | None = ((64, 64),)
+) -> Evidence:
     """Four steps of a CPU that call four ops once each; in three steps another op takes so long."""
     names = ("aten::exp", "aten::ne", "aten::any", "aten::mul")
     events, at = [], 0.0
@@ -216,20 +218,36 @@ def few_calls_each(folder: Path, slow_us: float, usual_us: float = 50.0) -> Evid
         start = at
         for place, name in enumerate(names):
             took_us = slow_us if place == number - 1 else usual_us
-            events.append(op(name, at + 5, took_us, dims=[[64, 64]]))
+            events.append(op(name, at + 5, took_us, dims=dims))
             at += took_us + 10
         events.append(step(number, start, at - start))
         at += 1
     return case_of(folder, events)
 
 
-def test_a_stall_is_judged_by_the_few_calls_of_its_op_and_sizes(tmp_path: Path) -> None:
-    case = few_calls_each(tmp_path, slow_us=20_000)
+@pytest.mark.parametrize("dims", [((64, 64),), None], ids=["sizes", "places in the step"])
+def test_a_stall_is_judged_by_the_few_calls_that_take_alike(tmp_path: Path, dims: Sequence[object] | None) -> None:
+    case = few_calls_each(tmp_path, slow_us=20_000, dims=dims)
     draft = host_stalls(case)
     assert draft is not None and draft.gain_us is not None
     assert draft.gain_us.high == pytest.approx(20_000 - 50)
     # No other finding's time is made of them. The first step is set aside.
     assert work_of(case).us.sum() == pytest.approx(4 * 50)
+
+
+def test_calls_of_unknown_sizes_in_steps_that_differ_are_not_held_against_each_other(tmp_path: Path) -> None:
+    names, events, at = ("aten::exp", "aten::ne", "aten::any"), [], 0.0
+    for number in range(6):
+        start = at
+        # Each step calls its ops once more than the step before, and the last call is on a large tensor.
+        for name in names:
+            for call in range(number + 1):
+                took_us = 20_000.0 if call == 4 else 50.0
+                events.append(op(name, at + 5, took_us))
+                at += took_us + 10
+        events.append(step(number, start, at - start))
+        at += 1
+    assert case_of(tmp_path, events).held_up.empty
 
 
 @pytest.mark.parametrize(("slow_us", "usual_us"), [(3_000, 100), (20_000, 4_000)])

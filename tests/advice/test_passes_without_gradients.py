@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice import advise
-from bottleneck.advice.passes_without_gradients import evaluation_in_step, frozen_features
+from bottleneck.advice.passes_without_gradients import evaluation_in_step, features_in_step, frozen_features
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import program_line, two_steps
 from tests.builders import Event, complete, frame, op
@@ -67,3 +67,38 @@ def test_trained_followed_and_changing_networks_are_left_alone(tmp_path: Path) -
     assert frozen_features(case(tmp_path / "target", "Backbone_0", "y = target(states)")) is None
     noise = op("aten::randn", 480, 5, dims=[[], [], [], [], []])
     assert frozen_features(case(tmp_path / "noise", "Backbone_0", text, (program_line(19, 478, 10), noise))) is None
+
+
+def prepared(folder: Path, *first: Event) -> Evidence:
+    """Steps that begin with these ops, up to 500 us, and then train Net_0."""
+    training = [
+        *forward("Net_0", 500, 100, 3, 11),
+        program_line(12, 610, 10),
+        numbered(op("aten::mse_loss", 612, 5, dims=[[512, 64], [512, 64]]), 4),
+        program_line(13, 630, 100),
+        numbered(op("autograd::engine::evaluate_function: AddmmBackward0", 635, 80), 3),
+        complete("Optimizer.step#SGD.step", "user_annotation", 740, 20),
+    ]
+    return two_steps(folder, [*first, *training])
+
+
+def feature(name: str, at: float, dur: float) -> Event:
+    return numbered(op(name, at, dur, dims=[[512, 64]]), 3)
+
+
+def test_features_of_the_inputs_may_be_kept(tmp_path: Path) -> None:
+    features = [program_line(5, 98, 400), feature("aten::_fft_r2c", 100, 250), feature("aten::abs", 360, 120)]
+    draft = features_in_step(prepared(tmp_path, *features))
+    assert draft is not None and draft.gain_us is not None and draft.confidence == "low"
+    assert "Compute the features at train.py:5 once" in (draft.brief or "")
+    assert draft.gain_us.low < 0.4 * draft.gain_us.high and draft.gain_us.high >= 370
+
+
+def test_inputs_that_are_drawn_moved_or_loaded_are_no_features(tmp_path: Path) -> None:
+    noise = [program_line(5, 98, 400), feature("aten::randn", 100, 20), feature("aten::abs", 130, 350)]
+    assert features_in_step(prepared(tmp_path / "drawn", *noise)) is None
+    moved = [program_line(5, 98, 400), feature("aten::copy_", 100, 350), feature("aten::abs", 460, 20)]
+    assert features_in_step(prepared(tmp_path / "moved", *moved)) is None
+    loader = complete("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation", 99, 395)
+    loaded = [loader, program_line(5, 98, 400), feature("aten::_fft_r2c", 100, 370)]
+    assert features_in_step(prepared(tmp_path / "loaded", *loaded)) is None
