@@ -57,7 +57,9 @@ _GROUP_WORDS = {
 }
 
 _MOST = 0.5
-_START_UP = "overhead.start_up"
+_START_UP, _STALL = "overhead.start_up", "overhead.stall"
+# Of the step: an op with less is not named beside what holds the program up.
+_WORTH_NAMING = 0.1
 # The profiler's own work is no part of the program. Where more of a step is its work, too little is left to judge;
 # where less is, nobody needs to be told.
 _PROFILER, _MOST_OWN, _LEAST_OWN = "overhead.profiler", 0.8, 0.05
@@ -568,6 +570,10 @@ def _of_one_group(grounds: Grounds, group: str) -> Iterator[Clause]:
         yield Clause("place", _contributor(grounds, group), label="Largest")
     elif place := _worst_place(grounds, largest):
         yield Clause("place", place, label="Worst")
+    # A machine that holds the program up says nothing of the program itself.
+    own = _largest_of(grounds.kernels) if largest.account == _STALL else None
+    if own is not None and own.share >= _WORTH_NAMING:
+        yield Clause("place", f"of the program itself: {_with_time(grounds, own)}", label="Besides")
 
 
 def _limits(grounds: Grounds, group: str, how_sure: str = "") -> str:

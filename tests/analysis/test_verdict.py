@@ -75,6 +75,15 @@ def test_many_small_ops_of_one_line_are_named_by_the_line() -> None:
     assert "Largest: aten::mul" in decide(single).sentence
 
 
+def test_what_the_program_itself_does_is_named_beside_what_holds_it_up() -> None:
+    work = replace(_KERNEL, op="aten::addmm", bound="unknown", account="unknown.matmul", us=30.0, share=0.3)
+    accounts = {"overhead.stall": 60, "unknown.matmul": 40}
+    sentence = decide(replace(_grounds(accounts, work), host_only=True)).sentence
+    assert "Besides: of the program itself: aten::addmm, 30.0 us (30.0 %)" in sentence
+    small = replace(_grounds(accounts, replace(work, us=5.0, share=0.05)), host_only=True)
+    assert "of the program itself" not in decide(small).sentence
+
+
 def _grounds(accounts: Mapping[str, float], *kernels: KernelSummary, idle: tuple[IdleCause, ...] = ()) -> Grounds:
     return Grounds(ledger_of(accounts, sum(accounts.values())), kernels, idle)
 
