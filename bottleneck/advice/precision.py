@@ -16,6 +16,7 @@ from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pas
 from bottleneck.advice.quantities import format_per_step, is_compiled
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import top_rows
+from bottleneck.schema.accounts import FEW_FLOPS_PER_BYTE
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers
@@ -581,17 +582,24 @@ def weights_for_few_rows(evidence: Evidence) -> Draft | None:
     As in decoding one token per sequence. Gain: 30 to 50 % of their time, by weights of 8 bits.
     """
     work = work_of(evidence)
-    if evidence.is_host_only or has_backward_pass(evidence):
+    if has_backward_pass(evidence):
         return None
-    rows = work.family("matmul") & work.op_like(_ONE_MATRIX) & work.reads("bf16", "fp16") & work.bound("memory")
+    rows = work.family("matmul") & work.op_like(_ONE_MATRIX)
+    if evidence.is_host_only:
+        is_thin = work.roof("flops") < FEW_FLOPS_PER_BYTE * work.roof("bytes_low")
+        rows &= work.dtype("fp32") & (work.bound("memory") | (work.bound("unknown") & is_thin))
+    else:
+        rows &= work.reads("bf16", "fp16") & work.bound("memory")
     weight, image = _operands(work, rows)
     outcome = np.nan_to_num(work.cost("m") * work.cost("n"), nan=np.inf)
     rows &= weight >= _MOSTLY_WEIGHT * (weight + image + outcome)
     if work.share(rows) < _LEAST_READ:
         return None
-    read_bytes = 2.0 * float(weight[rows].sum()) / evidence.steps
+    read_bytes = (4.0 if evidence.is_host_only else 2.0) * float(weight[rows].sum()) / evidence.steps
     reached = work.mean(np.nan_to_num(work.roof("explained")), rows)
     less = np.where(rows, work.us, 0.0)
+    if evidence.is_host_only:
+        return _fp32_weights_for_few_rows(evidence, work, rows, read_bytes)
     return Draft(
         slug="weights-for-few-rows",
         title="Matmuls read all their 16-bit weights for a few rows",
@@ -608,6 +616,27 @@ def weights_for_few_rows(evidence: Evidence) -> Draft | None:
         claims=work.claims(_SAVED_BY_INT8[1] * less),
         code="from torchao.quantization import Int8WeightOnlyConfig, quantize_\n\n"
         "quantize_(model, Int8WeightOnlyConfig())  # then torch.compile, which multiplies without unpacking first",
+        changes_results=True,
+    )
+
+
+def _fp32_weights_for_few_rows(evidence: Evidence, work: KernelWork, rows: Flags, read_bytes: float) -> Draft:
+    """Words the same of products in fp32 on a CPU, where no gain of narrower weights is known."""
+    seconds = work.us_of(rows) / US_PER_S
+    return Draft(
+        slug="weights-for-few-rows",
+        title="Matmuls read all their fp32 weights for a few rows",
+        evidence=(
+            f"{format_per_step(evidence, work.us_of(rows))} in products that read {format_si(read_bytes, 'B')} of "
+            f"weights, at {format_si(read_bytes / seconds, 'B/s')}",
+            *work.describe(rows),
+        ),
+        advice="Compute more rows per step, which read the weights once for all of them: more samples at once. Or keep "
+        "the weights in int8 (a quarter of the bytes).",
+        brief="Compute more rows per step, or keep the weights in int8",
+        gain_reason="what narrower weights gain on this processor only a trial shows",
+        code="from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_\n\n"
+        "quantize_(model, Int8DynamicActivationInt8WeightConfig())  # compare its outputs",
         changes_results=True,
     )
 

@@ -11,7 +11,7 @@ from typing import cast
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.schema.accounts import ACCOUNTS, UNMODELLED, UNMODELLED_ACCOUNTS, phrase_of
+from bottleneck.schema.accounts import ACCOUNTS, FEW_FLOPS_PER_BYTE, UNMODELLED, UNMODELLED_ACCOUNTS, phrase_of
 from bottleneck.schema.analysis import (
     BROKEN_TRACE_SLUGS,
     DISTURBED_SLUGS,
@@ -342,9 +342,6 @@ def _bound_of(
     return BoundDecision(cast("Bound", first), _regime(grounds, first), decisive[first], shares, ranked)
 
 
-# Products that compute less per byte read their operands once for few rows. Below the ridge of most CPUs (their range:
-# devices/match.py); that of a GPU is higher.
-_FEW_FLOPS_PER_BYTE = 8.0
 _PRODUCT = re.compile(r"^aten::(?:\w*mm|\w*mv|linear|matmul|dot)$")
 
 
@@ -381,7 +378,7 @@ def _is_thin_product(kernel: KernelSummary) -> bool:
     """
     if kernel.bound != UNMODELLED or kernel.flops is None or kernel.bytes_low is None:
         return False
-    return bool(_PRODUCT.match(kernel.op or "")) and 0 < kernel.flops < _FEW_FLOPS_PER_BYTE * kernel.bytes_low
+    return bool(_PRODUCT.match(kernel.op or "")) and 0 < kernel.flops < FEW_FLOPS_PER_BYTE * kernel.bytes_low
 
 
 def _busy_share(grounds: Grounds) -> float:

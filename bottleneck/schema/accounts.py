@@ -297,6 +297,9 @@ _ROWS = (
     ),
 )
 
+# Products that compute less per byte read their operands once for few rows. Below the ridge of most CPUs (their range:
+# devices/match.py); that of a GPU is higher.
+FEW_FLOPS_PER_BYTE = 8.0
 ACCOUNTS: Mapping[str, Account] = {row.key: row for row in _ROWS}
 UNMODELLED_ACCOUNTS = tuple(row.key for row in _ROWS if row.group == UNMODELLED)
 # Account of unmodelled work by the family of its kernel or op.

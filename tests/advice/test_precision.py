@@ -291,6 +291,15 @@ def test_weights_that_are_read_for_few_rows_gain_from_fewer_bits(tmp_path: Path)
     assert "134 MB" in draft.evidence[0]
 
 
+def test_weights_of_a_cpu_in_fp32_that_are_read_for_few_rows_are_told_without_a_gain(tmp_path: Path) -> None:
+    few = Call("aten::addmm", 20_000, [[8192], [4, 8192], [8192, 8192]])
+    draft = weights_for_few_rows(on_cpu(tmp_path / "few", [few]))
+    assert draft is not None and draft.gain_us is None and draft.gain_reason is not None
+    assert "read 268 MB of weights, at 13.4 GB/s" in draft.evidence[0]
+    many = Call("aten::addmm", 20_000, [[8192], [512, 8192], [8192, 8192]])
+    assert weights_for_few_rows(on_cpu(tmp_path / "many", [many])) is None
+
+
 def test_weights_for_many_rows_of_a_batch_or_in_training_are_not_told_to_shrink(tmp_path: Path) -> None:
     assert weights_for_few_rows(on_gpu(tmp_path / "many", [decoding(2000, rows=8192)])) is None
     batch = Call("aten::bmm", 50, [[64, 1, 128], [64, 128, 8192]], "gemv2N_kernel", more=halves(2))
