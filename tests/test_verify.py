@@ -297,6 +297,21 @@ def test_changes_are_priced_on_devices_that_are_not_here(tmp_path: Path) -> None
     assert "Each change alone on A100" in text and "channels-last: needs a module with convolutions" in text
 
 
+def test_a_change_at_which_the_process_dies_is_priced_in_a_process_of_its_own(tmp_path: Path) -> None:
+    """Folds batch norms after a change of layout, at which torch 2.13 crashes."""
+    file, answer = tmp_path / "images.py", tmp_path / "changes.json"
+    file.write_text(
+        "import torch\nfrom torch import nn\n\n"
+        "model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8))\n"
+        "inputs = (torch.randn(2, 3, 32, 32),)\n"
+    )
+    words = ["verify", "-q", "--device", "A100", "--try", "channels-last,fold-batchnorm,inference-mode"]
+    assert _run([*words, str(file), "-o", str(answer)]) == 0
+    found = json.loads(answer.read_text())
+    assert {change["change"] for change in found["devices"][0]["alone"]} >= {"channels-last", "fold-batchnorm"}
+    assert not any(change["has_failed"] for change in found["refused"])
+
+
 def test_a_program_that_depends_on_its_data_has_no_price(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = tmp_path / "choosing.py"
     file.write_text(

@@ -1,7 +1,7 @@
 """Prices changes of a program on devices that are not here: ``bottleneck verify --device``."""
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from bottleneck.system.interrupts import answered
 
 if TYPE_CHECKING:
     from bottleneck.harness.messages import Program
+    from bottleneck.predict.changes import Tell
     from bottleneck.schema.device import Device
     from bottleneck.schema.predicted_changes import PredictedChanges
     from bottleneck.schema.step_calls import StepCalls
@@ -23,7 +24,7 @@ def predict_elsewhere(
     devices: "Sequence[Device]",
     paces: Mapping[str, float],
     tries: Sequence[str],
-    tell: Callable[[str], None],
+    tell: "Tell",
 ) -> "PredictedChanges":
     """Prices each change on these devices.
 
@@ -52,14 +53,26 @@ def predict_elsewhere(
         def start() -> FakeWorker:
             return workers.enter_context(FakeWorker(program, Path(scratch) / "stderr.txt"))
 
+        def no_step(refused: Refused) -> NoStep:
+            return NoStep(refused.reason, has_failed=refused.verdict == "failed")
+
         # A script ends with its step.
         worker = None if program.form == "script" else start()
 
         def record(changes: Sequence[str]) -> "StepCalls":
+            nonlocal worker
             try:
                 return (worker or start()).record(changes)
             except Refused as refused:
-                raise NoStep(refused.reason, has_failed=refused.verdict == "failed") from None
+                if worker is None or not refused.has_died:
+                    raise no_step(refused) from None
+            # Torch may crash at what other changes left behind: this one gets a process of its own.
+            worker = start()
+            try:
+                return worker.record(changes)
+            except Refused as refused:
+                worker = start() if refused.has_died else worker
+                raise no_step(refused) from None
 
         steps = ChangedSteps(record, {name: CHANGES[name].samples for name in PRICED}, paces)
         try:

@@ -307,7 +307,11 @@ def _elsewhere(
     with _progress(_Timer(time.monotonic(), None), quiet=quiet) as say:
         chosen = devices_of(devices)
         pace_by_device = host_paces(paces, chosen)
-        return predict_elsewhere(program, chosen, pace_by_device, names, lambda text: say(f"pricing {text}", None))
+
+        def tell(what: str, part: str) -> None:
+            say(part or f"pricing {what}", is_stage=bool(part))
+
+        return predict_elsewhere(program, chosen, pace_by_device, names, tell)
 
 
 def _rendered(answer: "PredictedChanges", form: str, output: Path | None) -> str:

@@ -12,7 +12,7 @@ from bottleneck.predict.answer import work_by_kind
 from bottleneck.predict.gains import PredictedGain, predict_gain
 from bottleneck.predict.peak_memory import fits, step_memory
 from bottleneck.predict.price import PricedWork, predict_step, price_work
-from bottleneck.schema.device import Device
+from bottleneck.schema.device import Device, without_maker
 from bottleneck.schema.predicted_changes import (
     DeviceChanges,
     PredictedChange,
@@ -54,8 +54,11 @@ _NEEDS = {
     TF32: ("tf32_tensor", "it has no units for products in TF32"),
 }
 _NOTHING = 0.01
+_ALONE = "each change alone"
 _MOST_IN_ORDER = 5
 
+# Says what is priced now, and which part of it; an empty part begins something new.
+Tell = Callable[[str, str], None]
 # Gives the calls of the step with these changes; raises `NoStep` where there are none.
 Record = Callable[[Sequence[str]], StepCalls]
 
@@ -121,17 +124,18 @@ class ChangedSteps:
 
 
 def predict_changes(
-    steps: ChangedSteps, devices: Sequence[Device], names: Sequence[str], tell: Callable[[str], None]
+    steps: ChangedSteps, devices: Sequence[Device], names: Sequence[str], tell: Tell
 ) -> PredictedChanges:
     """Predicts the gain of each change on each device, and their order.
 
     Raises NoStep where the step as it is has no price.
     """
-    tell("the step as it is")
+    tell("the step as it is", "")
     as_it_is = steps.calls(())
     refused: dict[str, RefusedChange] = {}
+    tell(_ALONE, "")
     for name in names:
-        tell(name)
+        tell(_ALONE, name)
         try:
             if name in BACKENDS and as_it_is.settings.compiled:
                 raise NoStep("the program compiles its step already")
@@ -152,7 +156,7 @@ def predict_changes(
     )
 
 
-def _on_device(steps: ChangedSteps, device: Device, names: Sequence[str], tell: Callable[[str], None]) -> DeviceChanges:
+def _on_device(steps: ChangedSteps, device: Device, names: Sequence[str], tell: Tell) -> DeviceChanges:
     before = steps.price((), device)
     lacking = {name: why for name, (peak, why) in _NEEDS.items() if peak not in device.peaks_flops_per_s}
     alone = [_change(steps, device, (), name, before) for name in names if name not in lacking]
@@ -175,11 +179,11 @@ def _on_device(steps: ChangedSteps, device: Device, names: Sequence[str], tell: 
     )
 
 
-def _order(
-    steps: ChangedSteps, device: Device, alone: Sequence[PredictedChange], tell: Callable[[str], None]
-) -> list[PredictedChange]:
+def _order(steps: ChangedSteps, device: Device, alone: Sequence[PredictedChange], tell: Tell) -> list[PredictedChange]:
     """The changes in the order of their gains, each given the ones before it."""
     made: list[PredictedChange] = []
+    what = f"the best order on {without_maker(device.name)}"
+    tell(what, "")
     left = [change.change for change in alone if change.change not in _OTHER_STEPS and change.verdict != "hurts"]
     while left and len(made) < _MOST_IN_ORDER:
         names = tuple(change.change for change in made)
@@ -187,7 +191,7 @@ def _order(
         candidates = []
         for name in left:
             if made:
-                tell(f"{name} after {', '.join(names)}")
+                tell(what, f"{name} after {', '.join(names)}")
             try:
                 candidates.append(_change(steps, device, names, name, before))
             except NoStep:  # the two do not go together

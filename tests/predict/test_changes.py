@@ -6,7 +6,7 @@ import pytest
 
 from bottleneck.devices.match import device_by_name
 from bottleneck.predict.changes import BACKENDS, PRICED, RUN, TF32, ChangedSteps, NoStep, predict_changes
-from bottleneck.schema.device import Device
+from bottleneck.schema.device import Device, without_maker
 from bottleneck.schema.predicted_changes import DeviceChanges, PredictedChanges
 from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import StepCalls
@@ -38,10 +38,12 @@ class Program:
 
 
 def answer(*devices: Device, names: Sequence[str] = PRICED) -> tuple[PredictedChanges, Program]:
-    program, told = Program(), list[str]()
+    program, told = Program(), list[tuple[str, str]]()
     steps = ChangedSteps(program.record, {"batch-x2": 2.0})
-    found = predict_changes(steps, devices, names, told.append)
-    assert told[0] == "the step as it is"
+    found = predict_changes(steps, devices, names, lambda *said: told.append(said))
+    begun = [what for what, part in told if not part]
+    orders = [f"the best order on {without_maker(device.name)}" for device in devices]
+    assert begun == ["the step as it is", "each change alone", *orders]
     return found, program
 
 
@@ -104,7 +106,7 @@ def test_a_program_that_compiles_itself_is_not_told_to() -> None:
         calls = program.record(changes)
         return replace(calls, settings=replace(calls.settings, compiled=True))
 
-    found = predict_changes(ChangedSteps(record, {}), [A100], ["compile", "tf32"], lambda _: None)
+    found = predict_changes(ChangedSteps(record, {}), [A100], ["compile", "tf32"], lambda *_: None)
     assert [change.change for change in found.refused] == ["compile"]
     assert on(found, A100).step.backend == "compile"
 
@@ -114,14 +116,14 @@ def test_a_step_without_a_price_is_refused() -> None:
         raise NoStep("the step depends on values")
 
     with pytest.raises(NoStep, match="depends on values"):
-        predict_changes(ChangedSteps(record, {}), [A100], PRICED, lambda _: None)
+        predict_changes(ChangedSteps(record, {}), [A100], PRICED, lambda *_: None)
 
 
 def test_a_given_pace_of_the_host_makes_no_interval_of_a_change_wider() -> None:
     gains = []
     for paces in ({}, {A100.name: 17.6}):
         steps = ChangedSteps(lambda _: stream_of_small_ops(), {}, paces)
-        found = predict_changes(steps, [A100], ["cuda-graph"], lambda _: None)
+        found = predict_changes(steps, [A100], ["cuda-graph"], lambda *_: None)
         gains.append(found.devices[0])
     unknown, known = gains
     assert unknown.step.by_host is not None

@@ -18,7 +18,7 @@ A100, T4 = device_by_name("A100"), device_by_name("Tesla T4")
 @pytest.fixture(scope="module")
 def answer() -> PredictedChanges:
     names = ["bf16-autocast", "tf32", "fused-optimizer", "channels-last", "compile", "compile-max-autotune"]
-    return predict_changes(ChangedSteps(Program().record, {}), [A100, T4], names, lambda _: None)
+    return predict_changes(ChangedSteps(Program().record, {}), [A100, T4], names, lambda *_: None)
 
 
 def test_the_sentence_says_what_to_change_first_and_all_together(answer: PredictedChanges) -> None:
