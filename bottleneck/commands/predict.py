@@ -32,7 +32,15 @@ if TYPE_CHECKING:
 
 # Times of a host for an op that are no slips of units: the quickest processors take a microsecond.
 _LEAST_OP_US, _MOST_OP_US = 0.3, 300.0
-_BACKENDS = ("eager", "compile", "cudagraphs", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
+_BACKENDS = (
+    "eager",
+    "compile",
+    "captured",
+    "cudagraphs",
+    "reduce-overhead",
+    "max-autotune",
+    "max-autotune-no-cudagraphs",
+)
 
 
 def predict_command(

@@ -14,9 +14,10 @@ from typing import Literal
 import numpy as np
 
 from bottleneck.cost.call import Cost
+from bottleneck.predict.gains import predict_gain
 from bottleneck.predict.host_pace import EAGER_KERNELS
 from bottleneck.predict.peak_memory import fits, largest_batch, step_memory
-from bottleneck.predict.price import kernels_of, plan, predict_step, step_floor_us
+from bottleneck.predict.price import PricedWork, kernels_of, plan, predict_step, price_work, step_floor_us
 from bottleneck.predict.rates import as_columns, ceilings_of, floors
 from bottleneck.predict.step_kernels import cost_of
 from bottleneck.schema.analysis import Interval
@@ -45,7 +46,9 @@ _FUSED = "fused "
 _NO_PRICE = "samples have no price, since the batch size is not known; a file with workload(batch_size=…) tells it"
 TF32 = "tf32"
 _NO_PACES: Mapping[str, float] = MappingProxyType({})
-_USUAL_BACKENDS: tuple[Backend, ...] = ("eager", "compile", "cudagraphs")
+_USUAL_BACKENDS: tuple[Backend, ...] = ("eager", "compile", "captured", "max-autotune")
+# A trace does not tell which calls modules make, which are what is captured.
+_TRACE_BACKENDS: tuple[Backend, ...] = ("eager", "compile", "cudagraphs")
 _COMPILED_BACKENDS: tuple[Backend, ...] = ("compile", "eager", "reduce-overhead")
 
 
@@ -54,7 +57,9 @@ def usual_backends(calls: StepCalls) -> tuple[Backend, ...]:
 
     Its own comes first: a program that compiles itself is compiled.
     """
-    return _COMPILED_BACKENDS if calls.origin == "fake step" and calls.settings.compiled else _USUAL_BACKENDS
+    if calls.origin == "trace":
+        return _TRACE_BACKENDS
+    return _COMPILED_BACKENDS if calls.settings.compiled else _USUAL_BACKENDS
 
 
 def answer(
@@ -330,18 +335,27 @@ def _gains(
 ) -> list[BackendGain]:
     # What a compiled step's ops would take one by one is not its own time: nothing compares with it.
     ways = () if calls.origin == "trace" and calls.settings.compiled else others
-    gains = [_gain(backend, step, predict_step(calls, device, backend, pace)) for backend in ways]
+    base = price_work(calls, device, step.backend, pace)
+    gains = [
+        _gain(backend, step, predict_step(calls, device, backend, pace), base, price_work(calls, device, backend, pace))
+        for backend in ways
+    ]
     if _may_gain_by_tf32(calls, device):
         settings = replace(
             calls.settings, matmul_allow_tf32=True, cudnn_allow_tf32=True, float32_matmul_precision="high"
         )
-        gains.append(_gain(TF32, step, predict_step(replace(calls, settings=settings), device, step.backend, pace)))
+        changed = replace(calls, settings=settings)
+        other = predict_step(changed, device, step.backend, pace)
+        gains.append(_gain(TF32, step, other, base, price_work(changed, device, step.backend, pace)))
     return gains
 
 
-def _gain(name: str, step: PredictedStep, other: PredictedStep) -> BackendGain:
+def _gain(
+    name: str, step: PredictedStep, other: PredictedStep, base: PricedWork | str, changed: PricedWork | str
+) -> BackendGain:
     speedup = step.us / other.us if step.us and other.us else None
-    return BackendGain(name, replace(other, kernels=()), speedup)
+    interval = None if isinstance(base, str) or isinstance(changed, str) else predict_gain(base, changed).interval
+    return BackendGain(name, replace(other, kernels=()), speedup, interval)
 
 
 def _may_gain_by_tf32(calls: StepCalls, device: Device) -> bool:

@@ -20,7 +20,17 @@ from bottleneck.schema.analysis import GROUPS
 from bottleneck.schema.device import without_maker
 from bottleneck.schema.predicted_step import PredictedStep
 from bottleneck.schema.prediction import BackendGain, DevicePrediction, PredictedWork, Prediction
-from bottleneck.units import US_PER_S, apportion, counted, format_share, format_si, format_us, format_us_range, listed
+from bottleneck.units import (
+    US_PER_S,
+    apportion,
+    counted,
+    format_memory,
+    format_share,
+    format_si,
+    format_us,
+    format_us_range,
+    listed,
+)
 
 _WORK_ROWS = 8
 # The peak is known to grow along a line as far as batch sizes were tried; many times beyond it is only a bound.
@@ -45,14 +55,18 @@ class _BackendWords(NamedTuple):
 _WAYS = {
     "eager": _BackendWords("eager", "eager", ""),
     "compile": _BackendWords("compile", "torch.compile", ", compiled,"),
-    "cudagraphs": _BackendWords("CUDA graphs", "CUDA graphs", ", as a CUDA graph,"),
-    "captured": _BackendWords("captured graphs", "captured CUDA graphs", ", as captured CUDA graphs,"),
+    "cudagraphs": _BackendWords("cudagraphs", 'torch.compile(backend="cudagraphs")', ", as a CUDA graph,"),
+    "captured": _BackendWords("CUDA graphs", "CUDA graphs", ", as CUDA graphs,"),
     "reduce-overhead": _BackendWords(
-        "reduce-overhead", "torch.compile with CUDA graphs", ", compiled and with CUDA graphs,"
+        "reduce-overhead", 'torch.compile(mode="reduce-overhead")', ", compiled and with CUDA graphs,"
     ),
-    "max-autotune": _BackendWords("max-autotune", "torch.compile with max-autotune", ", compiled with max-autotune,"),
+    "max-autotune": _BackendWords(
+        "max-autotune", 'torch.compile(mode="max-autotune")', ", compiled with max-autotune,"
+    ),
     "max-autotune-no-cudagraphs": _BackendWords(
-        "max-autotune, no graphs", "torch.compile with max-autotune", ", compiled with max-autotune,"
+        "max-autotune, no graphs",
+        'torch.compile(mode="max-autotune-no-cudagraphs")',
+        ", compiled with max-autotune,",
     ),
     "tf32": _BackendWords("TF32", "TF32", ""),
 }
@@ -77,8 +91,8 @@ _NO_GRAPH_NOTE = (
     "reduce-overhead makes a graph of it"
 )
 _COPIES_NOTE = (
-    "CUDA graphs are those of the backend cudagraphs, which copies the parameters in each step; a graph that you "
-    "capture yourself (torch.cuda.CUDAGraph) does not"
+    "the backend cudagraphs copies the parameters in each step; a graph that you capture yourself "
+    "(torch.cuda.make_graphed_callables) does not"
 )
 _ROOFLINE_NOTE = (
     "Each mark is a kind of work by its FLOPs and least bytes, with its share of the time of the kernels; the lines "
@@ -133,7 +147,7 @@ def _lines(answer: Prediction) -> tuple[LabelledLine, ...]:
         ("", f"A step takes {', '.join(times[:_MOST_IN_HEADLINE])}{more}"),
         *(("But", sentence) for sentence in _without_time_or_room(answer)),
         ("Bound", by_device((_held_by(one), short_name(one)) for one in timed[:_MOST_IN_HEADLINE])),
-        ("Worst", worst_work((short_name(one), one.work) for one in timed[:_MOST_IN_HEADLINE])),
+        ("Worst", worst_work((short_name(one), one.step, one.work) for one in timed[:_MOST_IN_HEADLINE])),
         ("First", _first_change(answer, timed)),
     )
     return tuple(LabelledLine(label, text) for label, text in lines if text)
@@ -160,20 +174,30 @@ def by_device(words: Iterable[tuple[str, str]]) -> str:
     return "; ".join(f"{text} on {listed(at)}" for text, at in names.items())
 
 
-def worst_work(devices: Iterable[tuple[str, Sequence[PredictedWork]]]) -> str:
+def host_sets_pace(step: PredictedStep) -> bool:
+    """True where the host takes longer to issue the step than the device to run it."""
+    return step.host_us is not None and step.device_us is not None and step.host_us > step.device_us
+
+
+def worst_work(devices: Iterable[tuple[str, PredictedStep, Sequence[PredictedWork]]]) -> str:
     """Words the kind of work with most time.
 
-    It has its op and line, and its share on each device.
+    It has its op and line, and its share on each device. Where the device waits for its host, that is the worst.
     """
     shares: dict[str, list[str]] = {}
-    for name, work in devices:
-        if work:
+    hosts: list[str] = []
+    for name, step, work in devices:
+        if host_sets_pace(step):
+            times = [format_us(us or 0.0) for us in (step.host_us, step.device_us)]
+            hosts.append(f"{times[0]} on {name} ({'' if hosts else 'its kernels take '}{times[1]})")
+        elif work:
             place = ", ".join(filter(None, (work[0].op, work[0].source)))
             share = format_share(work[0].us / math.fsum(row.us for row in work))
             words = f"{kind_words(work[0].kind)}{f' ({place})' if place else ''}"
             of_time = "" if shares else " of the kernels' time"
             shares.setdefault(words, []).append(f"{share}{of_time} on {name}")
-    return "; ".join(f"{words}: {listed(of)}" for words, of in shares.items())
+    of_hosts = [f"the host: it issues the step in {listed(hosts)}"] if hosts else []
+    return "; ".join((*of_hosts, *(f"{words}: {listed(of)}" for words, of in shares.items())))
 
 
 def _first_change(answer: Prediction, timed: Sequence[DevicePrediction]) -> str:
@@ -189,19 +213,27 @@ def _first_change(answer: Prediction, timed: Sequence[DevicePrediction]) -> str:
     devices = ",".join(short_name(prediction) for prediction in timed)
     command = f"`bottleneck verify --device {shlex.quote(devices)} {shlex.quote(answer.program)}`"
     command += " prices mixed precision and other changes"
-    return f"{gains}; {command}" if gains else f"No other way to run it helps much; {command}"
+    return f"{gains}; {command}" if gains else f"No other way to run it is certain to help much; {command}"
 
 
 def _best_gains(devices: Sequence[DevicePrediction]) -> str:
     """Words what helps most on each device; devices with the same change stand together."""
     speedups: dict[str, list[str]] = {}
+    without: list[str] = []
     for prediction in devices:
-        gains = [gain for gain in prediction.gains if gain.speedup is not None and not _lacks_graph(gain)]
-        best = max(gains, key=lambda gain: gain.speedup or 0.0, default=None)
-        if best is not None and (best.speedup or 0.0) >= _WORTH_SAYING:
+        best = max(filter(_helps, prediction.gains), key=lambda gain: gain.speedup or 0.0, default=None)
+        if best is None:
+            without.append(short_name(prediction))
+        else:
             named = speedups.setdefault(_gained_from(best, prediction), [])
-            named.append(f"{best.speedup:.2f}{'' if named else ' times as fast'} on {short_name(prediction)}")
-    return "; ".join(f"{change}: {listed(of)}" for change, of in speedups.items())
+            named.append(f"{_gain_words(best)}{'' if named else ' times as fast'} on {short_name(prediction)}")
+    words = [f"{change}: {listed(of)}" for change, of in speedups.items()]
+    return "; ".join((*words, *([f"nothing certain on {listed(without)}"] if words and without else ())))
+
+
+def _gain_words(gain: BackendGain) -> str:
+    around = "" if gain.interval is None else f" ({gain.interval.low:.2f} to {gain.interval.high:.2f})"
+    return f"{gain.speedup or 0.0:.2f}{around}"
 
 
 def _gained_from(gain: BackendGain, prediction: DevicePrediction) -> str:
@@ -257,10 +289,15 @@ def _held_and_helped(prediction: DevicePrediction) -> str:
     words = _held_by(prediction)
     if prediction.fits is False:
         words += ", but its memory does not fit"
-    for gain in prediction.gains:
-        if gain.speedup is not None and gain.speedup >= _WORTH_SAYING and not _lacks_graph(gain):
-            words += f"; {_gained_from(gain, prediction)} would make it {gain.speedup:.1f} times as fast"
+    for gain in filter(_helps, prediction.gains):
+        words += f"; {_gained_from(gain, prediction)} would make it {gain.speedup:.1f} times as fast"
     return words
+
+
+def _helps(gain: BackendGain) -> bool:
+    """True where a gain is worth a sentence, and beyond its own error."""
+    is_certain = gain.interval is None or gain.interval.low > 1
+    return gain.speedup is not None and gain.speedup >= _WORTH_SAYING and is_certain and not _lacks_graph(gain)
 
 
 def _lacks_graph(gain: BackendGain) -> bool:
@@ -269,15 +306,20 @@ def _lacks_graph(gain: BackendGain) -> bool:
 
 
 def _held_by(prediction: DevicePrediction) -> str:
-    engine = _ENGINES.get(prediction.engine or "", prediction.engine)
-    if prediction.bound == "compute":
-        return f"compute-bound ({engine})" if engine else "compute-bound"
-    return {
+    return held_by(prediction.step, _ENGINES.get(prediction.engine or "", prediction.engine))
+
+
+def held_by(step: PredictedStep, engine: str | None = None) -> str:
+    """Words what holds a step back; ``engine`` is where most of its arithmetic is done."""
+    words = {
+        "compute": f"compute-bound ({engine})" if engine else "compute-bound",
         "memory": "memory-bound (bandwidth)",
         "latency": "latency-bound (steps that wait for one another, or too little work at once)",
         "overhead": "overhead-bound (the host and its launches)",
         "mixed": "held back by no single resource",
-    }.get(prediction.bound, "held back by something unknown")
+    }.get(step.bound, "held back by something unknown")
+    # Most of the step may be arithmetic, and less of it still change nothing.
+    return f"{words} but kept waiting by the host" if step.bound != "overhead" and host_sets_pace(step) else words
 
 
 def _facts(answer: Prediction) -> list[tuple[str, str]]:
@@ -384,7 +426,7 @@ def _memory(answer: Prediction) -> list[TableSection]:
         return []
     rows = []
     for prediction in answer.devices:
-        has = UNKNOWN if prediction.device.memory_bytes is None else format_si(prediction.device.memory_bytes, "B")
+        has = UNKNOWN if prediction.device.memory_bytes is None else format_memory(prediction.device.memory_bytes)
         fits = {True: "yes", False: "no", None: "not known"}[prediction.fits]
         rates = [
             point.samples_per_s
@@ -398,7 +440,7 @@ def _memory(answer: Prediction) -> list[TableSection]:
                 (
                     short_name(prediction),
                     has,
-                    format_si(float(memory.peak_bytes), "B"),
+                    format_memory(memory.peak_bytes),
                     fits,
                     rate,
                     _largest(prediction),
@@ -416,9 +458,9 @@ def _memory(answer: Prediction) -> list[TableSection]:
         "activations": memory.activation_bytes,
     }
     at_peak = ", ".join(
-        f"{name} {format_si(float(size), 'B')}" for name, size in held.items() if size > 0.005 * memory.peak_bytes
+        f"{name} {format_memory(size)}" for name, size in held.items() if size > 0.005 * memory.peak_bytes
     )
-    notes = [f"at the peak ({memory.phase or 'end of the step'}): {at_peak}; 1.07 GB more is reserved for CUDA itself"]
+    notes = [f"at the peak ({memory.phase or 'end of the step'}): {at_peak}; 1 GiB more is reserved for CUDA itself"]
     if any(prediction.knee_batch is not None for prediction in answer.devices):
         notes.append(
             "full from: from this batch size on, twice the batch brings less than 10 % more samples per second"
@@ -455,10 +497,9 @@ def _gains(answer: Prediction) -> list[TableSection]:
     for prediction in answer.devices:
         by_name = {gain.name: gain for gain in prediction.gains}
         faster = (_gain(by_name.get(name)) for name in names)
-        rows.append(TableRow((short_name(prediction), _us_or_unknown(prediction.step.us), *faster)))
-    ways = [answer.devices[0].step.backend, *names]
-    heads = columns("name", "device") + columns("number", *(_WAYS[way].title for way in ways))
-    notes = ["in brackets: times as fast"]
+        rows.append(TableRow((short_name(prediction), *faster)))
+    heads = columns("name", "device") + columns("number", *(_WAYS[name].title for name in names))
+    notes = [f"in brackets: times as fast as the step above ({_WAYS[answer.devices[0].step.backend].title})"]
     if any(_lacks_graph(gain) for prediction in answer.devices for gain in prediction.gains):
         notes.append(_NO_GRAPH_NOTE)
     if any(gain.name == "cudagraphs" and gain.speedup is not None and gain.speedup < 1 for gain in gains):

@@ -19,13 +19,14 @@ from bottleneck.report.document import (
     columns,
 )
 from bottleneck.report.json_text import encode
-from bottleneck.report.predict import by_device, host_words, worst_work
+from bottleneck.report.predict import by_device, held_by, host_sets_pace, host_words, worst_work
 from bottleneck.report.speedup_intervals import TITLE, speedup_intervals, speedup_scale
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN, clean
 from bottleneck.schema.device import without_maker
 from bottleneck.schema.predicted_changes import DeviceChanges, PredictedChange, PredictedChanges, PredictedVerdict
-from bottleneck.units import counted, format_si, format_us
+from bottleneck.schema.records import replace
+from bottleneck.units import counted, format_memory, format_us, format_us_range, listed
 
 _LONGEST_JSON_TEXT = 2000
 _TONES: dict[PredictedVerdict, Literal["good", "bad"]] = {"helps": "good", "hurts": "bad"}
@@ -54,12 +55,14 @@ CHANGE_WORDS: Mapping[str, str] = {
     "compile-max-autotune": 'torch.compile(mode="max-autotune")',
 }
 _NOTE = "in brackets the interval that holds it in 80 of 100 cases; 'may help or not': the interval holds 1"
+_LIST_NOTE = "what each change does: bottleneck verify --list"
 # Changes that make another step of the same program: its samples are counted, not its steps.
 _LARGER_STEPS = frozenset({"batch-x2"})
 _SAMPLES_NOTE = (
     "batch-x2: as many times as many samples per second, as its step is another, longer one; no part of the order"
 )
 _ORDER_NOTE = "the order ends where nothing is left that brings more than its own error"
+_HIDDEN_NOTE = "a change may bring more here than alone: what it saves on the device counts once the host keeps up"
 _NO_GAIN = "no change brings more than the error of its prediction"
 
 
@@ -74,8 +77,8 @@ def build(answer: PredictedChanges) -> Document:
         fact_width=10,
         sections=(
             *_pictures(answer.devices),
-            *(_alone(device) for device in answer.devices),
-            *_orders(answer.devices),
+            *_with_notes_once([_alone(device) for device in answer.devices]),
+            *_with_notes_once([*_orders(answer.devices)]),
             *_refused(answer),
             ListSection("What was assumed", tuple((assumption,) for assumption in _assumed(answer))),
         ),
@@ -132,14 +135,15 @@ def _lines(answer: PredictedChanges) -> tuple[LabelledLine, ...]:
         if first is None:
             claims.append(f"on {name} nothing is certain to help")
         else:
-            claims.append(f"on {name} {_words(first)} first: {first.speedup:.2f} times as fast")
+            claims.append(f"on {name} {_words(first)} first: {_times_in_words(first)} times as fast")
     claim = "; ".join(claims)
     named = [(without_maker(device.device), device) for device in answer.devices]
     lines = (
         ("", f"{claim[:1].upper()}{claim[1:]}"),
         ("But", by_device((_no_room(device), name) for name, device in named)),
-        ("Bound", by_device((f"{device.step.bound}-bound, {_step_words(device)}", name) for name, device in named)),
-        ("Worst", worst_work((name, device.work) for name, device in named)),
+        ("Now", listed([f"{_us(device.step.us)} ({_step_words(device)}) on {name}" for name, device in named])),
+        ("Bound", by_device((held_by(device.step), name) for name, device in named)),
+        ("Worst", worst_work((name, device.step, device.work) for name, device in named)),
         ("Then", by_device((_what_follows(device), name) for name, device in named)),
     )
     return tuple(LabelledLine(label, text) for label, text in lines if text)
@@ -172,7 +176,7 @@ def _step_words(device: DeviceChanges) -> str:
     step = device.step
     if step.low_us is None or step.high_us is None:
         return "an unknown time"
-    return f"{format_us(step.low_us)} to {format_us(step.high_us)}"
+    return format_us_range(step.low_us, step.high_us)
 
 
 def _times_in_words(change: PredictedChange) -> str:
@@ -223,10 +227,14 @@ def _alone(device: DeviceChanges) -> TableSection:
     ]
     heads = (
         *columns("name", "change"),
-        *columns("number", "times as fast as now", "step", "peak"),
+        *columns("number", "times as fast", "step", "peak"),
         *columns("words", "verdict"),
     )
-    notes = (_NOTE, *((_SAMPLES_NOTE,) if any(change.change in _LARGER_STEPS for change in device.alone) else ()))
+    notes = (
+        _NOTE,
+        _LIST_NOTE,
+        *((_SAMPLES_NOTE,) if any(change.change in _LARGER_STEPS for change in device.alone) else ()),
+    )
     title = f"Each change alone on {without_maker(device.device)}"
     return TableSection(title, heads, tuple(rows), notes, is_cards=True, menu="Each change alone")
 
@@ -251,9 +259,20 @@ def _orders(devices: Sequence[DeviceChanges]) -> Iterator[TableSection]:
         )
         heads = (*columns("name", "change"), *columns("number", "times as fast as the row above", "step", "peak"))
         title = f"In which order on {without_maker(device.device)}"
+        alone = {change.change: change for change in device.alone}
+        is_hidden = host_sets_pace(device.step) and any(alone[one.change].verdict != "helps" for one in device.order)
+        notes = (_ORDER_NOTE, *((_HIDDEN_NOTE,) if is_hidden else ()))
         yield TableSection(
-            title, heads, (*rows, TableRow(total, role="rest")), (_ORDER_NOTE,), is_cards=True, menu="In which order"
+            title, heads, (*rows, TableRow(total, role="rest")), notes, is_cards=True, menu="In which order"
         )
+
+
+def _with_notes_once(tables: Sequence[TableSection]) -> Iterator[TableSection]:
+    """Yields tables of the same kind, without notes that stand under one before."""
+    said: set[str] = set()
+    for table in tables:
+        yield replace(table, notes=tuple(note for note in table.notes if note not in said))
+        said |= {*table.notes}
 
 
 def _refused(answer: PredictedChanges) -> Iterator[ListSection]:
@@ -278,4 +297,4 @@ def _us(us: float | None) -> str:
 
 
 def _memory(peak_bytes: int | None) -> str:
-    return UNKNOWN if peak_bytes is None else format_si(float(peak_bytes), "B")
+    return UNKNOWN if peak_bytes is None else format_memory(peak_bytes)

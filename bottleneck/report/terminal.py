@@ -653,10 +653,17 @@ def interval_lines(drawn: Intervals, style: TerminalStyle) -> list[Text]:
         lines.append(line)
     if room < _LEAST_BAR:
         return lines
-    glyphs = style.glyphs
-    keys = f"{glyphs.bars['compute']} measured  {glyphs.bars['overhead']} predicted" if drawn.has_both else ""
     axis = " " * (width + _GAP) + _tick_cells(drawn, room)
-    return [*lines, Text(axis.rstrip(), "dim"), *([Text(" " * (width + _GAP) + keys, "dim")] if keys else [])]
+    return [*lines, Text(axis.rstrip(), "dim"), *_keys(drawn, width + _GAP, style)]
+
+
+def _keys(drawn: Intervals, indent: int, style: TerminalStyle) -> list[Text]:
+    """Says what the cells of a picture of intervals stand for, where that is not plain."""
+    glyphs = style.glyphs
+    words = f"{glyphs.bars['overhead']} interval  {glyphs.line} as fast as now"
+    if drawn.has_both:
+        words = f"{glyphs.bars['compute']} measured  {glyphs.bars['overhead']} predicted"
+    return [Text(" " * indent + words, "dim")] if any(bar.predicted for bar in drawn.bars) else []
 
 
 _MOST_INTERVAL = 48

@@ -56,6 +56,9 @@ class BackendGain:
     name: Annotated[str, Doc("'compile', 'cudagraphs', 'tf32' …")]
     step: Annotated[PredictedStep, Doc("the step that way; without its kernels")]
     speedup: Annotated[float | None, Doc("time as it is / time that way", "ratio")]
+    interval: Annotated[
+        Interval | None, Doc("interval of the speedup, made to hold 80 % of cases; null where there is none", "ratio")
+    ] = None
 
 
 @dataclass(frozen=True)

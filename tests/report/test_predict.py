@@ -150,9 +150,9 @@ def test_nothing_is_wider_than_a_terminal_of_80_columns() -> None:
 
 def test_memory_is_shown_with_what_holds_it_and_what_is_not_known() -> None:
     text = " ".join(terminal(ANSWER).split())
-    assert "2.15 GB yes" in text
+    assert "80 GiB 2 GiB yes" in text
     assert "about 1,200" in text
-    assert "parameters 537 MB, gradients 268 MB, optimizer state 537 MB" in text
+    assert "parameters 512 MiB, gradients 256 MiB, optimizer state 512 MiB" in text
     assert "not known: twice the batch still brings a tenth more samples per second at 128" in text
 
 
@@ -195,11 +195,23 @@ def test_cuda_graphs_of_a_step_that_cannot_be_one_are_no_gain() -> None:
     lacking = BackendGain("cudagraphs", replace(_step(1400.0, backend="cudagraphs"), graph=False), 2.0)
     text = " ".join(render(replace(ANSWER, devices=(replace(ON_H100, gains=(lacking,)),)), "terminal").split())
     assert "no graph: the backend cudagraphs runs a step op by op" in text
-    assert "First No other way to run it helps much" in text
+    assert "First No other way to run it is certain to help much" in text
     graph = BackendGain("cudagraphs", _step(1400.0, backend="cudagraphs"), 2.0)
     text = " ".join(render(replace(ANSWER, devices=(replace(ON_H100, gains=(graph,)),)), "terminal").split())
-    assert "First CUDA graphs: 2.00 times as fast on H100 80GB HBM3; `bottleneck verify --device" in text
+    words = 'First torch.compile(backend="cudagraphs"): 2.00 times as fast on H100 80GB HBM3; `bottleneck verify'
+    assert words in text
     assert "no graph" not in text
+
+
+def test_a_gain_within_its_own_error_is_no_first_change() -> None:
+    gains = [replace(ON_H100.gains[0], interval=Interval(low, 2.0)) for low in (0.9, 1.2)]
+    a100 = replace(ON_H100, device=device_by_name("A100"), gains=(gains[0],))
+    (first,) = (
+        line.text
+        for line in build(replace(ANSWER, devices=(replace(ON_H100, gains=(gains[1],)), a100))).lines
+        if line.label == "First"
+    )
+    assert first.startswith("torch.compile: 1.50 (1.20 to 2.00) times as fast on H100 80GB HBM3; nothing certain on A")
 
 
 FLOOR_ONLY = replace(
@@ -333,7 +345,7 @@ def test_tf32_has_no_column_where_no_product_would_use_it() -> None:
     assert with_gain.columns[-1].title == "TF32"
     idle = replace(ON_H100, gains=(ON_H100.gains[0], BackendGain("tf32", _step(2840.0), 1.0)))
     shown = next(s for s in build(replace(ANSWER, devices=(idle,))).sections if s.title == "Other ways to run it")
-    assert [column.title for column in shown.columns] == ["device", "eager", "compile"]
+    assert [column.title for column in shown.columns] == ["device", "compile"]
 
 
 def test_host_bound_step_says_what_the_pace_of_its_host_decides_and_how_to_tell_it() -> None:

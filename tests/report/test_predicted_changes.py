@@ -10,6 +10,7 @@ from bottleneck.report.document import Intervals, TableSection
 from bottleneck.report.predicted_changes import CHANGE_WORDS, build, render
 from bottleneck.schema.predicted_changes import PredictedChanges
 from bottleneck.schema.records import replace
+from bottleneck.units import format_us
 from tests.predict.test_changes import Program
 
 A100, T4 = device_by_name("A100"), device_by_name("Tesla T4")
@@ -61,8 +62,28 @@ def test_sentences_name_every_change_in_words() -> None:
 def test_the_first_screen_says_what_holds_the_step_and_where(answer: PredictedChanges) -> None:
     labels = {line.label: line.text for line in build(answer).lines}
     bound = answer.devices[0].step.bound
-    assert labels["Bound"].startswith(f"{bound}-bound, ") and " on A100-SXM4-80GB" in labels["Bound"]
+    assert labels["Bound"].startswith(f"{bound}-bound on A100-SXM4-80GB")
+    assert labels["Now"].startswith(f"{format_us(answer.devices[0].step.us or 0.0)} (")
     assert "% of the kernels' time on A100-SXM4-80GB" in labels["Worst"]
+
+
+def test_the_first_change_has_its_interval_on_the_first_screen(answer: PredictedChanges) -> None:
+    first = answer.devices[0].order[0]
+    interval = f"{first.speedup:.2f} ({first.interval.low:.2f} to {first.interval.high:.2f}) times as fast"
+    assert interval in build(answer).lines[0].text
+
+
+def test_a_step_that_waits_for_its_host_names_no_kernel_as_the_worst(answer: PredictedChanges) -> None:
+    device = answer.devices[0]
+    waiting = replace(device, step=replace(device.step, host_us=9000.0, device_us=1000.0))
+    labels = {line.label: line.text for line in build(replace(answer, devices=(waiting,))).lines}
+    words = "the host: it issues the step in 9.00 ms on A100-SXM4-80GB (its kernels take 1.00 ms)"
+    assert labels["Worst"] == words and "kept waiting by the host" in labels["Bound"]
+
+
+def test_a_note_stands_under_the_first_table_only(answer: PredictedChanges) -> None:
+    text = render(answer, "terminal")
+    assert text.count("Each change alone on") == 2 and text.count("bottleneck verify --list") == 1
 
 
 def test_the_unchanged_step_has_no_verdict_among_those_of_changes(answer: PredictedChanges) -> None:
@@ -87,5 +108,8 @@ def test_names_are_made_safe_for_their_medium(answer: PredictedChanges) -> None:
 def test_a_step_that_does_not_fit_says_so_in_its_sentence(answer: PredictedChanges) -> None:
     device = answer.devices[0]
     assert device.fits and "does not fit" not in build(answer).sentence
-    large = replace(device, peak_bytes=122_000_000_000, fits=False)
-    assert "but its memory does not fit: 122 GB at its peak, of" in build(replace(answer, devices=(large,))).sentence
+    large = replace(device, peak_bytes=122 * 2**30, fits=False)
+    assert (
+        "but its memory does not fit: 122 GiB at its peak, of 80 GiB"
+        in build(replace(answer, devices=(large,))).sentence
+    )
