@@ -29,6 +29,9 @@ _AT_ONCE = 4
 _IMAGE_DIMS = 4
 GROUPED_IN_CHANNELS_LAST, _GROUPED = 1.358, "grouped convolution"
 _WINOGRAD, _WINOGRAD_AREA = 4.0, 9
+# Kernels of attention take as many queries at once, or twice as many: PyTorch's memory-efficient ones are named for them
+# (fmha_cutlassF_bf16_aligned_64x128), and FlashAttention-2's have traits of 128.
+_QUERIES_AT_ONCE = 64.0
 # Bytes of an element of TF32, and the multiple at which rows in half precision begin for the quickest kernels.
 _TF32_BYTES, _HALF_ALIGNED = 4.0, 8.0
 
@@ -235,7 +238,11 @@ def _weight_product(call: OpCall, cost: Cost, result: float) -> list[Kernel]:
 
 
 def _attention(call: OpCall, cost: Cost, result: float) -> list[Kernel]:
-    return [replace(_product(call, cost, result)[0], kind="attention", elements=cost.special_ops)]
+    """Returns the kernel of fused attention, which computes whole blocks of queries."""
+    product = _product(call, cost, result)[0]
+    blocks = math.ceil(product.rows / _QUERIES_AT_ONCE)
+    flops = product.flops * blocks * _QUERIES_AT_ONCE / product.rows
+    return [replace(product, kind="attention", flops=flops, elements=cost.special_ops)]
 
 
 def _recurrent(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:

@@ -18,6 +18,7 @@ from bottleneck.schema.step_calls import EngineSettings, StepCalls, TensorUse
 from tests.predict.steps import SETTINGS, call, convolution, in_dtype, step, use
 
 H100 = device_by_name("NVIDIA H100 80GB HBM3")
+A100 = device_by_name("A100")
 T4 = device_by_name("Tesla T4")
 BACKENDS: tuple[Backend, ...] = get_args(Backend)
 
@@ -249,6 +250,39 @@ def test_hosts_of_older_boards_are_slower() -> None:
     assert total(predict_step(small, T4)) > 1.2 * total(predict_step(small, H100))
     same = [total(predict_step(small, device, host_pace_us=20.0)) for device in (T4, H100)]
     assert same[0] == pytest.approx(same[1], rel=0.02)
+
+
+def attention(kind: str, dtype: str, *sizes: int) -> StepCalls:
+    """Fused attention of sequences, heads, queries, keys and width, without a mask."""
+    sequences, heads, queries, keys, width = sizes
+    query, result = (use(at, sequences, heads, queries, width) for at in (0, 3))
+    others = [use(at, sequences, heads, keys, width) for at in (1, 2)]
+    texts = {"flash": ("0.0", "False"), "efficient": ("", "False", "0.0", "False")}[kind]
+    return in_dtype(step(call(f"_scaled_dot_product_{kind}_attention", [query, *others], result, texts)), dtype)
+
+
+def test_attention_computes_whole_blocks_of_queries() -> None:
+    few, block, more = (
+        predict_step(attention("flash", "c10::BFloat16", 1024, 8, queries, 4096, 16), A100).device_us or 0.0
+        for queries in (7, 64, 65)
+    )
+    assert few > 0.9 * block and more > 1.9 * block
+
+
+@pytest.mark.parametrize(
+    ("kind", "dtype", "sizes", "measured_us"),
+    [
+        ("flash", "c10::BFloat16", (1024, 8, 7, 7, 32), 208.0),
+        ("flash", "c10::BFloat16", (1024, 8, 7, 4096, 16), 4511.0),
+        ("efficient", "float", (64, 8, 7, 4096, 16), 1614.0),
+    ],
+)
+def test_attention_of_few_queries_takes_what_a_public_trace_shows(
+    kind: str, dtype: str, sizes: tuple[int, ...], measured_us: float
+) -> None:
+    """Kernels of segment-anything-fast's decoder on an A100 of 40 GB, which no rate was learned from."""
+    predicted = predict_step(attention(kind, dtype, *sizes), device_by_name("A100-SXM4-40GB")).device_us
+    assert predicted == pytest.approx(measured_us, rel=0.25)
 
 
 def test_softmax_over_rows_of_medium_length_is_bound_by_latency() -> None:
