@@ -11,7 +11,7 @@ from types import MappingProxyType
 from bottleneck.predict.answer import work_by_kind
 from bottleneck.predict.gains import PredictedGain, predict_gain
 from bottleneck.predict.peak_memory import fits, step_memory
-from bottleneck.predict.price import PricedWork, predict_step, price_work
+from bottleneck.predict.price import PricedWork, price_work, step_of
 from bottleneck.schema.device import Device, without_maker
 from bottleneck.schema.predicted_changes import (
     DeviceChanges,
@@ -20,7 +20,7 @@ from bottleneck.schema.predicted_changes import (
     PredictedVerdict,
     RefusedChange,
 )
-from bottleneck.schema.predicted_step import Backend, PredictedStep
+from bottleneck.schema.predicted_step import Backend
 from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import StepCalls
 
@@ -74,12 +74,13 @@ class NoStep(Exception):  # noqa: N818 - an outcome, not an error of ours
 class ChangedSteps:
     """Steps of a program by the changes that were made to it.
 
-    Each is recorded once.
+    Each is recorded once, and priced once on each device.
     """
 
     def __init__(self, record: Record, samples: Mapping[str, float], paces: Mapping[str, float] = _NO_PACES) -> None:
         self._record, self._samples, self._paces = record, samples, paces
         self._steps: dict[tuple[str, ...], StepCalls | NoStep] = {}
+        self._priced: dict[tuple[frozenset[str], Backend, str], PricedWork] = {}
 
     def calls(self, changes: Sequence[str]) -> StepCalls:
         """The step with these changes; raises NoStep."""
@@ -98,10 +99,13 @@ class ChangedSteps:
 
     def price(self, changes: Sequence[str], device: Device) -> PricedWork:
         """The work of the step with these changes on a device; raises NoStep."""
-        priced = price_work(self.calls(changes), device, self.backend(changes), self.pace(device))
-        if isinstance(priced, str):
-            raise NoStep(priced)
-        return priced
+        key = (frozenset(changes), self.backend(changes), device.name)
+        if key not in self._priced:
+            priced = price_work(self.calls(changes), device, self.backend(changes), self.pace(device))
+            if isinstance(priced, str):
+                raise NoStep(priced)
+            self._priced[key] = priced
+        return self._priced[key]
 
     def pace(self, device: Device) -> float | None:
         """The pace of the device's host; null where it is not known."""
@@ -164,7 +168,7 @@ def _on_device(steps: ChangedSteps, device: Device, names: Sequence[str], tell: 
     order = _order(steps, device, alone, tell)
     whole = tuple(change.change for change in order)
     memory = step_memory(steps.calls(()))
-    as_it_is = _priced_step(steps, (), device)
+    as_it_is = step_of(before)
     return DeviceChanges(
         device=device.name,
         step=replace(as_it_is, kernels=()),
@@ -215,24 +219,17 @@ def _excludes(made: str, name: str) -> bool:
 def _change(steps: ChangedSteps, device: Device, made: Sequence[str], name: str, before: PricedWork) -> PredictedChange:
     """The figures of a change after others, held against ``before``."""
     names = (*made, name)
-    gain = predict_gain(before, steps.price(names, device), steps.samples(names))
+    after = steps.price(names, device)
+    gain = predict_gain(before, after, steps.samples(names))
     memory = step_memory(steps.calls(names))
     return PredictedChange(
         change=name,
         verdict=verdict_of(gain),
         speedup=gain.speedup,
         interval=gain.interval,
-        step=_step(steps, names, device),
+        step=replace(step_of(after), kernels=()),
         peak_bytes=None if memory is None else memory.peak_bytes,
     )
-
-
-def _step(steps: ChangedSteps, names: Sequence[str], device: Device) -> PredictedStep:
-    return replace(_priced_step(steps, names, device), kernels=())
-
-
-def _priced_step(steps: ChangedSteps, names: Sequence[str], device: Device) -> PredictedStep:
-    return predict_step(steps.calls(names), device, steps.backend(names), steps.pace(device))
 
 
 def verdict_of(gain: PredictedGain) -> PredictedVerdict:

@@ -227,8 +227,12 @@ def predict_step(
     not known.
     """
     priced = price_work(calls, device, backend, host_pace_us)
-    if isinstance(priced, str):
-        return _nothing(device, backend, priced, len(calls.calls))
+    return _nothing(device, backend, priced, len(calls.calls)) if isinstance(priced, str) else step_of(priced)
+
+
+def step_of(priced: PricedWork) -> PredictedStep:
+    """The time of priced work, with its interval."""
+    calls, device, backend = priced.calls, priced.device, priced.backend
     work, us = priced.work, priced.us()
     spreads = spread_parts(work, priced.found, priced.ceilings.is_tensor, priced.sensitivities())
     own = math.log(interval_factor(spreads, run_of(backend), calls_of(work)))

@@ -29,7 +29,7 @@ _AT_ONCE = 4
 _IMAGE_DIMS = 4
 GROUPED_IN_CHANNELS_LAST, _GROUPED = 1.358, "grouped convolution"
 _WINOGRAD, _WINOGRAD_AREA = 4.0, 9
-# Kernels of attention take as many queries at once, or twice as many: PyTorch's memory-efficient ones are named for them
+# Kernels of attention take as many queries at once, or twice as many: PyTorch's memory-efficient ones are named for it
 # (fmha_cutlassF_bf16_aligned_64x128), and FlashAttention-2's have traits of 128.
 _QUERIES_AT_ONCE = 64.0
 # Bytes of an element of TF32, and the multiple at which rows in half precision begin for the quickest kernels.
