@@ -320,6 +320,8 @@ def test_a_program_that_depends_on_its_data_has_no_price(tmp_path: Path, capsys:
     assert _run(["verify", "-q", "--device", "A100", str(file)]) == 4
     told = capsys.readouterr().err
     assert "choosing.py:6" in told and "has no price" in told
+    assert "say which way it goes: --assume choosing.py:6=true" in " ".join(told.split())
+    assert _run(["verify", "-q", "--device", "A100", "--assume", "choosing.py:6=true", str(file)]) == 0
 
 
 def test_changes_are_listed_with_their_titles(capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,7 +54,7 @@ def predict_elsewhere(
             return workers.enter_context(FakeWorker(program, Path(scratch) / "stderr.txt"))
 
         def no_step(refused: Refused) -> NoStep:
-            return NoStep(refused.reason, has_failed=refused.verdict == "failed")
+            return NoStep(refused.reason, has_failed=refused.verdict == "failed", fix=refused.fix)
 
         # A script ends with its step.
         worker = None if program.form == "script" else start()
@@ -81,6 +81,6 @@ def predict_elsewhere(
             raise WorkloadError(
                 f"the step of {program.target} has no price",
                 why=state.reason,
-                fix=f"see what of it has one: bottleneck predict {program.target} --device NAME",
+                fix=state.fix or f"see what of it has one: bottleneck predict {program.target} --device NAME",
             ) from None
     return replace(answer, version=__version__)

@@ -155,5 +155,5 @@ def _answer(host: FakeHost, request: Mapping[str, Any]) -> dict[str, Any]:
     except (Exception, SystemExit) as error:  # the user's code, or what torch makes of it under fake tensors
         traceback.print_exc()
         refused = refusal_of(error)
-        return refusal("failed", refused.get("refused") or describe_error(error))
+        return {**refusal("failed", refused.get("refused") or describe_error(error)), "fix": refused.get("fix", "")}
     return {"value": None}

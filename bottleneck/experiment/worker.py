@@ -40,17 +40,23 @@ _QUIT_S = 3.0
 class Refused(Exception):  # noqa: N818 - an outcome of a trial, not an error of ours
     """A variant that was not made or did not run.
 
-    ``verdict`` and ``reason`` are those of its trial.
+    ``verdict`` and ``reason`` are those of its trial. ``fix`` says what its user may do; '' where nothing is known.
 
     ``has_died`` marks one that ended its process, ``is_for_memory`` one that may have failed for lack of memory.
     """
 
     def __init__(
-        self, verdict: TrialVerdict, reason: str, *, has_died: bool = False, is_for_memory: bool = False
+        self,
+        verdict: TrialVerdict,
+        reason: str,
+        *,
+        has_died: bool = False,
+        is_for_memory: bool = False,
+        fix: str = "",
     ) -> None:
         super().__init__(reason)
         self.verdict: TrialVerdict = verdict
-        self.reason, self.has_died, self.is_for_memory = reason, has_died, is_for_memory
+        self.reason, self.has_died, self.is_for_memory, self.fix = reason, has_died, is_for_memory, fix
 
 
 class Worker:
@@ -176,8 +182,8 @@ class Worker:
         reply = json.loads(self._line(time.monotonic() + seconds, seconds))
         if "value" in reply:
             return reply["value"]
-        is_for_memory = reply.get("is_for_memory", False)
-        raise self.refusal(Refused(reply["verdict"], reply["reason"], is_for_memory=is_for_memory))
+        more = {name: reply[name] for name in ("is_for_memory", "fix") if name in reply}
+        raise self.refusal(Refused(reply["verdict"], reply["reason"], **more))
 
     def _line(self, until: float, seconds: float) -> bytes:
         while b"\n" not in self._unread:

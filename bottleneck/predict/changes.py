@@ -64,11 +64,14 @@ Record = Callable[[Sequence[str]], StepCalls]
 
 
 class NoStep(Exception):  # noqa: N818 - an outcome, not an error of ours
-    """The step with these changes cannot be had; ``has_failed`` where the changed program failed."""
+    """The step with these changes cannot be had; ``has_failed`` where the changed program failed.
 
-    def __init__(self, reason: str, *, has_failed: bool = False) -> None:
+    ``fix`` says what its user may do; '' where nothing is known.
+    """
+
+    def __init__(self, reason: str, *, has_failed: bool = False, fix: str = "") -> None:
         super().__init__(reason)
-        self.reason, self.has_failed = reason, has_failed
+        self.reason, self.has_failed, self.fix = reason, has_failed, fix
 
 
 class ChangedSteps:
