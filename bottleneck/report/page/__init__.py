@@ -62,7 +62,6 @@ from bottleneck.units import format_share, format_us
 
 _PARTS = (
     "numbers",
-    "elements",
     "tables",
     "ledger",
     "icicle",
@@ -509,14 +508,16 @@ def _json_block(record: object) -> Markup:
 
 
 def _render(template: str, *, style: str, data: Mapping[str, Markup], **context: Any) -> str:
-    """Renders the page with its style sheet and script inside.
+    """Renders the page with its style sheet and scripts inside.
 
-    Its policy lets only these two be used.
+    Its policy lets only these be used. The program of a page with data begins after the first paint.
     """
-    style, script = _asset("assets/page.css") + style, _asset("assets/elements.js")
+    style, script, program = _asset("assets/page.css") + style, _asset("assets/elements.js"), ""
     if data:
         style = _asset("vendor/uPlot.min.css") + style
-        script = "".join(map(_asset, ("vendor/uPlot.iife.min.js", *_SCRIPTS)))
+        script += _asset("assets/start.js")
+        program = "".join(map(_asset, ("vendor/uPlot.iife.min.js", *_SCRIPTS)))
+    scripts = " ".join(f"'{_digest(text)}'" for text in (script, program) if text)
     return (
         _environment()
         .get_template(template)
@@ -524,8 +525,9 @@ def _render(template: str, *, style: str, data: Mapping[str, Markup], **context:
             {"sections": _SECTIONS, **context},
             style=Markup(style),  # noqa: S704 - our own files and numbers
             script=Markup(script),  # noqa: S704 - our own files
-            # Nothing is loaded; of what stands in the file, only this style sheet and this script count.
-            policy=f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
+            program=Markup(program),  # noqa: S704 - our own files
+            # Nothing is loaded; of what stands in the file, only this style sheet and these scripts count.
+            policy=f"default-src 'none'; script-src {scripts}; style-src '{_digest(style)}'; "
             "img-src data:; base-uri 'none'; form-action 'none'",
             data=data,
             version=__version__,

@@ -100,9 +100,14 @@ class Opened:
         self.view.on("pageerror", lambda error: self.complaints.append(str(error)))
         self.view.on("dialog", lambda dialog: self.complaints.append(f"dialog: {dialog.message}"))
         self.view.on("request", lambda request: self.requests.append(request.url))
-        self.view.goto(file.as_uri())
+        self.visit(file.as_uri())
         inside = (file.as_uri(), "data:", "blob:")
         self.requests = [url for url in self.requests if not url.startswith(inside)]
+
+    def visit(self, address: str) -> None:
+        """Opens an address and waits for the program of the page, which begins after its first paint."""
+        self.view.goto(address)
+        self.view.wait_for_function("() => !document.querySelector('#program')")
 
     def texts(self, selector: str) -> list[str]:
         return [text.replace("\u00a0", " ").strip() for text in self.view.locator(selector).all_text_contents()]
@@ -419,7 +424,7 @@ def test_a_link_to_a_row_and_a_finding_can_be_copied_and_followed(open_page: Cal
     link = _copied(page, page.view.locator("#table-view tr.details button", has_text="Copy link"))
     assert link == f"{page.view.url.split('#')[0]}#row=kernels.2"
     page.view.goto("about:blank")
-    page.view.goto(link)
+    page.visit(link)
     assert analysis.kernels[2].name[:40] in page.view.locator("#table-view tr.details").inner_text()
     slug = page.view.locator("#findings .action").first.get_attribute("id")
     copied = _copied(page, page.view.locator("#findings button", has_text="Copy link").first)
