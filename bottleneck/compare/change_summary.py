@@ -15,7 +15,7 @@ from bottleneck.compare.sides import ComparedSide
 from bottleneck.compare.time_floor import FEWEST_STEPS, describe_floor, has_few_steps
 from bottleneck.schema.accounts import phrase_of
 from bottleneck.schema.comparison import AnswerLine, Bar, ChangeRow, Comparison, Condition, CounterStep, TimeFloor
-from bottleneck.schema.counters import COUNTERS
+from bottleneck.schema.counters import COUNTERS, cost_rank
 from bottleneck.units import counted, format_share, format_si, format_us
 
 # The number of parts listed, each at least this share of the change.
@@ -159,8 +159,6 @@ def _time_sentence(
     return f"{_opening(old, new)}, where {describe_floor(floor)}{causes}"
 
 
-# The counters of a sentence, those first whose growth costs most.
-_TOLD = ("syncs", "launches", "copies", "h2d_copies", "d2h_copies", "graph_breaks", "recompiles", "ops", "module_calls")
 _MOST_COUNTERS = 3
 
 
@@ -174,7 +172,7 @@ def _counter_lead(counters: Iterable[CounterStep]) -> str:
         for counter in counters
         if None not in (counter.before, counter.after) and counter.before != counter.after
     }
-    names = [*(name for name in _TOLD if name in differing), *(name for name in differing if name not in _TOLD)]
+    names = sorted(differing, key=cost_rank)
     shown = []
     for name in names[:_MOST_COUNTERS]:
         words = COUNTERS[name].many if name in COUNTERS else _short(name)

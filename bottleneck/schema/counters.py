@@ -36,6 +36,19 @@ class Counter:
     must_exist: bool = False
 
 
+# Those first whose growth costs a step most; counters of no name here come after them.
+COSTLIEST = (
+    "syncs",
+    "launches",
+    "copies",
+    "h2d_copies",
+    "d2h_copies",
+    "graph_breaks",
+    "recompiles",
+    "ops",
+    "module_calls",
+)
+
 COUNTERS: Mapping[str, Counter] = {
     counter.name: counter
     for counter in (
@@ -217,3 +230,8 @@ class Lock:
         return tuple(
             name for name in self.counted or () if name not in {*counts.values, *counts.unstable, *counts.unknown}
         )
+
+
+def cost_rank(name: str) -> int:
+    """Ranks a counter by what its growth costs a step; the lowest rank costs most."""
+    return COSTLIEST.index(name) if name in COSTLIEST else len(COSTLIEST)

@@ -47,11 +47,13 @@ def build(gate: Gate, *, rows: int = compare.TOP) -> Document:
     sides = (("base", gate.base), ("candidate", gate.candidate), ("took", phrases.took(gate.seconds)))
     verdict = phrases.verdict_of(gate)
     actions = ActionSection(_TITLE, tuple(map(_action, results)))
+    lines = _lines(gate, results)
     return Document(
-        headline=phrases.VERDICTS[verdict],
-        subject="bottleneck gate",
+        headline="gate" if lines else phrases.VERDICTS[verdict],
+        subject=results[0].name if lines else "bottleneck gate",
         tone={"pass": "good", "fail": "bad", "failed": "bad"}.get(verdict, "unknown"),
         sentence=gate.sentence,
+        lines=lines,
         facts=tuple((label, text) for label, text in sides if text),
         fact_width=10,
         sections=(
@@ -61,6 +63,14 @@ def build(gate: Gate, *, rows: int = compare.TOP) -> Document:
         warnings=gate.warnings,
         closing=f"{phrases.verdict_and_code(gate)}.",
     )
+
+
+def _lines(gate: Gate, results: Sequence[WorkloadResult]) -> tuple[LabelledLine, ...]:
+    """Gives what failed and by how much, then the whole gate; nothing where no workload failed."""
+    worst = phrases.failure(results[0]) if results and results[0].verdict == "fail" else ""
+    if not worst:
+        return ()
+    return LabelledLine("", f"{phrases.VERDICTS['fail']}: {worst}"), LabelledLine("All", gate.sentence)
 
 
 def to_terminal(gate: Gate, style: TerminalStyle = PLAIN) -> str:

@@ -12,15 +12,17 @@ from bottleneck.report.ci.phrases import (
     amounts,
     asides,
     count_by_verdict,
+    describe_cause,
     describe_culprit,
     describe_limit,
     describe_time,
+    differing,
     growth,
     share,
     took,
     verdict_of,
 )
-from bottleneck.schema.gate_result import Gate, GateVerdict
+from bottleneck.schema.gate_result import CounterChange, Culprit, Gate, GateVerdict
 from tests.report.gates import (
     COPY,
     CRASHED,
@@ -28,6 +30,7 @@ from tests.report.gates import (
     MOST,
     NO_TIME,
     PASSED,
+    SLOWED,
     SLOWER,
     UNDECIDED,
     UNMEASURED,
@@ -136,3 +139,15 @@ def test_the_command_that_accepts_names_workload_and_metrics_as_a_shell_reads_th
     (better,) = [line for line in asides(IMPROVED) if line.label == "better"]
     assert better.text.endswith("; to keep it:")
     assert better.command == 'bottleneck accept examples/better.py --metric d2h_bytes,launches --reason "…"'
+
+
+def test_what_the_causes_leave_of_a_change_is_said() -> None:
+    cause = Culprit("ops (aten::sum)", 60)
+    assert describe_cause(CounterChange("ops", 160, 208, "broken", culprits=(cause,)))[1:] == ["-12 elsewhere"]
+    assert len(describe_cause(CounterChange("ops", 160, 220, "broken", culprits=(cause,)))) == 1
+    assert len(describe_cause(CounterChange("h2d_bytes", 0, 99, "broken", culprits=(cause,)))) == 1  # calls, not bytes
+
+
+def test_the_costliest_counter_that_is_broken_comes_first() -> None:
+    changes = tuple(CounterChange(name, 0, 9, "broken") for name in ("flops", "ops", "syncs"))
+    assert [change.metric for change in differing(replace(SLOWED, counters=changes))] == ["syncs", "ops", "flops"]
