@@ -60,6 +60,7 @@ _MOST = 0.5
 _START_UP, _STALL = "overhead.start_up", "overhead.stall"
 # Of the step: an op with less is not named beside what holds the program up.
 _WORTH_NAMING = 0.1
+_LEAST_ASIDE = 0.01  # of the step, in start-up that is worth a line
 # The profiler's own work is no part of the program. Where more of a step is its work, too little is left to judge;
 # where less is, nobody needs to be told.
 _PROFILER, _MOST_OWN, _LEAST_OWN = "overhead.profiler", 0.8, 0.05
@@ -253,7 +254,7 @@ def _with_convolutions(grounds: Grounds, shares: Mapping[str, float]) -> float:
 
 
 # Of the host's own time, what may have been waiting for a processor that two threads share.
-_LEAST_OWN = 0.5
+_LEAST_ON_HOST = 0.5
 
 
 def _bound_in_spite_of_load(grounds: Grounds) -> BoundDecision:
@@ -264,7 +265,7 @@ def _bound_in_spite_of_load(grounds: Grounds) -> BoundDecision:
     """
     calm = replace(grounds, disturbed=None)
     decision = find_bound(calm)
-    less = _with_less(calm, {**dict.fromkeys(_HOST_ACCOUNTS, _LEAST_OWN), **grounds.quick_parts})
+    less = _with_less(calm, {**dict.fromkeys(_HOST_ACCOUNTS, _LEAST_ON_HOST), **grounds.quick_parts})
     if find_bound(less).bound == decision.bound:
         return decision
     return BoundDecision("inconclusive", None, decision.share, decision.shares, decision.ranked)
@@ -428,7 +429,7 @@ def _clauses(
     yield from _opening(grounds, decision)
     if doubt := _doubt(grounds, decision):
         yield Clause("doubt", doubt, label="But")
-    if aside := _start_up_share(grounds.ledger):
+    if (aside := _start_up_share(grounds.ledger)) >= _LEAST_ASIDE:
         yield Clause("start_up", f"Start-up that is paid once takes {format_share(aside)} and is set aside")
     if (own := _profiler_share(grounds.ledger)) >= _LEAST_OWN:
         yield Clause("profiler", f"The profiler itself takes {format_share(own)} and is set aside")
