@@ -25,6 +25,8 @@ COMMUNICATION = "communication"
 
 # Lateness worth a word (advice_rules 49), and the part of it that an account must hold to be named.
 _LATE, _LEAST_PART = 0.1, 0.1
+# The part of the delay that an account must hold to be what is to be looked for.
+_MOST_OF_DELAY = 0.5
 # Another rank may come nearly as late as this one.
 _SURE_OF_A_LINE = 0.7
 
@@ -77,7 +79,7 @@ def late_rank(evidence: Evidence) -> Draft | None:
             ),
             *(idle_lines(evidence, cause, most=1) if has_line and late.rank.wall_us == evidence.step_us else ()),
         ),
-        advice=f"Find what rank {number} does longer than the others: its input, its share of the data, its machine."
+        advice=_what_to_find(late, waited_us)
         if slow is None
         else f"Take what rank {number} alone does {at_source(slow.line)} out of its step, or share it among the ranks.",
         places=() if slow is None else (slow.line,),
@@ -85,6 +87,15 @@ def late_rank(evidence: Evidence) -> Draft | None:
         gain_us=late.waited_us if slow is None else _without_line(slow, late.waited_us),
         claims=_claims(late),
     )
+
+
+def _what_to_find(late: _Late, waited_us: float) -> str:
+    """Says what to look for in a rank that no line explains; what it does longer, where that is most of it."""
+    where = "its input, its share of the data, its machine"
+    name, us = late.longer[0] if late.longer else ("", 0.0)
+    if us < _MOST_OF_DELAY * waited_us:
+        return f"Find what rank {late.rank.rank} does longer than the others: {where}."
+    return f"Find why rank {late.rank.rank} takes {format_us(us)} more in {phrase_of(name)} than the others: {where}."
 
 
 def _at_one_line(evidence: Evidence, number: int) -> SlowRank | None:

@@ -487,9 +487,11 @@ _NAME_CELLS = 28  # of the name in the line that says what was analysed
 def about(analysis: Analysis) -> str:
     """Says in one line what was analysed: its name, device, steps and date."""
     device, recording, steps = analysis.device, analysis.recording, analysis.steps
-    count = f"{device.count} x " if device.count > 1 else ""
+    ranks = len(analysis.ranks)
+    count = f"{device.count} x " if device.count > 1 and device.count != ranks else ""
     parts = (
         cut_middle(PurePath(recording.path).name or recording.path, _NAME_CELLS),
+        f"{ranks} ranks" if ranks > 1 else "",
         f"{count}{device.name}" if device.name else "device not named by the trace",
         counted(steps.count, "step"),
         "" if recording.created is None else recording.created[: len("2026-01-31")],

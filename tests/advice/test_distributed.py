@@ -242,7 +242,7 @@ def test_a_late_rank_whose_line_is_known_is_to_be_changed_there(tmp_path: Path) 
     assert "it spends 390 us per step at train.py:15, the others 0 us" in known.evidence
     assert (known.gain_us.low, known.gain_us.high) == (pytest.approx(0.7 * 390), 390.0)
     unknown = late_rank(with_analysis(case, job=replace(job, slow=(replace(late, line=None),))))
-    assert unknown is not None and unknown.advice.startswith("Find what rank 1 does longer")
+    assert unknown is not None and unknown.advice.startswith("Find why rank 1 takes 390 us more in memory bandwidth")
 
 
 def test_ranks_that_come_in_turns_or_cannot_be_matched_name_nobody(tmp_path: Path) -> None:
