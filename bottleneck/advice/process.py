@@ -99,7 +99,7 @@ def threads_for_small_work(evidence: Evidence) -> Draft | None:
         ),
         advice="Try one thread, and use the other processors for other work.",
         code="torch.set_num_threads(1)",
-        gain_reason="how many threads such a product gets, and what they cost, only a trial shows",
+        gain_reason="only a trial shows it: it depends on how many threads such a product gets",
         tries=("threads-1",),
     )
 

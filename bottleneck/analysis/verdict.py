@@ -648,7 +648,7 @@ def _doubt(grounds: Grounds, decision: BoundDecision) -> str | None:
     Unmodelled work could overturn it, or times are not the program's own. Else null.
     """
     if grounds.disturbed is not None and decision.bound != "inconclusive":
-        return "other programs took a part of this time, which changes how long it is but not what it is"
+        return "other programs ran meanwhile: the step is longer for it, and limited by the same thing"
     if not _is_in_doubt(grounds, decision):
         return None
     return f"another {_shown(grounds, UNMODELLED)} is unmodelled work, which could overturn this"

@@ -193,7 +193,7 @@ def test_a_bound_is_named_beside_other_programs_where_it_does_not_depend_on_what
     verdict = decide(replace(quiet, disturbed=_LOAD, quick_parts={"memory": explained}))
     assert verdict.bound == bound
     assert (_LOAD in verdict.sentence) == (bound == "inconclusive")
-    assert ("other programs took a part of this time" in verdict.sentence) == (bound != "inconclusive")
+    assert ("other programs ran meanwhile" in verdict.sentence) == (bound != "inconclusive")
     assert decide(quiet).bound != "inconclusive" and "other programs" not in decide(quiet).sentence
 
 
