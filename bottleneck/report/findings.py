@@ -117,7 +117,7 @@ def _brief(analysis: Analysis, finding: Finding, characters: int, code: int, *, 
     gain = f"{_gain(finding)}{same}" or finding.gain_reason or ""
     advice = _advice(finding)
     lines = (("gain", gain), *_named_lines(analysis, finding.places, 1), ("do", advice))
-    written = tuple((finding.code or "").rstrip().splitlines())
+    written, command = _to_write(finding)
     return Action(
         lead=cut_text(titled(finding), max(characters // 2, 60)),
         lines=tuple(
@@ -126,9 +126,23 @@ def _brief(analysis: Analysis, finding: Finding, characters: int, code: int, *, 
             if text
         ),
         code=written if len(written) <= code else (),
-        command=finding.verify,
+        command=command,
         key=finding.slug,
     )
+
+
+_DIAGNOSIS = "# diagnosis: bottleneck "
+
+
+def _to_write(finding: Finding) -> tuple[tuple[str, ...], str | None]:
+    """Gives the lines of code to write, and the command to run.
+
+    A diagnosis by this program alone is a command, and no comment.
+    """
+    code = (finding.code or "").rstrip()
+    if finding.verify is None and code.startswith(_DIAGNOSIS) and "\n" not in code:
+        return (), code.removeprefix("# diagnosis: ")
+    return tuple(code.splitlines()), finding.verify
 
 
 def findings_in_brief(
@@ -244,11 +258,12 @@ def _action(analysis: Analysis, finding: Finding, characters: float, common: Seq
         *_named_lines(analysis, (*finding.places, *finding.seen_at), _MOST_LINES),
         ("do", _advice(finding)),
     )
+    code, command = _to_write(finding)
     return Action(
         lead=titled(finding),
         lines=tuple(LabelledLine(label, text) for label, text in lines if text),
-        code=tuple((finding.code or "").rstrip().splitlines()),
-        command=finding.verify,
+        code=code,
+        command=command,
         key=finding.slug,
     )
 
@@ -339,11 +354,11 @@ def _groups(others: Sequence[Finding], remarks: Sequence[Finding]) -> Groups:
 
 def _short(finding: Finding, gain: str) -> Action:
     advice = _continued(finding.advice.rstrip(". "))
-    code = (finding.code or "").rstrip().splitlines()
+    code, command = _to_write(finding)
     return Action(
         f"{finding.title}: {advice}{f' ({gain})' if gain else ''}",
-        code=tuple(code) if len(code) == 1 else (),
-        command=finding.verify,
+        code=code if len(code) == 1 else (),
+        command=command,
         key=finding.slug,
     )
 
