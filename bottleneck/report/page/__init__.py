@@ -23,7 +23,7 @@ from markupsafe import Markup, escape
 from bottleneck import __version__
 from bottleneck.report import analysis_tables as tables
 from bottleneck.report.analysis_document import PEAK_SOURCES, batch_test, build, caveats, coverage, reached, trust
-from bottleneck.report.document import Document, Section, Waterfall, WaterfallBar
+from bottleneck.report.document import Document, Section, TableSection, Waterfall, WaterfallBar
 from bottleneck.report.findings import findings, first_findings
 from bottleneck.report.job_section import job_sections, shown_ranks
 from bottleneck.report.json_text import to_json
@@ -190,12 +190,14 @@ _FRAMED = ".trust-short .note,.copy{display:none}.stack button{cursor:default}"
 
 def _summary(analysis: Analysis, document: Document, segments: "list[_Segment]", others: str) -> dict[str, Any]:
     """The values that the first screen shows; ``others`` says where the other findings are."""
+    ledger = tables.ledger(analysis)
     return {
         "document": document,
         "tiles": _tiles(analysis),
         "step": f"{format_us(analysis.steps.wall_us)} per step{_whose_step(analysis)}",
         "segments": segments,
-        "ledger": tables.ledger(analysis),
+        "largest": _largest_accounts(analysis, ledger),
+        "ledger": ledger,
         "first": first_findings(analysis, _FIRST_FINDINGS, _FIRST_TEXT, _FIRST_CODE, others),
         "trust": trust(analysis, _FIRST_CAVEATS, " below"),
     }
@@ -272,6 +274,23 @@ def _account_segment(entry: LedgerEntry) -> _Segment:
     label, phrase = label_of(entry.account), phrase_of(entry.account)
     is_wide = entry.share >= _LEAST_PHRASE and len(phrase) <= _LONGEST_PHRASE
     return _Segment(entry.account, entry.group, phrase if is_wide else label, words, entry.share)
+
+
+_MOST_NAMED = 3
+
+
+def _largest_accounts(analysis: Analysis, ledger: TableSection) -> str:
+    """Names the largest accounts with their shares in the table, for a bar whose parts have no room for a name."""
+    shares = {row.key: row.cells[-1] for row in ledger.rows}
+    accounts = [entry.account for entry in sorted(analysis.ledger, key=lambda entry: -entry.us) if entry.us > 0]
+    named = [account for account in accounts if account in shares][:_MOST_NAMED]
+    return ", ".join(f"{_both_names(account)} {shares[account]}" for account in named)
+
+
+def _both_names(account: str) -> str:
+    """'waiting for data (input)': an account as sentences name it, and as bar and tables do."""
+    label, phrase = label_of(account), phrase_of(account)
+    return phrase if label in phrase else f"{phrase} ({label})"
 
 
 def _phase_segment(phase: Phase) -> _Segment:

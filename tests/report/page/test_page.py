@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bottleneck.report import analysis_tables as tables
 from bottleneck.report.analysis_document import build, facts
-from bottleneck.report.document import Document, ListSection, Section
+from bottleneck.report.document import Document, ListSection, Section, TableRow, TableSection, columns
 from bottleneck.report.json_text import from_json, to_json
 from bottleneck.report.page import document_to_html, to_html
 from bottleneck.report.text import clean
@@ -270,3 +270,19 @@ def test_a_command_of_ours_in_a_list_is_code_and_markup_in_it_is_none() -> None:
     page = document_to_html(Document("a", "b", sections=(ListSection("Notes", items),)))
     assert 'run <span class="in-line"><code>bottleneck calibrate</code><button type="button" class="copy"' in page
     assert "&lt;b&gt;x&lt;/b&gt; `bottleneck &lt;i&gt;`" in page and "`bottleneck runs; rm -r x`" in page
+
+
+def test_a_page_names_its_largest_accounts_with_the_shares_of_the_table() -> None:
+    page = to_html(samples.gpu_overhead()).replace("\u00a0", " ")
+    largest = page[page.index("Largest: ") :].partition("<")[0]
+    assert largest == "Largest: waiting for data (input) 42.1 %, dispatching ops 20.4 %, memory bandwidth 13.4 %"
+    shares = {row.cells[-1] for row in tables.ledger(samples.gpu_overhead()).rows}
+    assert {"42.1 %", "20.4 %", "13.4 %"} <= shares
+
+
+def test_a_row_of_cards_leaves_out_empty_cells() -> None:
+    head = columns("name", "device") + columns("number", "step", "times as fast")
+    section = TableSection("Devices", head, (TableRow(("now", "2.1 ms", "")),), is_cards=True)
+    page = document_to_html(Document("predicted", "One step.", sections=(section,)))
+    cells = re.findall(r'<td class="([^"]*)" data-label="([^"]*)"', page)
+    assert [label for classes, label in cells if "empty" in classes.split()] == ["times as fast"]
