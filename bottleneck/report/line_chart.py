@@ -166,7 +166,7 @@ class LineChart:
     @property
     def is_dense(self) -> bool:
         """True where marks would cover one another, so that lines alone are drawn."""
-        return max(len(curve.points) for curve in self.curves) > _MOST_MARKS
+        return max((len(curve.points) for curve in self.curves if not curve.is_guide), default=0) > _MOST_MARKS
 
     @property
     def in_legend(self) -> list[tuple[ChartCurve, int]]:

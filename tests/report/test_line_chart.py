@@ -74,3 +74,10 @@ def test_names_beside_the_marks_of_a_roofline_do_not_overlap(points: list[tuple[
     for at, (x, y) in enumerate(boxes):
         assert all(abs(x - other_x) >= 57 or abs(y - other_y) >= 19.9 for other_x, other_y in boxes[:at])
     assert len(one.in_legend) == len({curve.role for curve in kinds})
+
+
+def test_marks_are_drawn_beside_a_fit_of_many_points() -> None:
+    points, fit = [(1, 1.0), (4, 2.0)], tuple(ChartPoint(1 + at / 20, 1.0) for at in range(60))
+    one = chart(points)
+    assert not LineChart("Time", "n", (*one.curves, ChartCurve("fit", fit, is_guide=True)), one.show).is_dense
+    assert chart([(point.x, point.y) for point in fit]).is_dense
