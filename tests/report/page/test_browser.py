@@ -94,6 +94,7 @@ class Opened:
     def __init__(self, browser: Any, file: Path, **options: Any) -> None:
         self.view = browser.new_page(**{"viewport": {"width": 1280, "height": 900}, **options})
         self.view.set_default_timeout(1e3 * HANGS_S)
+        self.has_script = options.get("java_script_enabled", True)
         self.complaints: list[str] = []
         self.requests: list[str] = []
         self.view.on("console", lambda message: self.complaints.append(message.text))
@@ -107,7 +108,8 @@ class Opened:
     def visit(self, address: str) -> None:
         """Opens an address and waits for the program of the page, which begins after its first paint."""
         self.view.goto(address)
-        self.view.wait_for_function("() => !document.querySelector('#program')")
+        if self.has_script:
+            self.view.wait_for_function("() => !document.querySelector('#program')")
 
     def texts(self, selector: str) -> list[str]:
         return [text.replace("\u00a0", " ").strip() for text in self.view.locator(selector).all_text_contents()]
@@ -1196,6 +1198,16 @@ def test_the_numbers_that_matter_are_on_a_phones_screen(open_page: Callable[...,
         assert page.view.locator("td:last-child, .cards td").evaluate_all(right) <= 390, name
         numbers = page.view.locator("td.k-number:visible").evaluate_all(_LINES_OF_TEXT)
         assert all(lines < 2 for lines, text in numbers if " " not in text), name
+
+
+@pytest.mark.parametrize("name", ["cpu", "h100"])
+def test_the_first_change_is_on_a_phones_first_screen(open_page: Callable[..., Opened], name: str) -> None:
+    phone = open_page(PAGES[name]()[0], viewport={"width": 390, "height": 844})
+    assert phone.view.locator("#findings .action h3").first.bounding_box()["y"] < 844
+    assert phone.view.locator(".largest").is_visible()
+    assert phone.view.locator(".top nav").bounding_box()["height"] < 40
+    wide = open_page(PAGES[name]()[0], viewport={"width": 1440, "height": 900})
+    assert not wide.view.locator(".largest").is_visible()
 
 
 _UNSEEN = """selector => [...document.querySelectorAll(selector)].filter(element => {
