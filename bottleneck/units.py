@@ -132,7 +132,21 @@ def format_share(share: float) -> str:
         return "<0.1 %"
     if 99.95 <= percent < 100 - 1e-7:
         return ">99.9 %"
-    return f"{percent:.1f} %"
+    return f"{percent:.1f} %" if percent < 100.05 else f"{format_ratio(percent)} %"
+
+
+def format_ratio(ratio: float) -> str:
+    """A ratio with three significant digits: '0.98', '12.3', '2,610'."""
+    if abs(ratio) < 999.5 or not math.isfinite(ratio):
+        return _three_digits(ratio)
+    digits = math.floor(math.log10(abs(ratio))) - 2
+    return f"{round(ratio, -digits):,.0f}"
+
+
+def format_ratio_range(low: float, high: float, to: str = " to ") -> str:
+    """Formats an interval of ratios: '1.32 to 2.35'; in a table, with ``to``, '1.32-2.35'."""
+    first, last = format_ratio(low), format_ratio(high)
+    return last if first == last else f"{first}{to}{last}"
 
 
 _ZEROS = re.compile(r"\.(\d*?)0+(?!\d)")

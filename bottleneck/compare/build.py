@@ -55,7 +55,8 @@ def compare(
     bars = find_bars(before, after, diff)
     idle = tuple(bar for bar in bars if bar.account not in BUSY_ACCOUNTS)
     conditions, counters = find_conditions(before, after, matches), _counters(before, after)
-    parts = find_parts(rows, idle)
+    is_on_host = after.analysis is not None and after.analysis.device.kind == "cpu"
+    parts = find_parts(rows, idle, is_on_host=is_on_host)
     return Comparison(
         describe_side(before),
         describe_side(after),

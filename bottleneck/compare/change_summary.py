@@ -9,14 +9,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from bottleneck.compare.conditions import DEVICE
+from bottleneck.compare.conditions import DEVICE, DEVICE_NAMED
 from bottleneck.compare.pieces import UNLISTED
 from bottleneck.compare.sides import ComparedSide
-from bottleneck.compare.time_floor import FEWEST_STEPS, describe_floor, has_few_steps
-from bottleneck.schema.accounts import phrase_of
+from bottleneck.compare.time_floor import FEWEST_STEPS, describe_floor, floor_share, has_few_steps
+from bottleneck.schema.accounts import ACCOUNTS, phrase_of
 from bottleneck.schema.comparison import AnswerLine, Bar, ChangeRow, Comparison, Condition, CounterStep, TimeFloor
 from bottleneck.schema.counters import COUNTERS, cost_rank
-from bottleneck.units import counted, format_share, format_si, format_us
+from bottleneck.units import counted, format_ratio, format_share, format_si, format_us
 
 # The number of parts listed, each at least this share of the change.
 _MOST_PARTS = 3
@@ -33,12 +33,13 @@ _NUMBER = re.compile(r"(?<!\d)\d++(?=\.|$)")
 class ChangePart:
     """A part of the change in words, with its size and its place.
 
-    The words read "in 24 new aten::copy_ of decoder.rotary"; the place is its source line, else its module or name.
+    The words read "in 24 new aten::copy_ of decoder.rotary". The action is what to try where it has grown, with its
+    source line, else its module or name.
     """
 
     words: str
     us: float
-    place: str
+    action: str
 
 
 def change_sentence(
@@ -58,18 +59,26 @@ def change_sentence(
 
 
 def change_headline(sides: Sequence[ComparedSide], floor: TimeFloor, conditions: Iterable[Condition]) -> str:
-    """Writes the change of the step in a few words.
+    """Writes the change of the step in a few words, with its noise.
 
-    They are faster, slower, or no difference that shows.
+    They are faster, slower, or no difference beyond the noise.
     """
     old, new = (side.step_us or 0.0 for side in sides)
     times = f"{format_us(old)} before, {format_us(new)} after"
     if any(condition.weight == "breaks" for condition in conditions):
         return f"Times that cannot be compared: {times}"
     if old == new or floor.is_within or not (old > 0 and new > 0):
-        return f"No difference that these recordings can show: {times}"
-    ratio = f"{max(old, new) / min(old, new):.2f}"
-    return f"{ratio} times as fast: {times}" if new < old else f"{ratio} times as long: {times}"
+        return f"No difference beyond the noise of {floor_share(floor)}: {times}"
+    return f"{_faster_or_slower(old, new)}, noise {floor_share(floor)}: {times}"
+
+
+def _faster_or_slower(old: float, new: float) -> str:
+    """'Slower by 11.7 %'; 'Slower, 99.9 times as long' where that reads better."""
+    word, times = ("Slower", "long") if new > old else ("Faster", "fast")
+    ratio = max(old, new) / min(old, new)
+    if ratio >= _AS_RATIO:
+        return f"{word}, {format_ratio(ratio)} times as {times}"
+    return f"{word} by {format_share(abs(new - old) / old)}"
 
 
 def answer_lines(
@@ -77,7 +86,7 @@ def answer_lines(
     counters: Sequence[CounterStep],
     parts: Sequence[ChangePart],
     floor: TimeFloor,
-    conditions: Iterable[Condition],
+    conditions: Sequence[Condition],
 ) -> tuple[AnswerLine, ...]:
     """Writes what to do about the change, where it is, and its evidence."""
     old, new = (side.step_us or 0.0 for side in sides)
@@ -85,7 +94,7 @@ def answer_lines(
     least_us = _LEAST_PART * (new if is_same else abs(new - old))
     lead, noise = _counter_lead(counters), describe_floor(floor)
     lines = (
-        AnswerLine("First", _what_to_do(sides, counters, parts, conditions, is_same=is_same)),
+        AnswerLine("First", _what_to_do(sides, counters, parts, floor, conditions)),
         AnswerLine("Where", _largest(parts, least_us)),
         AnswerLine("Counts", lead),
         AnswerLine("Noise", f"{noise[:1].upper()}{noise[1:]}"),
@@ -97,11 +106,11 @@ def _what_to_do(
     sides: Sequence[ComparedSide],
     counters: Iterable[CounterStep],
     parts: Sequence[ChangePart],
-    conditions: Iterable[Condition],
-    *,
-    is_same: bool,
+    floor: TimeFloor,
+    conditions: Sequence[Condition],
 ) -> str:
-    """Advises to keep the change, to revert it, or to measure again."""
+    """Advises to keep the change, to mend a place, or to measure again."""
+    old, new = (side.step_us or 0.0 for side in sides)
     breaking = [condition.what for condition in conditions if condition.weight == "breaks"]
     if DEVICE in breaking:
         return "Judge the devices by these times, not the code; to judge code, record both on one device"
@@ -109,12 +118,49 @@ def _what_to_do(
         return f"Neither keep nor revert by these times: record both again with the same {' and '.join(breaking)}"
     if work := _other_work(counters):
         return f"Before you keep or revert it, check that both should do the same work: {work}"
-    if is_same:
-        return "Keep or revert it for other reasons than speed; `bottleneck gate` sees smaller differences"
-    if (sides[1].step_us or 0.0) < (sides[0].step_us or 0.0):
-        return "Keep the change"
-    place = next((part.place for part in parts if part.us > 0), "")
-    return f"Revert the change, or mend {place}" if place else "Revert the change"
+    if old == new or floor.is_within:
+        return "Nothing is decided: the difference is within noise; `bottleneck gate` sees smaller differences"
+    if doubts := _doubts(abs(new - old) / old if old else math.inf, floor, conditions):
+        grown = next((part for part in parts if part.us > 0), None) if new > old else None
+        look = f"; most grew {grown.words}, {format_us(grown.us)}" if grown else ""
+        return f"Nothing is decided, as {' and '.join(doubts)}: record both again{look}"
+    return "Keep the change" if new < old else _mend(parts, new)
+
+
+# A difference this many times the noise of two recordings is not near it.
+_NEAR_NOISE = 2.0
+
+
+def _doubts(share: float, floor: TimeFloor, conditions: Iterable[Condition]) -> list[str]:
+    """Lists why times that differ do not yet decide on the change."""
+    is_near = floor.turns is None and share < _NEAR_NOISE * floor.share
+    is_other = any(condition.what == DEVICE_NAMED for condition in conditions)
+    return [
+        *([f"{format_share(share)} is near the noise of {floor_share(floor)}"] if is_near else []),
+        *(["the devices may differ"] if is_other else []),
+    ]
+
+
+def _mend(parts: Sequence[ChangePart], step_us: float) -> str:
+    """Advises to mend what grew most, with the most that this can bring.
+
+    To revert all of the change is the other way only where it saves much less than it costs.
+    """
+    grown, saved = [part for part in parts if part.us > 0], [part for part in parts if part.us < 0]
+    if not grown:
+        return "Revert the change"
+    most = grown[0]
+    left_us = step_us - most.us
+    gain = f", at most {format_ratio(step_us / left_us)} times as fast without" if left_us > 0 else ""
+    action = f"{most.action} ({format_us(most.us)} more{gain})"
+    saved_us = math.fsum(-part.us for part in saved)
+    if saved_us >= _WORTH_KEEPING * math.fsum(part.us for part in grown):
+        return f"{action}, and keep the rest: it saves {format_us(saved_us)}, most {saved[0].words}"
+    return f"{action}, or revert the change"
+
+
+# A change that saves this share of what it costs is worth more than to be reverted as a whole.
+_WORTH_KEEPING = 0.5
 
 
 # Steps whose FLOPs differ by this factor do not do the same work.
@@ -135,7 +181,7 @@ def _other_work(counters: Iterable[CounterStep]) -> str:
     more, ratio = "after", flops.after / flops.before
     if ratio < 1:
         more, ratio = "before", 1 / ratio
-    return f"a step {more} does {ratio:,.{0 if ratio >= 10 else 2}f} times the arithmetic (FLOPs {amounts})"
+    return f"a step {more} does {format_ratio(ratio)} times the arithmetic (FLOPs {amounts})"
 
 
 def _largest(parts: Sequence[ChangePart], least_us: float) -> str:
@@ -211,7 +257,7 @@ def counter_sentence(counters: Sequence[CounterStep]) -> str:
     return f"{len(differing)} of {counted(len(both), 'counter')} {verb}: {listed}; a side has no times."
 
 
-def find_parts(rows: Iterable[ChangeRow], idle: Iterable[Bar]) -> list[ChangePart]:
+def find_parts(rows: Iterable[ChangeRow], idle: Iterable[Bar], *, is_on_host: bool) -> list[ChangePart]:
     """Finds the rows and waits that changed, as parts.
 
     Layers of one kind are together, and most change comes first. Those that are the same are left out.
@@ -221,15 +267,24 @@ def find_parts(rows: Iterable[ChangeRow], idle: Iterable[Bar]) -> list[ChangePar
         if row.kind != "same":
             groups.setdefault((row.kind, row.name, _numberless(row.module or "")), []).append(row)
     parts = [
-        ChangePart(_row_words(group), math.fsum(row.change_us for row in group), _short(_row_place(group[0])))
+        ChangePart(_row_words(group), math.fsum(row.change_us for row in group), f"Mend {_short(_row_place(group[0]))}")
         for group in groups.values()
     ]
     for bar in idle:
         if bar.change_us:
             line = f" ({bar.source})" if bar.source else ""
             words = _short(phrase_of(bar.account))
-            parts.append(ChangePart(f"in {words}{line}", bar.change_us, _short(bar.source or words)))
+            parts.append(ChangePart(f"in {words}{line}", bar.change_us, _idle_action(bar, is_on_host=is_on_host)))
     return sorted(parts, key=lambda part: (-abs(part.us), part.words))
+
+
+def _idle_action(bar: Bar, *, is_on_host: bool) -> str:
+    """Words what to do about a wait: its advice, at its line."""
+    account = ACCOUNTS.get(bar.account)
+    advice = "" if account is None else (account.host_advice if is_on_host else None) or account.advice
+    if not advice:
+        return f"Mend {_short(bar.source or phrase_of(bar.account))}"
+    return f"{advice[:1].upper()}{advice[1:]}{f' at {_short(bar.source)}' if bar.source else ''}"
 
 
 def _row_place(row: ChangeRow) -> str:
@@ -239,14 +294,14 @@ def _row_place(row: ChangeRow) -> str:
 def _opening(old: float, new: float) -> str:
     more = "more" if new > old else "less"
     if old and new >= _AS_RATIO * old:
-        return f"The step takes {format_us(new - old)} more ({new / old:.3g}x as long)"
+        return f"The step takes {format_us(new - old)} more ({format_ratio(new / old)} times as long)"
     share = f" ({format_share(abs(new - old) / old)})" if old else ""
     return f"The step takes {format_us(abs(new - old))}{share} {more}"
 
 
 def _other_device(before: ComparedSide, after: ComparedSide, old: float, new: float) -> str:
     names = [side.analysis.device.name if side.analysis else side.label for side in (before, after)]
-    times = f"{new / old:.2f}x as long as" if old else "longer than"
+    times = f"{format_ratio(new / old)} times as long as" if old else "longer than"
     return (
         f"On {_short(names[1])} the step takes {times} on {_short(names[0])}, {format_us(new)} against {format_us(old)}"
     )

@@ -96,7 +96,7 @@ def find_sizes(matches: Iterable[WorkMatch]) -> list[Condition]:
 
 
 _Weight = Literal["breaks", "colours"]
-DEVICE = "device"
+DEVICE, DEVICE_NAMED = "device", "device name"
 _NO_CODE = "a difference in time does not show a change of the code"
 
 
@@ -140,8 +140,8 @@ def _settings(side: ComparedSide) -> str | None:
     return None if recording is None else " ".join(sorted(recording.options))
 
 
-def _knows_device(side: ComparedSide) -> str | None:
-    return None if side.analysis is None else "yes" if side.device_name else "no"
+def _named_device(side: ComparedSide) -> str | None:
+    return None if side.analysis is None else side.device_name or "none"
 
 
 def _dtype(analysis: Analysis) -> str | None:
@@ -186,7 +186,7 @@ def _disturbed(analysis: Analysis) -> str:
 _FACTS: tuple[_Fact, ...] = (
     _Fact(DEVICE, lambda side: side.device_name, "breaks", _NO_CODE),
     _Fact("kind of device", _of_analysis(lambda analysis: analysis.device.kind), "breaks", _NO_CODE),
-    _Fact("device known", _knows_device, "colours", "only one side names its device, so they may not be the same"),
+    _Fact(DEVICE_NAMED, _named_device, "colours", "the devices may differ"),
     _Fact("ranks", _world_size, "breaks", "each rank has another part of the work"),
     _Fact("step time", _of_analysis(_profiled), "breaks", "the profiler makes steps longer, mostly on the host's side"),
     _Fact("measurement", _of_analysis(_disturbed), "breaks", "record it again on a quiet machine"),
@@ -247,7 +247,7 @@ def _fingerprints(before: ComparedSide, after: ComparedSide, named: set[str]) ->
 
 
 # Conditions that add nothing where the other one is listed.
-_IMPLIED_BY = {"inputs": "settings", "kind of device": DEVICE, "device known": DEVICE}
+_IMPLIED_BY = {"inputs": "settings", "kind of device": DEVICE, DEVICE_NAMED: DEVICE}
 # Facts of a fingerprint that are listed above under other names.
 _SAME_FACTS: Mapping[str, frozenset[str]] = {
     "torch": frozenset({"framework"}),

@@ -102,6 +102,11 @@ _BESIDES: Mapping[FloorBasis, str] = {
 }
 
 
+def floor_share(floor: TimeFloor) -> str:
+    """Words the share of a step up to which a change may be noise."""
+    return f"{floor.share * 100:.0f} %" if floor.basis in SAME_CODE else format_share(floor.share)
+
+
 def describe_floor(floor: TimeFloor) -> str:
     """Describes the floor in words.
 
@@ -109,7 +114,7 @@ def describe_floor(floor: TimeFloor) -> str:
     """
     turns = floor.turns
     if turns is None:
-        share = f"about {floor.share * 100:.0f} %" if floor.basis in SAME_CODE else format_share(floor.share)
+        share = f"{'about ' if floor.basis in SAME_CODE else ''}{floor_share(floor)}"
         return f"two recordings of the same code differ by up to {share}{_BESIDES[floor.basis]}"
     return f"{counted(turns.n, 'pair')} of processes that took turns show {_change(turns.low)} to {_change(turns.high)}"
 

@@ -15,7 +15,7 @@ from bottleneck.report import markdown, terminal
 from bottleneck.report.document import BarSection, Document, LabelledLine, ListSection, Section, TableSection
 from bottleneck.report.findings import findings
 from bottleneck.report.job_section import job_sections
-from bottleneck.report.kernel_names import cut_middle, short_names
+from bottleneck.report.kernel_names import recording_names, short_names
 from bottleneck.report.no_gain import no_gain
 from bottleneck.report.roofline_points import roofs
 from bottleneck.report.start_up import start_up_table
@@ -481,16 +481,13 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
     )
 
 
-_NAME_CELLS = 28  # of the name in the line that says what was analysed
-
-
 def about(analysis: Analysis) -> str:
     """Says in one line what was analysed: its name, device, steps and date."""
     device, recording, steps = analysis.device, analysis.recording, analysis.steps
     ranks = len(analysis.ranks)
     count = f"{device.count} x " if device.count > 1 and device.count != ranks else ""
     parts = (
-        cut_middle(PurePath(recording.path).name or recording.path, _NAME_CELLS),
+        *recording_names([PurePath(recording.path).name or recording.path]),
         f"{ranks} ranks" if ranks > 1 else "",
         f"{count}{device.name}" if device.name else "device not named by the trace",
         counted(steps.count, "step"),

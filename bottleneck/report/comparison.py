@@ -11,7 +11,7 @@ from itertools import zip_longest
 from typing import Literal, NamedTuple
 
 from bottleneck.report import render_document
-from bottleneck.report.analysis_document import headline
+from bottleneck.report.analysis_document import verdict_lines
 from bottleneck.report.document import (
     Document,
     LabelledLine,
@@ -24,6 +24,7 @@ from bottleneck.report.document import (
     columns,
 )
 from bottleneck.report.json_text import encode
+from bottleneck.report.kernel_names import recording_names
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import Scale, account_name, calls_number, describe_shapes, scale_of
 from bottleneck.schema.accounts import label_of
@@ -95,9 +96,17 @@ _MATCHES: Mapping[str, str] = {"op": "matched by its name alone", "kernel family
 _TIMES_FROM = 3.0
 
 
+def _labels(comparison: Comparison) -> list[str]:
+    """Gives short names of both sides, which stay different."""
+    return recording_names([comparison.before.label, comparison.after.label], _NAME_CELLS)
+
+
+_NAME_CELLS = 33  # so that both stand in a line of a terminal
+
+
 def title(comparison: Comparison) -> str:
     """'main → HEAD'."""
-    return f"{comparison.before.label} → {comparison.after.label}"
+    return " → ".join(_labels(comparison))
 
 
 def describe_condition(condition: Condition) -> str:
@@ -136,15 +145,12 @@ def percent(before: float, after: float) -> str:
     return f" ({'-' if share < 0 else '+'}{format_share(abs(share))})"
 
 
-def describe_side(side: CompareSide) -> str:
-    """'mlp, 826 us per step, overhead-bound: 82.1 % of the step, AMD EPYC, sample_traces/mlp'."""
-    parts = [
-        "counters only" if side.step_us is None else f"{format_us(side.step_us)} per step",
-        "" if side.verdict is None else f"{headline(side.verdict)}: {side.verdict.share_words} of the step",
-        side.device,
-        side.path if not side.path.endswith(side.label) and not side.label.startswith(side.path) else "",
-    ]
-    return ", ".join(filter(None, (side.label, *parts)))
+def describe_side(side: CompareSide, name: str) -> str:
+    """'mlp, AMD EPYC: Your program waits for Python: 674 of 826 us per step'."""
+    path = side.path if not side.path.endswith(side.label) and not side.label.startswith(side.path) else ""
+    step = "counters only" if side.step_us is None else f"{format_us(side.step_us)} per step"
+    verdict = step if side.verdict is None else verdict_lines(side.verdict)[0].text.rstrip(".")
+    return f"{', '.join(filter(None, (name, path, side.device)))}: {verdict}"
 
 
 def describe_call_change(row: ChangeRow) -> str:
@@ -188,6 +194,7 @@ def source_details(source: str | None, *, is_touched: bool | None) -> tuple[str,
 
 
 _MOST_DECIMALS = 3
+_IN_WORDS = 3  # accounts that the answer names
 
 
 class RoundedAccount(NamedTuple):
@@ -214,11 +221,17 @@ class RoundedChange(NamedTuple):
     change: int
 
     def groups(self, side: Literal["before_us", "after_us"]) -> tuple[tuple[str, float], ...]:
-        """Gives the time of a side by group of the ledger, most first."""
+        """Gives the time of a side by group of the ledger.
+
+        Both sides have one order, so that their bars can be compared: most time of the two first.
+        """
         us: dict[str, float] = {}
+        both_us: dict[str, float] = {}
         for account in self.accounts:
-            us[account.bar.group] = us.get(account.bar.group, 0.0) + getattr(account.bar, side)
-        return tuple(sorted(us.items(), key=lambda item: -item[1]))
+            group = account.bar.group
+            us[group] = us.get(group, 0.0) + getattr(account.bar, side)
+            both_us[group] = both_us.get(group, 0.0) + account.bar.before_us + account.bar.after_us
+        return tuple((group, us[group]) for group in sorted(us, key=lambda group: -both_us[group]))
 
 
 def rounded(comparison: Comparison) -> RoundedChange:
@@ -226,6 +239,9 @@ def rounded(comparison: Comparison) -> RoundedChange:
     bars = sorted(comparison.bars, key=lambda bar: -abs(bar.change_us))
     before, after = [bar.before_us for bar in bars], [bar.after_us for bar in bars]
     scale = change_scale(math.fsum(before), math.fsum(after))
+    # The largest changes stand in sentences too, with three digits.
+    is_off = any(_is_off(scale, one, other) for one, other in zip(before[:_IN_WORDS], after[:_IN_WORDS], strict=True))
+    scale = _finer(scale) if is_off else scale
     old, new = (apportion([scale.quanta(value) for value in values]) for values in (before, after))
     accounts = [RoundedAccount(bar, one, other, other - one) for bar, one, other in zip(bars, old, new, strict=True)]
     return RoundedChange(scale, tuple(accounts), sum(new) - sum(old))
@@ -241,9 +257,19 @@ def change_scale(before_us: float, after_us: float) -> Scale:
     change = after_us - before_us
     digits = 1 - math.floor(math.log10(abs(change) / scale.size)) if change else 0
     scale = replace(scale, decimals=max(scale.decimals, min(digits, _MOST_DECIMALS)))
-    change_quanta, ends = round(scale.quanta(change)), round(scale.quanta(after_us)) - round(scale.quanta(before_us))
-    is_off = change_quanta != ends and 100 <= abs(change_quanta) < 1000 and scale.decimals < _MOST_DECIMALS
-    return replace(scale, decimals=scale.decimals + 1) if is_off else scale
+    is_in_three_digits = 100 <= abs(round(scale.quanta(change))) < 1000
+    return _finer(scale) if is_in_three_digits and _is_off(scale, before_us, after_us) else scale
+
+
+def _is_off(scale: Scale, before_us: float, after_us: float) -> bool:
+    """True where the rounded ends lie otherwise apart than the difference rounds to."""
+    ends = round(scale.quanta(after_us)) - round(scale.quanta(before_us))
+    return round(scale.quanta(after_us - before_us)) != ends
+
+
+def _finer(scale: Scale) -> Scale:
+    """The scale with a decimal more where there is room for one."""
+    return replace(scale, decimals=min(scale.decimals + 1, max(scale.decimals, _MOST_DECIMALS)))
 
 
 def signed(scale: Scale, quanta: int, value: float) -> str:
@@ -468,6 +494,7 @@ def _module_name(alike: RowGroup) -> str:
 TOP = 10
 _MOST_MODULES = 8
 _FACT_WIDTH = 8
+_SIDES = ("before", "after")
 _VOID = "Not only the code differs, so that these times do not compare the code:"
 _BESIDES, _ALSO = "Not only the code differs:", "Also:"
 
@@ -483,18 +510,36 @@ def build(comparison: Comparison, top: int = TOP) -> Document:
             modules(comparison, numbers, min(top, _MOST_MODULES)),
         ]
     sections.append(_counters(comparison))
-    if comparison.notes:
-        sections.append(ListSection("Notes", tuple((note,) for note in comparison.notes)))
+    sides, labels = (comparison.before, comparison.after), _labels(comparison)
+    notes = (*comparison.notes, *_whole_names(comparison, labels))
+    if notes:
+        sections.append(ListSection("Notes", tuple((note,) for note in notes)))
     return Document(
         headline="compare",
         subject=title(comparison),
         conditions=_conditions(comparison),
         sentence=sentence(comparison),
         lines=_lines(comparison),
-        facts=(("before", describe_side(comparison.before)), ("after", describe_side(comparison.after))),
+        tone=_tone(comparison),
+        facts=tuple(zip(_SIDES, map(describe_side, sides, labels), strict=True)),
         fact_width=_FACT_WIDTH,
         sections=tuple(section for section in sections if section is not None),
     )
+
+
+def _whole_names(comparison: Comparison, labels: Sequence[str]) -> list[str]:
+    """Gives the names that were shortened, whole."""
+    sides = zip(_SIDES, (comparison.before, comparison.after), labels, strict=True)
+    return [f"{when}: {side.label}" for when, side, label in sides if side.label != label]
+
+
+def _tone(comparison: Comparison) -> str:
+    """'bad' where the step became slower beyond the noise, 'good' where it became faster."""
+    floor, change = comparison.time_floor, comparison.change_us
+    is_void = any(condition.weight == "breaks" for condition in comparison.conditions)
+    if floor is None or not change or floor.is_within or is_void:
+        return ""
+    return "bad" if change > 0 else "good"
 
 
 def _lines(comparison: Comparison) -> tuple[LabelledLine, ...]:

@@ -1,8 +1,9 @@
-"""Shortens kernel names for tables so that the kernels of one table stay distinct."""
+"""Shortens names of kernels and recordings so that those of one report stay distinct."""
 
 import re
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import PurePath
 
 from rich.cells import cell_len, set_cell_size
 
@@ -25,6 +26,24 @@ def short_names(names: Sequence[str], width: int, ellipsis: str = "…") -> list
         if name not in chosen:
             chosen[name] = _numbered(terse_name(name), width, ellipsis, set(chosen.values()))
     return [chosen[name] for name in names]
+
+
+_RECORDING_CELLS = 28
+_LAST_WORD = re.compile(r"[^_./ -]{0,12}[_./ -]*$")
+
+
+def recording_names(paths: Sequence[str], width: int = _RECORDING_CELLS) -> list[str]:
+    """Shortens paths of recordings, each to at most ``width`` cells.
+
+    A longer one keeps the ends of its file name. Where different ones would then be alike, what all begin with goes.
+    """
+    names = [path if cell_len(path) <= width else cut_middle(PurePath(path).name or path, width) for path in paths]
+    if len(set(names)) == len(set(paths)):
+        return names
+    alike = next((at for at, letters in enumerate(zip(*paths, strict=False)) if len(set(letters)) > 1), 0)
+    word = _LAST_WORD.search(paths[0][:alike])
+    start = alike if word is None else word.start()
+    return [cut_end(f"…{path[start:]}", width) for path in paths]
 
 
 def cut_middle(text: str, width: int, ellipsis: str = "…") -> str:

@@ -73,7 +73,9 @@ def _opening_lines(document: Document) -> list[str]:
     else:
         out = [f"## {prose(heading)}", ""]
     for condition in document.conditions:
-        out += [condition.title, "", *_list_lines(condition), ""]
+        texts = [prose(lead) for (lead,) in condition.items]
+        is_alone = len(texts) == 1
+        out += [f"{condition.title} {texts[0]}", ""] if is_alone else [condition.title, "", *_list_lines(condition), ""]
     if not document.lines:
         return [*out, f"**{prose(head.text) or '(no sentence)'}**", ""]
     lines = (f"- {f'**{line.label}:** ' if line.label else ''}{prose(line.text)}" for line in others)

@@ -229,25 +229,36 @@ def document_lines(document: Document, style: TerminalStyle) -> list[Text]:
 
 
 def _opening_lines(document: Document, style: TerminalStyle) -> list[Text]:
-    """Headline, conditions and sentence; the sentence in its lines where it has some."""
+    """Writes headline, conditions and sentence; with lines the first comes before the conditions."""
     tone = STYLES.get(document.tone, "")
     gap = f" {style.glyphs.dot} " if document.lines else " "
     subject = f"{gap}{style.text(document.subject, _PROSE)}" if document.subject else ""
     headline = Text(style.text(document.headline).upper(), f"bold {tone}".strip())
     headline.append(subject, "dim" if document.lines else "")
-    out = wrapped(headline, style)
-    for condition in document.conditions:
-        out += wrapped(Text(condition.title, "yellow"), style)
-        for (lead,) in condition.items:
-            out += wrapped(Text(style.text(lead, _PROSE), "yellow"), style, 2, f"{style.glyphs.bullet} ")
+    out, conditions = wrapped(headline, style), _condition_lines(document, style)
     if not document.lines:
-        return out + wrapped(Text(style.text(document.sentence, _PROSE), "bold"), style)
+        return out + conditions + wrapped(Text(style.text(document.sentence, _PROSE), "bold"), style)
     width = max(len(line.label) for line in document.lines) + 2
     for at, line in enumerate(document.lines):
         text = Text(style.text(line.text, _PROSE), "bold" if at == 0 else "")
         is_column = line.label and style.width >= _NARROW
         lead = line.label.ljust(width) if is_column else f"{line.label}: " if line.label else ""
         out += wrapped(text, style, width if is_column else 0, lead)
+        out += conditions if at == 0 else []
+    return out
+
+
+def _condition_lines(document: Document, style: TerminalStyle) -> list[Text]:
+    """Lists the conditions; one that is alone stands behind its title."""
+    out = []
+    for condition in document.conditions:
+        leads = [style.text(lead, _PROSE) for (lead,) in condition.items]
+        if len(leads) == 1:
+            out += wrapped(Text(f"{condition.title} {leads[0]}", "yellow"), style)
+            continue
+        out += wrapped(Text(condition.title, "yellow"), style)
+        for lead in leads:
+            out += wrapped(Text(lead, "yellow"), style, 2, f"{style.glyphs.bullet} ")
     return out
 
 

@@ -38,7 +38,7 @@ def _said(before: ComparedSide, after: ComparedSide) -> list[tuple[str, str]]:
     [
         (_with(device=_FAST), "device", "breaks"),
         (_with(device=replace(XEON, name=H100.name)), "kind of device", "breaks"),
-        (_with(device=replace(NO_DEVICE, kind="cuda", name="unknown device")), "device known", "colours"),
+        (_with(device=replace(NO_DEVICE, kind="cuda", name="unknown device")), "device name", "colours"),
         (_with(recording=replace(_plain().recording, world_size=8)), "ranks", "breaks"),
         (_with(steps=replace(_plain().steps, unprofiled_us=Timing(50.0, 49.0, 51.0, 9))), "step time", "breaks"),
         (_with(caveats=(Caveat("disturbed-profile", "…"),)), "measurement", "breaks"),

@@ -75,7 +75,7 @@ def test_loader_workers_trade_waiting_for_data_against_the_host(traces: Path) ->
     assert waiting.before_us > 30e3 and waiting.after_us < 2e3
     assert framework.change_us > 30e3
     assert "in waiting for data" in comparison.sentence
-    assert {each.what for each in comparison.conditions} == {"device known"}
+    assert {each.what for each in comparison.conditions} == {"device name"}
     # The model is the same, and so is its work, though another version of torch names a few ops differently.
     matched = math.fsum(row.after_us for row in comparison.rows if row.matched_by != "nothing")
     assert matched > 0.99 * math.fsum(row.after_us for row in comparison.rows)

@@ -124,6 +124,19 @@ def test_what_differs_besides_the_code_is_said_before_the_sentence_and_what_brea
     assert "Not only the code differs" not in render(unchanged(), "terminal")
 
 
+def test_both_ledgers_have_their_groups_in_one_order() -> None:
+    before, after = waterfall_of(slower()).steps  # type: ignore[union-attr]  # it has times
+    assert [group for group, _ in before.parts] == [group for group, _ in after.parts]
+
+
+def test_long_names_are_short_above_and_whole_in_the_notes() -> None:
+    names = [f"pytorch+samples__resnet50_num_workers_{count}__worker0.1623143566756.json.gz" for count in (0, 4)]
+    before, after = replace(slower().before, label=names[0]), replace(slower().after, label=names[1])
+    text = render(replace(slower(), before=before, after=after), "terminal", TerminalStyle(100))
+    assert text.splitlines()[0] == "COMPARE …workers_0__worker0.162314356675… → …workers_4__worker0.162314356675…"
+    assert [name in text for name in names] == [True, True]
+
+
 def test_a_line_that_the_diff_touches_is_marked_and_no_other() -> None:
     lines = render(slower(), "terminal", TerminalStyle(100)).splitlines()
     assert [line for line in lines if "changed here" in line] == [line for line in lines if "rope.py:88" in line]

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from bottleneck.report.kernel_names import cut_end, cut_middle, cut_place, cut_start, short_names
+from bottleneck.report.kernel_names import cut_end, cut_middle, cut_place, cut_start, recording_names, short_names
 from bottleneck.schema.kernel_names import essential_name, plain_name, terse_name
 from tests.report.samples import ADAM, ADD, GELU, GEMM, HOSTILE_NAMES
 
@@ -102,3 +102,10 @@ def test_without_room_a_source_keeps_its_end_and_a_module_path_both_ends() -> No
     assert cut_place("long_name_of_a_file.py:57", 12) == "…_file.py:57"
     assert cut_place("encoder.layer.0.attention", 9) == "enco…tion"
     assert cut_place("encoder.attention", 9) == "enco…tion"
+
+
+def test_names_of_recordings_are_short_and_stay_different() -> None:
+    assert recording_names(["runs/a/trace.json.gz", "main (1a2b3c4)"]) == ["runs/a/trace.json.gz", "main (1a2b3c4)"]
+    assert recording_names(["/data/of/last/week/run_with_a_long_name_0.json.gz"]) == ["run_with_a_lon…ame_0.json.gz"]
+    many = [f"/data/{folder}/with_a_long_path/trace_of_rank.json.gz" for folder in ("old", "new")]
+    assert recording_names(many) == ["…data/old/with_a_long_path/…", "…data/new/with_a_long_path/…"]

@@ -18,7 +18,7 @@ from bottleneck.report.text import (
     scale_of,
     sparkline_cells,
 )
-from bottleneck.units import apportion, apportion_groups, trimmed
+from bottleneck.units import apportion, apportion_groups, format_ratio, format_ratio_range, format_share, trimmed
 from tests.report.samples import HOSTILE_NAMES
 
 
@@ -204,3 +204,21 @@ def test_ticks_have_no_decimals_that_are_zero(amount: str, shown: str) -> None:
 def test_advice_without_room_keeps_whole_clauses(limit: int, shown: str) -> None:
     """Advice on the first screen ended in 'then take that out of …'."""
     assert first_clauses("Use a set: it is quicker. Or sort. ", limit) == shown
+
+
+@pytest.mark.parametrize(
+    ("ratio", "words"),
+    [(0.984, "0.98"), (2.351, "2.35"), (12.34, "12.3"), (118.2, "118"), (2609.7, "2,610"), (99999.0, "100,000")],
+)
+def test_a_ratio_has_three_digits_and_its_thousands_apart(ratio: float, words: str) -> None:
+    assert format_ratio(ratio) == words
+
+
+def test_an_interval_of_ratios_has_one_form() -> None:
+    assert format_ratio_range(1.32, 2.35) == "1.32 to 2.35"
+    assert format_ratio_range(118.2, 500.15, "-") == "118-500"
+    assert format_ratio_range(1.001, 1.002) == "1.00"
+
+
+def test_a_share_of_more_than_all_has_three_digits() -> None:
+    assert [format_share(share) for share in (1.0, 1.2345, 13.336)] == ["100.0 %", "123 %", "1,330 %"]
