@@ -14,7 +14,7 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Flags, union
 from bottleneck.schema.op_names import TRAINING
-from bottleneck.units import US_PER_S, format_share, format_si, format_us
+from bottleneck.units import US_PER_S, format_ratio, format_ratio_range, format_share, format_si, format_us
 
 # Twice the batch takes at most twice the memory (advice_rules 45).
 _HALF = 0.5
@@ -56,7 +56,8 @@ def room_for_batch(evidence: Evidence) -> Draft | None:
         slug="room-for-batch",
         title="Twice the batch fits into memory and takes less than twice the time",
         evidence=(
-            f"twice the batch takes {ratio.median:.2f} times as long ({ratio.low:.2f} to {ratio.high:.2f})",
+            f"twice the batch takes {format_ratio(ratio.median)} times as long "
+            f"({format_ratio_range(ratio.low, ratio.high)})",
             f"{_share_of(peak_bytes, capacity_bytes)} of the memory is used at most: "
             f"{format_si(peak_bytes, 'B')} of {format_si(capacity_bytes, 'B')}",
             *pages,

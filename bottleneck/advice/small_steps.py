@@ -32,7 +32,7 @@ from bottleneck.schema.analysis import Confidence, Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.op_names import at_source
-from bottleneck.units import counted, format_share, format_si, format_us
+from bottleneck.units import counted, format_ratio, format_ratio_range, format_share, format_si, format_us
 
 # Rule 3: a step that grows by less than this when its batch doubles is mostly fixed cost.
 _MOSTLY_FIXED = 1.2
@@ -73,7 +73,8 @@ def larger_batch(evidence: Evidence) -> Draft | None:
         low, high, seen = proof.ratio.low, proof.ratio.high, "doubling the batch was tried: the step takes"
         if proof.ratio.median >= _MOSTLY_FIXED:
             return None
-        words = f"{seen} {proof.ratio.median:.2f} times as long (95 % interval {low:.2f} to {high:.2f})"
+        longer = f"{format_ratio(proof.ratio.median)} times as long"
+        words = f"{seen} {longer} (95 % interval {format_ratio_range(low, high)})"
     else:
         if _grows_with_batch(evidence):
             return None

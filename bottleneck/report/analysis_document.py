@@ -37,7 +37,7 @@ from bottleneck.schema.device import Device, peak_name
 from bottleneck.schema.measurements import BatchProof, OptionCosts, RunSteps, StepTime, StepTimes, Timing, tell_step
 from bottleneck.schema.reasons import BRIEF
 from bottleneck.schema.records import replace
-from bottleneck.units import counted, format_share, format_si, format_us
+from bottleneck.units import counted, format_ratio, format_ratio_range, format_share, format_si, format_us
 
 # How the steps were found, as it follows "6 steps"; other sources name themselves.
 _SOURCES = {
@@ -78,7 +78,7 @@ def variation(steps: StepTimes) -> str:
     if len(kept_steps) < 2:
         return ""
     quick, slow = (choose(kept_steps, key=lambda numbered: numbered[1].us) for choose in (min, max))
-    ratio = f", {slow[1].us / quick[1].us:.2f} times as long" if quick[1].us > 0 else ""
+    ratio = f", {format_ratio(slow[1].us / quick[1].us)} times as long" if quick[1].us > 0 else ""
     return f"quickest {_one(quick)}, slowest {_one(slow)}{ratio}"
 
 
@@ -138,7 +138,7 @@ def batch_test(proof: BatchProof | None) -> ListSection | None:
     size, ratio = proof.batch_size, proof.ratio
     if proof.once_us is None or proof.twice_us is None or ratio is None or size is None:
         return ListSection("Batch test", ((f"Not run: {proof.reason}.",),))
-    longer = f"{ratio.median:.2f} times ({ratio.low:.2f} to {ratio.high:.2f}) as long"
+    longer = f"{format_ratio(ratio.median)} times ({format_ratio_range(ratio.low, ratio.high)}) as long"
     times = f"{format_us(proof.twice_us.median)} against {format_us(proof.once_us.median)}"
     lead = f"Twice the batch ({size} to {2 * size}) takes {longer}: {times}, in {counted(ratio.n, 'pair')}."
     parts, fixed, grows, share = "", proof.fixed_us, proof.proportional_us, proof.fixed_share
@@ -166,7 +166,7 @@ def option_costs(costs: OptionCosts | None) -> str:
         added = one.median - ops.median  # no option makes a step faster: a negative value is measurement noise
         parts.append(f"{name} {f'+{added:.2f}x' if added >= 0.005 else 'nothing that shows'}")
     if everything is not None:
-        parts.append(f"together {everything.median:.2f}x ({everything.low:.2f} to {everything.high:.2f})")
+        parts.append(f"together {everything.median:.2f}x ({format_ratio_range(everything.low, everything.high)})")
     return f"{', '.join(parts)} of the unprofiled step, by {counted(ops.n, 'window')} of each"
 
 

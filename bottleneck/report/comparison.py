@@ -280,7 +280,7 @@ def signed(scale: Scale, quanta: int, value: float) -> str:
     if quanta == 0 and value:
         least = f"{10**-scale.decimals:.{scale.decimals}f}"
         return f"<+{least}" if value > 0 else f">-{least}"
-    return f"{quanta / 10**scale.decimals:{'+' if quanta else ''}.{scale.decimals}f}"
+    return f"{quanta / 10**scale.decimals:{'+' if quanta else ''},.{scale.decimals}f}"
 
 
 def settled(scale: Scale, values: Sequence[float], total: int, least: int | None = None) -> list[int]:

@@ -19,7 +19,7 @@ from bottleneck.schema.device import peak_name
 from bottleneck.schema.measurements import Ratio
 from bottleneck.schema.records import replace
 from bottleneck.schema.trials import Fit, Point, Roof, Sweep
-from bottleneck.units import US_PER_S, counted, format_share, format_si, format_us
+from bottleneck.units import US_PER_S, counted, format_ratio, format_share, format_si, format_us, format_us_range
 
 # More curves than this do not fit side by side into 80 columns.
 _SIDE_BY_SIDE = 5
@@ -79,7 +79,7 @@ def _advice(sweep: Sweep) -> str:
         least, slowest = min(rates, key=lambda rate: rate[0].median)
         if any(rate.high > _SCATTERED * rate.low for rate, _ in rates) or most.low <= least.high:
             return "Measure again on a quiet machine: the times scatter too much to choose by them"
-        more = f"{most.median / least.median:.3g} times as many as with {describe_place(slowest.values)}"
+        more = f"{format_ratio(most.median / least.median)} times as many as with {describe_place(slowest.values)}"
         return f"Take {describe_place(best.values)}: {format_si(most.median, '').strip()} samples per second, {more}"
     knee = next((fit for fit in sweep.fits if fit.knee), None)
     if knee is None:
@@ -197,20 +197,27 @@ def _side_by_side(sweep: Sweep) -> TableSection:
 
 
 def _points(points: Sequence[Point], title: str) -> TableSection:
-    size, unit = _time_unit([_us(point) for point in points if point.step_us is not None])
     has_rate = any(point.samples_per_s is not None for point in points)
     has_setup = any((point.setup_s or 0.0) >= _SETUP_S for point in points)
-    titles = [*points[0].values, f"step {unit}", "+-", *(["samples/s"] * has_rate), *(["set-up"] * has_setup), "memory"]
+    titles = [
+        *points[0].values,
+        "step",
+        "95 % interval",
+        *(["samples/s"] * has_rate),
+        *(["set-up"] * has_setup),
+        "memory",
+    ]
     rows = []
     for point in points:
-        cells = [*map(str, point.values.values()), three(_us(point) / size), _spread(point)]
-        cells += [_number(point.samples_per_s)] if has_rate else []
+        cells = [*map(str, point.values.values()), *_step_cells(point)]
+        rate = point.samples_per_s
+        cells += [UNKNOWN if rate is None else format_si(rate, "").strip()] if has_rate else []
         cells += [UNKNOWN if point.setup_s is None else format_us(point.setup_s * US_PER_S)] if has_setup else []
         cells += [format_si(point.peak_memory_bytes, "B") if point.peak_memory_bytes else UNKNOWN]
         cells += [point.bound or UNKNOWN, format_share(point.bound_share) if point.bound_share is not None else UNKNOWN]
         rows.append(TableRow(tuple(cells), group=point.bound, details=(point.reason,) if point.reason else ()))
     heads = columns("number", *titles) + columns("words", "bound") + columns("number", "share")
-    notes = ("+-: half of the 95 % interval of the step time", *_SETUP_NOTE[:has_setup])
+    notes = ("share: of the step, held back by its bound", *_SETUP_NOTE[:has_setup])
     return TableSection(title, heads, tuple(rows), notes, is_cards=True, menu="Points")
 
 
@@ -322,11 +329,12 @@ def _us(point: Point) -> float:
     return point.step_us.median if point.step_us is not None else math.nan
 
 
-def _spread(point: Point) -> str:
+def _step_cells(point: Point) -> tuple[str, str]:
+    """The median step and its interval."""
     timing = point.step_us
     if timing is None or not timing.median > 0:
-        return UNKNOWN
-    return format_share((timing.high - timing.low) / 2 / timing.median)
+        return UNKNOWN, UNKNOWN
+    return format_us(timing.median), format_us_range(timing.low, timing.high, "-")
 
 
 def _time_unit(times_us: Sequence[float]) -> tuple[float, str]:
@@ -347,7 +355,7 @@ def three(value: float) -> str:
     if value == 0 or not math.isfinite(value):
         return "0" if value == 0 else UNKNOWN
     decimals = max(0, min(6, 2 - math.floor(math.log10(abs(value)))))
-    return f"{value:.{decimals}f}"
+    return f"{value:,.{decimals}f}"
 
 
 @dataclass(frozen=True)

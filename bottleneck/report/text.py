@@ -113,7 +113,7 @@ class Scale(Struct, frozen=True):
         """The rounded number; what is nonzero but rounds to nothing reads '<0.01'."""
         if quanta == 0 and value > 0:
             return f"<{10**-self.decimals:.{self.decimals}f}"
-        return f"{quanta / 10**self.decimals:.{self.decimals}f}"
+        return f"{quanta / 10**self.decimals:,.{self.decimals}f}"
 
     def one(self, value: float | None) -> str:
         """A number that belongs to no sum."""
@@ -278,8 +278,8 @@ def describe_calls(calls: float) -> str:
 def calls_number(calls: float) -> str:
     """Calls per step, with a decimal only where that is not a whole number."""
     if math.isclose(calls, round(calls), rel_tol=1e-6):
-        return f"{calls:.0f}"
-    return f"{calls:.1f}" if calls >= 0.05 else "<0.1"
+        return f"{calls:,.0f}"
+    return f"{calls:,.1f}" if calls >= 0.05 else "<0.1"
 
 
 def describe_shapes(shapes: str) -> str:

@@ -24,7 +24,7 @@ from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN, as_sentence, clean
 from bottleneck.schema.measurements import Difference, Ratio, TrialVerdict
 from bottleneck.schema.trials import LoaderSearch, Trial, TriedSetting, Verification
-from bottleneck.units import counted, format_share, format_si, format_us
+from bottleneck.units import counted, format_ratio, format_ratio_range, format_share, format_si, format_us
 
 _LONGEST_JSON_TEXT = 2000
 _TONES: dict[TrialVerdict, Literal["good", "bad"]] = {"faster": "good", "slower": "bad"}
@@ -166,7 +166,7 @@ def _predicted(trial: Trial) -> str:
     """The speedup that was predicted: its interval, or what it is at most."""
     expected, most = trial.predicted_speedup, trial.predicted_most
     if expected is not None:
-        return f"{expected.low:.2f} to {expected.high:.2f}"
+        return format_ratio_range(expected.low, expected.high)
     return UNKNOWN if most is None else f"at most {math.ceil(most * 1e3 - 1e-6) / 1e3:.3f}"
 
 
@@ -179,7 +179,7 @@ def _interval_bar(trial: Trial) -> IntervalBar:
     if speedup is None:
         return IntervalBar(trial.change, trial.verdict, predicted=band)
     remark = ", a bound" if trial.is_bound else ", wrong" if trial.verdict == "wrong" else ""
-    words = f"{_times(speedup).partition(' ')[0]}{remark}"
+    words = f"{_times(speedup).partition(' ')[0]}x{remark}"
     return IntervalBar(
         trial.change, words, speedup.median, (speedup.low, speedup.high), band, _TONES.get(trial.verdict, "")
     )
@@ -242,8 +242,8 @@ def _gain(trial: Trial) -> str:
     if trial.speedup is None:
         return "not measured"
     noun = "as fast" if trial.samples == 1 else "as many samples per second"
-    low, high = trial.speedup.low, trial.speedup.high
-    return f"{trial.speedup.median:.2f} times {noun} ({low:.2f} to {high:.2f})"
+    between = format_ratio_range(trial.speedup.low, trial.speedup.high)
+    return f"{format_ratio(trial.speedup.median)} times {noun} ({between})"
 
 
 def details(trial: Trial) -> tuple[str, ...]:
@@ -263,8 +263,9 @@ def _times(speedup: Ratio | None) -> str:
     """
     if speedup is None:
         return UNKNOWN
-    digits = 3 if 0.99 < speedup.low <= speedup.high < 1.01 else 2
-    return f"{speedup.median:.{digits}f}x [{speedup.low:.{digits}f}, {speedup.high:.{digits}f}]"
+    if 0.99 < speedup.low <= speedup.high < 1.01:
+        return f"{speedup.median:.3f} ({speedup.low:.3f} to {speedup.high:.3f})"
+    return f"{format_ratio(speedup.median)} ({format_ratio_range(speedup.low, speedup.high)})"
 
 
 def _steps(trial: Trial) -> str | None:

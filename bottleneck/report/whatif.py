@@ -15,7 +15,7 @@ from bottleneck.report.text import UNKNOWN, Scale, cut_text, scale_of
 from bottleneck.schema.accounts import label_of
 from bottleneck.schema.analysis import CriticalPath, Interval, PathPart
 from bottleneck.schema.whatif import ChangedStep, WhatIf
-from bottleneck.units import counted, format_us
+from bottleneck.units import counted, format_ratio, format_us
 
 _PARTS = 10
 _LONGEST_OPTION = 60
@@ -72,7 +72,7 @@ def option_of(change: str) -> str:
 
 
 def _speedup(changed: ChangedStep) -> str:
-    return f"{_range(changed.speedup, '{:.2f}'.format)} times as fast"
+    return f"{_range(changed.speedup, format_ratio)} times as fast"
 
 
 def _range(interval: Interval, show: Callable[[float], str]) -> str:
@@ -88,8 +88,8 @@ def _facts(answer: WhatIf) -> tuple[tuple[str, str], ...]:
 def _pace_words(pace: Interval) -> str:
     if pace.low < pace.high:
         return (
-            f"replayed as recorded, and issuing {1 / pace.low:.1f} times as fast: the profiler slows the host by a "
-            "factor in between"
+            f"replayed as recorded, and issuing {format_ratio(1 / pace.low)} times as fast: the profiler slows the "
+            "host by a factor in between"
         )
     if pace.high == 1.0:
         return "replayed as recorded"

@@ -17,7 +17,7 @@ from bottleneck.schema.measurements import BatchProof, MeasuredPieces, OptionCos
 from bottleneck.schema.op_names import line_source, place_of
 from bottleneck.schema.records import Doc
 from bottleneck.schema.start_up import StartLedger
-from bottleneck.units import apportion_groups, format_share
+from bottleneck.units import apportion_groups, format_ratio, format_share
 
 MemoryKind = Literal["parameters", "gradients", "optimizer state", "activations", "temporaries", "unknown"]
 
@@ -637,9 +637,9 @@ class Finding(Struct, frozen=True):
         if self.predicted_speedup is None:
             return None
         low, high = self.predicted_speedup.low, self.predicted_speedup.high
-        ends = ((f"{low:.{digits}f}", f"{high:.{digits}f}") for digits in (2, 3, 4))
-        interval = next((f"{first} to {last}" for first, last in ends if first != last), f"{low:.2f}")
-        times = f"at least {low:.2f}" if self.is_open else interval
+        ends = [(format_ratio(low), format_ratio(high)), *((f"{low:.{at}f}", f"{high:.{at}f}") for at in (3, 4))]
+        interval = next((f"{first} to {last}" for first, last in ends if first != last), format_ratio(low))
+        times = f"at least {format_ratio(low)}" if self.is_open else interval
         words = f"{times} times {'as many samples per second' if self.per == 'sample' else 'as fast'}"
         return words if low >= _LEAST_CERTAIN else f"may help or hurt, try it: {words}"
 

@@ -181,7 +181,7 @@ def test_phases_show_whole_percentages_that_never_read_as_nothing_or_all() -> No
 def test_ranges_beyond_the_first_are_counted() -> None:
     table = user_ranges(SAMPLES["gpu_overhead"], 1)
     assert table is not None
-    assert table.rows[0].cells[:5] == ("train_step", "1", "512", "7056", "57.9 %")
+    assert table.rows[0].cells[:5] == ("train_step", "1", "512", "7,056", "57.9 %")
     assert table.notes[0].endswith("1 more take less time.")
     whole = user_ranges(SAMPLES["gpu_overhead"], 5)
     assert whole is not None and whole.rows[1].cells[-3:] == ("<1 %", ">99 %", "")
@@ -197,7 +197,7 @@ def row_of(row: KernelSummary) -> TableRow:
 def test_a_kernel_leads_with_its_op_and_shapes_and_its_own_name_comes_second() -> None:
     row = row_of(kernel("void gemm<1>()", 30.0, 100.0, op="aten::mm", shapes="[[8, 4], [4, 2]]", flops=6e7))
     assert (row.cells[0], row.details[0]) == ("mm 8x4, 4x2", "void gemm<1>()")
-    assert row.cells[3] == "2000"
+    assert row.cells[3] == "2,000"
 
 
 @pytest.mark.parametrize("op", [None, "Torch-Compiled Region: 0/0"])
@@ -209,7 +209,7 @@ def test_a_kernel_without_an_op_of_its_own_leads_with_its_name(op: str | None) -
 
 def test_rates_are_shown_where_the_device_is_unknown() -> None:
     row = row_of(kernel("k", 100.0, 1e3, bytes_low=1e8, flops=1e6))
-    assert row.cells[3:] == ("10.0", "1000", "-", "-")
+    assert row.cells[3:] == ("10.0", "1,000", "-", "-")
 
 
 @pytest.mark.parametrize("change", [{"calls": 1.0}, {"bound": "compute"}, {"source": "a.py:1"}, {"dtype": "fp32"}])

@@ -199,7 +199,7 @@ def test_the_change_on_screen_is_the_one_that_the_sentence_rounds() -> None:
     sides = CompareSide("a", "a", "cpu", 1_405_700.0), CompareSide("b", "b", "cpu", 509_300.0)
     drawn = waterfall_of(Comparison(*sides, bars=bars, rows=(row("aten::mm", (1, 1), (1_405_700.0, 509_300.0)),)))
     assert drawn is not None
-    assert (drawn.bars[0].before, drawn.bars[-1].after, drawn.bars[-1].change) == ("1405.7", "509.3", "-896.4")
+    assert (drawn.bars[0].before, drawn.bars[-1].after, drawn.bars[-1].change) == ("1,405.7", "509.3", "-896.4")
 
 
 def _drawn(text: str, label: str) -> str:

@@ -79,7 +79,7 @@ def cells(text: str, first: str) -> list[str]:
 
 def test_a_row_holds_time_interval_throughput_memory_bound_and_share() -> None:
     row = cells(render(CASES["batches"], "terminal"), "64")
-    assert row == ["64", "428", "0.0 %", "149533", "164 MB", "overhead", "95.0 %"]
+    assert row == ["64", "428 us", "428 us", "150 k", "164 MB", "overhead", "95.0 %"]
 
 
 def test_the_peak_of_a_cpu_is_one_of_matrix_products() -> None:
@@ -157,7 +157,7 @@ def test_a_series_whose_interval_overlaps_the_next_is_not_called_the_fastest() -
 
 def test_what_a_column_means_is_reported_once() -> None:
     text = render(CASES["two curves"], "terminal")
-    assert text.count("half of the 95 % interval") == text.count("what the roofs allow") == 1
+    assert text.count("share: of the step, held back by its bound") == text.count("what the roofs allow") == 1
 
 
 def test_the_sentence_of_a_sweep_in_which_everything_failed() -> None:
@@ -193,7 +193,7 @@ def test_the_plot_has_a_legend_for_several_curves_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "shown"), [(1234.5, "1234"), (123.4, "123"), (12.34, "12.3"), (0.01234, "0.0123"), (0.0, "0")]
+    ("value", "shown"), [(1234.5, "1,234"), (123.4, "123"), (12.34, "12.3"), (0.01234, "0.0123"), (0.0, "0")]
 )
 def test_three_digits_are_shown_without_an_exponent(value: float, shown: str) -> None:
     assert three(value) == shown

@@ -13,7 +13,7 @@ from tests.report.samples import SAMPLES, cpu, empty, gpu_overhead, hostile, inc
 from tests.report.test_text import printed
 
 ALL = pytest.mark.parametrize("analysis", SAMPLES.values(), ids=SAMPLES)
-NUMBERS = re.compile(r"(<?[\d.]+) {2,}([<>]?[\d.]+ %)(?: {2}|$)")
+NUMBERS = re.compile(r"(<?[\d.,]+) {2,}([<>]?[\d.,]+ %)(?: {2}|$)")
 
 
 def section(text: str, title: str) -> list[str]:
@@ -152,7 +152,7 @@ def test_confidence_below_high_is_marked_and_explained() -> None:
 def test_what_is_not_known_is_said_and_not_shown_as_zero() -> None:
     text = to_terminal(inconclusive())
     assert "not known for this device" in text
-    assert re.search(r"mystery +880.0 +88.0 % +1136 +1.14 +- +-$", text, re.MULTILINE)
+    assert re.search(r"mystery +880.0 +88.0 % +1,136 +1.14 +- +-$", text, re.MULTILINE)
 
 
 def test_a_step_in_which_nothing_ran_has_no_table_of_kernels() -> None:

@@ -61,7 +61,13 @@ DURATIONS = st.lists(st.floats(0, 1e12), min_size=1, max_size=30)
 def printed(text: str) -> Decimal:
     """The value that a printed number stands for: what rounds to nothing counts nothing."""
     number = text.removesuffix(" %")
-    return Decimal(0) if number.startswith("<") else Decimal(100) if number.startswith(">") else Decimal(number)
+    return (
+        Decimal(0)
+        if number.startswith("<")
+        else Decimal(100)
+        if number.startswith(">")
+        else Decimal(number.replace(",", ""))
+    )
 
 
 @given(DURATIONS)
@@ -106,11 +112,11 @@ def test_printed_shares_of_a_whole_add_up_to_100_percent(parts: list[float]) -> 
         (0.5, "us", "0.500"),
         (3.0, "us", "3.000"),
         (250.0, "us", "250.0"),
-        (9_999.0, "us", "9999"),
+        (9_999.0, "us", "9,999"),
         (12_177.0, "ms", "12.18"),
-        (9_999_000.0, "ms", "9999"),
+        (9_999_000.0, "ms", "9,999"),
         (1.4e7, "s", "14.00"),
-        (3.6e12, "s", "3600000"),
+        (3.6e12, "s", "3,600,000"),
     ],
 )
 def test_a_table_is_in_the_unit_in_which_its_total_has_four_digits(us: float, unit: str, shown: str) -> None:

@@ -64,7 +64,7 @@ def rows(done: Verification) -> list[str]:
 
 def test_predicted_stands_beside_measured_and_verdict() -> None:
     line = next(line for line in rows(DONE) if line.startswith("compile"))
-    assert line.split() == ["compile", "1.20", "to", "1.50", "1.31x", "[1.29,", "1.35]", "faster"]
+    assert line.split() == ["compile", "1.20", "to", "1.50", "1.31", "(1.29", "to", "1.35)", "faster"]
     assert next(line for line in rows(DONE) if line.startswith("gc-freeze")).split()[1] == "-"
 
 
@@ -138,7 +138,7 @@ def test_what_a_trial_showed_is_reported_in_phrases() -> None:
 
 
 def test_a_small_speedup_shows_on_which_side_of_one_it_lies() -> None:
-    assert "1.001x [0.996, 1.004]" in render(DONE, "terminal")
+    assert "1.001 (0.996 to 1.004)" in render(DONE, "terminal")
 
 
 def test_results_that_are_the_same_are_said_to_be() -> None:

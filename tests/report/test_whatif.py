@@ -54,7 +54,7 @@ def test_the_replay_check_stands_with_every_answer() -> None:
 def test_both_ledgers_add_up_as_printed() -> None:
     rows = [line.split() for line in terminal(ANSWER).partition("Ledger")[2].splitlines()]
     table = [row[-3:] for row in rows if len(row) > 3 and row[-1].lstrip("+-").isdigit()]
-    *parts, total = [[float(cell) for cell in row] for row in table[:3]]
+    *parts, total = [[float(cell.replace(",", "")) for cell in row] for row in table[:3]]
     assert [sum(column) for column in zip(*parts, strict=True)] == total == [1000.0, 600.0, -400.0]
 
 
@@ -77,7 +77,7 @@ def test_without_a_change_the_best_changes_come_first() -> None:
 def test_parts_beyond_the_longest_are_one_row_and_the_table_adds_up() -> None:
     rows = path_table(PATH, 1).rows
     assert [row.role for row in rows] == ["plain", "rest", "total"]
-    assert sum(float(row.cells[3]) for row in rows[:-1]) == float(rows[-1].cells[3])
+    assert sum(float(row.cells[3].replace(",", "")) for row in rows[:-1]) == float(rows[-1].cells[3].replace(",", ""))
 
 
 def test_a_trace_that_cannot_tell_says_why() -> None:

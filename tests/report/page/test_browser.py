@@ -159,7 +159,9 @@ def test_the_probe_sees_errors_and_requests(open_page: Callable[..., Opened]) ->
 
 
 def _number(text: str) -> float:
-    return 0.0 if text.startswith("<") or text in {"", "-"} else float(text.removesuffix(" %").strip(">"))
+    return (
+        0.0 if text.startswith("<") or text in {"", "-"} else float(text.removesuffix(" %").strip(">").replace(",", ""))
+    )
 
 
 def _hold_that_parts_re_add(page: Opened, lines: str, panel: str, decimals: int) -> int:
@@ -547,12 +549,12 @@ def test_cells_of_the_tables_show_the_numbers_at_their_place_in_the_analysis(
             unit = "%" if said.endswith("%") else title if title in _SIZES else time_unit
             number = said.removesuffix(" %").lstrip("<>")
             last = 10.0 ** -len(number.partition(".")[2])  # rows are rounded so that they add up: by one digit at most
-            shown = float(number) if number == said.removesuffix(" %") else 0.0
+            shown = float(number.replace(",", "")) if number == said.removesuffix(" %") else 0.0
             assert abs(shown - value / _SIZES[unit]) <= 1.0001 * last, (path, said, value)
 
 
-_REST = r"\d+ more, [\d.]+ \w+"  # the sum of rows that are not listed
-_FIGURE = re.compile(r"(?<![\w.])\d+(?:\.\d+)? (?:us|ms|s|%|[kMGTP]?(?:B|FLOP)(?:/s)?)(?![\w/])")
+_REST = r"\d+ more, [\d.,]+ \w+"  # the sum of rows that are not listed
+_FIGURE = re.compile(r"(?<![\w.,])\d+(?:,\d{3})*(?:\.\d+)? (?:us|ms|s|%|[kMGTP]?(?:B|FLOP)(?:/s)?)(?![\w/])")
 
 
 def _figures_of(record: object) -> set[str]:

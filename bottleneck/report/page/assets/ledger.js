@@ -53,7 +53,7 @@ const ledgerScale = scaleOf(sum(analysis.ledger.map((entry) => entry.us)));
 /** The time in a line of a table of the report, in steps of its last decimal; null where that is below what it shows. */
 function shownQuanta(line) {
   const text = line ? line.querySelector("td.k-number").textContent : "";
-  return text.startsWith("<") || text === "" ? null : Math.round(Number(text) * 10 ** ledgerScale.decimals);
+  return text.startsWith("<") || text === "" ? null : Math.round(numberIn(text) * 10 ** ledgerScale.decimals);
 }
 
 /** Account, or all of a group, as people read it. */

@@ -29,10 +29,20 @@ const PERCENT = { unit: "%", size: 0.01, decimals: 1 };
 
 const quantaOf = (scale, value) => value / scale.size * 10 ** scale.decimals;
 
+/** A number with so many decimals, and its thousands apart. */
+function withThousands(value, decimals) {
+  const [whole, rest] = value.toFixed(decimals).split(".");
+  const apart = whole.replace(/(?<=\d)(?=(?:\d{3})+$)/g, ",");
+  return rest === undefined ? apart : `${apart}.${rest}`;
+}
+
+/** The number in such a text. */
+const numberIn = (text) => Number(text.replaceAll(",", ""));
+
 /** The rounded number; what is nonzero but rounds to nothing reads '<0.01'. */
 function showQuanta(scale, quanta, value) {
   if (quanta === 0 && value > 0) return `<${(10 ** -scale.decimals).toFixed(scale.decimals)}`;
-  return (quanta / 10 ** scale.decimals).toFixed(scale.decimals);
+  return withThousands(quanta / 10 ** scale.decimals, scale.decimals);
 }
 
 /** Numbers that belong to one sum, and after them that sum: as printed, they add up exactly. */
@@ -69,12 +79,14 @@ function formatShare(share) {
   const percent = share * 100;
   if (percent > 0 && percent < 0.1) return "<0.1 %";
   if (percent >= 99.95 && percent < 100 - 1e-7) return ">99.9 %";
-  return `${percent.toFixed(1)} %`;
+  if (percent < 100.05) return `${percent.toFixed(1)} %`;
+  const unit = percent < 999.5 ? 1 : 10 ** (Math.floor(Math.log10(percent)) - 2);
+  return `${withThousands(Math.round(percent / unit) * unit, 0)} %`;
 }
 
 function formatCalls(calls) {
-  if (Math.abs(calls - Math.round(calls)) <= 1e-6 * Math.max(calls, Math.round(calls))) return calls.toFixed(0);
-  return calls >= 0.05 ? calls.toFixed(1) : "<0.1";
+  if (Math.abs(calls - Math.round(calls)) <= 1e-6 * Math.max(calls, Math.round(calls))) return withThousands(calls, 0);
+  return calls >= 0.05 ? withThousands(calls, 1) : "<0.1";
 }
 
 /** A number that belongs to no sum. */

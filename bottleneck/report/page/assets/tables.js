@@ -72,7 +72,7 @@ function drawTable(host, { rows, columns, noun, details = null, onPick = null, s
     // Columns that split another are rounded within its rows, so that they re-add along the row too.
     const whole = columns.find((column) => column.isWhole), split = columns.filter((column) => column.isPart);
     if (whole && split.length) {
-      const numbers = cells.get(whole).slice(0, -1).map((text) => (text.startsWith("<") ? 0 : Math.round(Number(text) * 10 ** whole.scale.decimals)));
+      const numbers = cells.get(whole).slice(0, -1).map((text) => (text.startsWith("<") ? 0 : Math.round(numberIn(text) * 10 ** whole.scale.decimals)));
       const amounts = (column) => [...shown.map((row) => column.value(row)), ...(rest.length ? [sum(rest.map((row) => column.value(row)))] : [])];
       const values = split.map(amounts);
       const parts = numbers.map((number, at) => apportion(values.map((column) => quantaOf(whole.scale, column[at])), number));
