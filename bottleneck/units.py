@@ -115,7 +115,7 @@ def format_si(value: float, unit: str) -> str:
 
 
 def format_memory(held_bytes: float) -> str:
-    """Formats an amount of device memory in the units of its makers and of torch: '80 GiB', '56.8 MiB'."""
+    """Formats device memory in the units that torch shows: '80 GiB', '56.8 MiB'."""
     for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
         if held_bytes >= 1024**power * 0.9995:
             return f"{trimmed(_three_digits(held_bytes / 1024**power))} {unit}"

@@ -42,7 +42,7 @@ from bottleneck.predict.rates import KINDS
 from bottleneck.schema.learned_rates import TABLE as RATES
 
 PAGE = Path(__file__).parents[2] / "benchmarks/results/kernelbench.md"
-PICTURE = PAGE.parents[1] / "assets/predict-kernelbench.svg"
+PICTURE = PAGE.parents[2] / "docs/assets/predict-kernelbench.svg"
 DEVICES = {"A100": "A100 40 GB", "H100": "H100 SXM", "T4": "T4"}
 # A kind of work counts for a timing where it takes this part of its time.
 _TAKES_PART = 0.1

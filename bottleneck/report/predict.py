@@ -175,7 +175,7 @@ def by_device(words: Iterable[tuple[str, str]]) -> str:
 
 
 def host_sets_pace(step: PredictedStep) -> bool:
-    """True where the host takes longer to issue the step than the device to run it."""
+    """True where issuing the step takes longer than running its kernels."""
     return step.host_us is not None and step.device_us is not None and step.host_us > step.device_us
 
 
@@ -310,7 +310,10 @@ def _held_by(prediction: DevicePrediction) -> str:
 
 
 def held_by(step: PredictedStep, engine: str | None = None) -> str:
-    """Words what holds a step back; ``engine`` is where most of its arithmetic is done."""
+    """Words what holds a step back.
+
+    ``engine`` is where most of its arithmetic is done.
+    """
     words = {
         "compute": f"compute-bound ({engine})" if engine else "compute-bound",
         "memory": "memory-bound (bandwidth)",
