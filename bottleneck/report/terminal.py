@@ -669,7 +669,10 @@ def interval_lines(drawn: Intervals, style: TerminalStyle) -> list[Text]:
 
 
 def _keys(drawn: Intervals, indent: int, style: TerminalStyle) -> list[Text]:
-    """Says what the cells of a picture of intervals stand for, where that is not plain."""
+    """Says what the cells of a picture of intervals stand for.
+
+    Empty where only what was measured is drawn.
+    """
     glyphs = style.glyphs
     words = f"{glyphs.bars['overhead']} interval  {glyphs.line} as fast as now"
     if drawn.has_both:

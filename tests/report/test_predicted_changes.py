@@ -10,7 +10,7 @@ from bottleneck.report.document import Intervals, TableSection
 from bottleneck.report.predicted_changes import CHANGE_WORDS, build, render
 from bottleneck.schema.predicted_changes import PredictedChanges
 from bottleneck.schema.records import replace
-from bottleneck.units import format_us
+from bottleneck.units import format_memory, format_us
 from tests.predict.test_changes import Program
 
 A100, T4 = device_by_name("A100"), device_by_name("Tesla T4")
@@ -79,6 +79,12 @@ def test_a_step_that_waits_for_its_host_names_no_kernel_as_the_worst(answer: Pre
     labels = {line.label: line.text for line in build(replace(answer, devices=(waiting,))).lines}
     words = "the host: it issues the step in 9.00 ms on A100-SXM4-80GB (its kernels take 1.00 ms)"
     assert labels["Worst"] == words and "kept waiting by the host" in labels["Bound"]
+
+
+def test_a_picture_says_what_its_cells_stand_for_and_memory_is_in_units_of_makers(answer: PredictedChanges) -> None:
+    text = render(answer, "terminal")
+    assert text.count("░ interval  │ as fast as now") == 2
+    assert [format_memory(size) for size in (80 * 2**30, 59.6e6, 512)] == ["80 GiB", "56.8 MiB", "512 B"]
 
 
 def test_a_note_stands_under_the_first_table_only(answer: PredictedChanges) -> None:
