@@ -66,7 +66,8 @@ def window(steps: StepTimes) -> str:
     source_words = _SOURCES.get(steps.source, f" found by: {steps.source}")
     if steps.boundary is not None and steps.seen is not None:
         source_words = f" of the program ({tell_step(steps.boundary, steps.seen)})"
-    return f"{steps.count} step{plural}{chosen}{source_words}; times below are per step of {format_us(steps.wall_us)}"
+    times = f"times below are per {steps.step_word} of {format_us(steps.wall_us)}"
+    return f"{steps.count} step{plural}{chosen}{source_words}; {times}"
 
 
 def variation(steps: StepTimes) -> str:

@@ -337,7 +337,8 @@ def _together(shown: Sequence[Finding], wall_us: float) -> tuple[str, ...]:
         return ()
     shares = [format_share(us / wall_us) for us in (low_us, high_us)]
     share = f"up to {shares[1]}" if not low_us > 0 else " to ".join(dict.fromkeys(shares))
-    return (f"Together {_between(Interval(low_us, high_us))}, {share} of the step.",)
+    between = _between(Interval(low_us, high_us))
+    return (f"Together {between}, {share} of the step: not all of them come out at one end.",)
 
 
 def _groups(others: Sequence[Finding], remarks: Sequence[Finding]) -> Groups:

@@ -303,7 +303,7 @@ def fit_sentences(fit: Fit) -> tuple[str, ...]:
     sentences = [f"t = {law}{over}{within} ({ranges}).", _knee_sentence(fit)]
     if fit.largest is not None:
         why = f"; {fit.largest_reason}" if fit.largest_reason else ", by a line through the peaks"
-        sentences.append(f"Largest {fit.parameter} that fits the memory: {fit.largest:.0f}{why}.")
+        sentences.append(f"Largest {fit.parameter} that fits the memory: {fit.largest:,.0f}{why}.")
     elif fit.largest_reason:
         sentences.append(f"Largest {fit.parameter} not known: {fit.largest_reason}.")
     return tuple(sentences)

@@ -82,6 +82,11 @@ class StepTimes:
     ] = None
     seen: Annotated[int | None, Doc("number of such events until the measurement was complete")] = None
 
+    @property
+    def step_word(self) -> str:
+        """Names the step of ``wall_us``: 'mean step', 'median step' or 'step'."""
+        return "median step" if self.unprofiled_us is not None else "mean step" if self.count > 1 else "step"
+
 
 def tell_step(name: str, seen: int) -> str:
     """Description of the step boundary, for the summary and the report."""

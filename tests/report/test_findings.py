@@ -69,7 +69,7 @@ def test_why_a_formula_gave_several_gains_is_said_once_above_them() -> None:
 def test_what_others_save_already_is_reported_once_only() -> None:
     text = flat(told(ADVICE))
     assert "adds 1.24 ms to 2.48 ms to those above, which save some of the same time" in text
-    assert "Together 5.50 ms to 7.24 ms, 45.2 % to 59.5 % of the step." in text
+    assert "Together 5.50 ms to 7.24 ms, 45.2 % to 59.5 % of the step: not all of them come out at one end." in text
     assert "adds" not in told(ADVICE[:1]) and "Together" not in told(ADVICE[:1])
 
 
@@ -90,7 +90,7 @@ def test_another_way_to_save_the_same_time_is_reported_in_one_sentence() -> None
 def test_together_is_never_more_than_what_they_share(claims: Mapping[str, float], most: float) -> None:
     drafts = [Draft(f"rule-{part}", "t", (), "a", up_to(WALL_US * part / 10), claims) for part in range(4, 9)]
     text = flat(told(rank(drafts, gpu_overhead())))
-    found = re.search(r"Together .*?([\d.]+) % of the step\.", text)
+    found = re.search(r"Together .*?([\d.]+) % of the step:", text)
     assert found is not None and text.count(" times as fast") == 5
     assert float(found[1]) <= most
 

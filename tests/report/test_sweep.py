@@ -7,7 +7,7 @@ import pytest
 from bottleneck.commands.report_options import RESULT_FORMATS
 from bottleneck.report.plots import save_figure
 from bottleneck.report.plots.sweep_plot import sweep_figure
-from bottleneck.report.sweep import floor_us, render, sentence, three
+from bottleneck.report.sweep import charts, floor_us, render, sentence, three
 from bottleneck.schema.records import replace
 from bottleneck.schema.trials import Point, Sweep
 from bottleneck.units import format_us
@@ -109,7 +109,7 @@ def test_the_knee_and_the_line_are_reported() -> None:
     text = " ".join(render(CASES["batches"], "terminal").split())
     assert "t = 300 us + 2.00 us x batch_size from 1 to 64" in text
     assert "Both parts are equal at batch_size = 150: below it the step is mostly fixed." in text
-    assert "Largest batch_size that fits the memory: 7900, by a line through the peaks." in text
+    assert "Largest batch_size that fits the memory: 7,900, by a line through the peaks." in text
 
 
 def test_parts_that_overlap_are_reported_as_a_maximum() -> None:
@@ -213,3 +213,9 @@ def test_page_of_a_sweep_without_a_measured_point_has_no_chart() -> None:
     sweep = chain()
     failed = replace(sweep, points=tuple(replace(point, step_us=None) for point in sweep.points), fits=())
     assert 'class="chart"' not in render(failed, "html")
+
+
+def test_the_measured_points_of_a_fitted_curve_have_their_dots() -> None:
+    times, _ = charts(CASES["batches"])
+    assert any(curve.is_guide and len(curve.points) > 100 for curve in times.curves) and not times.is_dense
+    assert 'd="M-4.5 0a4.5' in render(CASES["batches"], "html").partition("Samples per second</figcaption>")[0]

@@ -314,7 +314,7 @@ def _tiles(analysis: Analysis) -> list[tuple[str, str, str]]:
     how = "without the profiler" if steps.unprofiled_us else "while profiled"
     spread = f"{format_us(timing.low)} to {format_us(timing.high)}, {how}" if timing and timing.n > 1 else how
     noun = "step's threads" if analysis.device.kind == "cpu" else "device"
-    tiles = [("step", format_us(steps.wall_us), spread)]
+    tiles = [(steps.step_word, format_us(steps.wall_us), spread)]
     if steps.wall_us > 0:
         busy = format_share(totals.busy_us / steps.wall_us)
         tiles.append((f"{noun} at work", busy, f"idle {format_us(totals.idle_us)}"))
