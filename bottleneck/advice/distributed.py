@@ -90,7 +90,7 @@ def late_rank(evidence: Evidence) -> Draft | None:
 
 
 def _what_to_find(late: _Late, waited_us: float) -> str:
-    """Says what to look for in a rank that no line explains; what it does longer, where that is most of it."""
+    """Says what to look for in a late rank that no line explains."""
     where = "its input, its share of the data, its machine"
     name, us = late.longer[0] if late.longer else ("", 0.0)
     if us < _MOST_OF_DELAY * waited_us:

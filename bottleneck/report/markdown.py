@@ -36,7 +36,6 @@ _BAR_CELLS = 50
 _NARROW = TerminalStyle(40)  # of pictures, as narrow as a phone
 _SPARKLINE_CELLS = 60
 
-_INTERVAL = re.compile(r"\[((?:98 %: )?[-+<\d.]+ %, [-+<\d.]+ %)\]")
 _HARMLESS = re.compile(r"[\w.,:;%'\"/+=()?!…·\u00d7\u2013\u2192-]+")
 # Made of harmless characters, yet GitHub or markdown would make a link, a picture, a mention or emphasis of it.
 _LINKED = re.compile(r"://|www\.|:[\w+-]+:|\bGH-\d|\b(?=\w*\d)[0-9a-f]{7,40}\b|(?<!\w)_|_(?!\w)", re.IGNORECASE)
@@ -137,12 +136,12 @@ def _folded(fold: FoldedSection) -> list[str]:
 def prose(text: str) -> str:
     """Cleans a text, with every run of unsafe words in a code span.
 
-    They are words that could be markup, a link or a mention. An arrow of two characters becomes one, and an interval of
-    percentages stands in parentheses: both read better so.
+    They are words that could be markup, a link or a mention. An arrow of two characters becomes one, which reads
+    better so.
     """
     out: list[str] = []
     unsafe: list[str] = []
-    shown = _INTERVAL.sub(r"(\1)", clean(text, _PROSE).replace(" -> ", " → "))
+    shown = clean(text, _PROSE).replace(" -> ", " → ")
     for index, word in enumerate(_words(shown)):
         if span := _SPAN.fullmatch(word):
             out += [*([code(" ".join(unsafe))] if unsafe else []), f"{span[1]}{code(span[2])}{span[3]}"]

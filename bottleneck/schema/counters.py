@@ -233,5 +233,5 @@ class Lock:
 
 
 def cost_rank(name: str) -> int:
-    """Ranks a counter by what its growth costs a step; the lowest rank costs most."""
+    """Ranks a counter by what its growth costs a step; 0 costs most."""
     return COSTLIEST.index(name) if name in COSTLIEST else len(COSTLIEST)

@@ -422,7 +422,7 @@ def test_a_slower_step_is_reported_with_its_interval_and_with_what_takes_longer(
     bars = (Bar("memory", "memory", 18000.0, 19000.0), Bar("overhead.sync", "overhead", 200.0, 600.0))
     comparison = Comparison(*sides, bars=bars, rows=(row, less), idle=bars[1:])
     story = failure([], SLOW, comparison)
-    assert story.what == "step 18.2 ms to 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %"
+    assert story.what == "step 18.2 ms to 19.6 ms, +7.6 % (+5.1 % to +9.9 %), budget 3.0 %"
     assert story.why == (
         Cause("+1.10 ms aten::copy_ (new) in rope at rope.py:88, changed here"),
         Cause("+400 us overhead.sync"),

@@ -169,7 +169,7 @@ COUNTED = WorkloadResult(
 
 SLOWED = replace(
     COUNTED,
-    what=f"{COUNTED.what}; step 18.2 ms to 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %",
+    what=f"{COUNTED.what}; step 18.2 ms to 19.6 ms, +7.6 % (+5.1 % to +9.9 %), budget 3.0 %",
     time=SLOWER,
     comparison=comparison(),
     seconds=91.0,
@@ -179,7 +179,7 @@ TIMED = WorkloadResult(
     "bench/decode.py --tokens 64",
     ("bench/decode.py", "--tokens", "64"),
     "fail",
-    "step 18.2 ms to 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %",
+    "step 18.2 ms to 19.6 ms, +7.6 % (+5.1 % to +9.9 %), budget 3.0 %",
     (Cause("+1.10 ms aten::copy_ (new) in decoder.rotary at model/rope.py:88, changed here"),),
     Fix("undo that, or raise the budget of step_us in pyproject.toml"),
     base="merge-base 1a2b3c4",
@@ -194,7 +194,7 @@ UNDECIDED = WorkloadResult(
     "bench/noisy.py",
     ("bench/noisy.py",),
     "undecided",
-    "step +2.1 % [-3.3 %, +7.4 %] after 20 pairs: the budget of 3.0 % lies inside",
+    "step +2.1 % (-3.3 % to +7.4 %) after 20 pairs: the budget of 3.0 % lies inside",
     (Cause("other processes kept 1.4 of 2 cores busy meanwhile"),),
     Fix("run it again on a quieter machine, or give it more time: time_limit in pyproject.toml"),
     base="merge-base 1a2b3c4",

@@ -7,7 +7,7 @@ import pytest
 from bottleneck.commands.report_options import RESULT_FORMATS
 from bottleneck.report.plots import save_figure
 from bottleneck.report.plots.sweep_plot import sweep_figure
-from bottleneck.report.sweep import charts, floor_us, render, sentence, three
+from bottleneck.report.sweep import floor_us, render, sentence, three
 from bottleneck.schema.records import replace
 from bottleneck.schema.trials import Point, Sweep
 from bottleneck.units import format_us
@@ -213,9 +213,3 @@ def test_page_of_a_sweep_without_a_measured_point_has_no_chart() -> None:
     sweep = chain()
     failed = replace(sweep, points=tuple(replace(point, step_us=None) for point in sweep.points), fits=())
     assert 'class="chart"' not in render(failed, "html")
-
-
-def test_the_measured_points_of_a_fitted_curve_have_their_dots() -> None:
-    times, _ = charts(CASES["batches"])
-    assert any(curve.is_guide and len(curve.points) > 100 for curve in times.curves) and not times.is_dense
-    assert 'd="M-4.5 0a4.5' in render(CASES["batches"], "html").partition("Samples per second</figcaption>")[0]

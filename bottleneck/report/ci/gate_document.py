@@ -66,7 +66,7 @@ def build(gate: Gate, *, rows: int = compare.TOP) -> Document:
 
 
 def _lines(gate: Gate, results: Sequence[WorkloadResult]) -> tuple[LabelledLine, ...]:
-    """Gives what failed and by how much, then the whole gate; nothing where no workload failed."""
+    """Gives what failed and by how much; nothing where no workload failed."""
     worst = phrases.failure(results[0]) if results and results[0].verdict == "fail" else ""
     if not worst:
         return ()

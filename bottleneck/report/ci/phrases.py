@@ -20,6 +20,7 @@ from bottleneck.schema.gate_result import (
     TimeResult,
     WorkloadResult,
 )
+from bottleneck.schema.measurements import Ratio
 from bottleneck.schema.numerics import NumericsResult, OutputChange
 from bottleneck.units import counted, format_share, format_si, format_us
 
@@ -176,7 +177,10 @@ def describe_cause(change: CounterChange) -> list[str]:
 
 
 def _elsewhere(change: CounterChange) -> str:
-    """'-12 elsewhere': what the causes leave of a change; empty where that is nothing, or they count calls of bytes."""
+    """Words what the causes leave of a change: '-12 elsewhere'.
+
+    Empty where that is nothing, or they count calls of bytes.
+    """
     counter = counter_of(change.metric)
     is_of_calls = counter is not None and counter.unit is None
     if not is_of_calls or not change.culprits or change.before is None or change.after is None:
@@ -214,7 +218,7 @@ def improved(result: WorkloadResult) -> tuple[CounterChange, ...]:
 def time_summary(time: TimeResult | None) -> str:
     """Words a time, or why it was not measured.
 
-    'step +0.4 % [-0.6 %, +1.3 %], could see 1.8 % or more'.
+    'step +0.4 % (-0.6 % to +1.3 %), could see 1.8 % or more'.
     """
     if time is None:
         return "time not measured"
@@ -223,7 +227,7 @@ def time_summary(time: TimeResult | None) -> str:
         phrase = f"time {time.verdict}" if steps is None else f"{steps} ({time.verdict})"
         return phrase + (f": {time.reason}" if time.reason else "")
     ratio = time.ratio
-    phrase = f"step {growth(ratio.median)} [{growth(ratio.low)}, {growth(ratio.high)}]{_doubt(time)}"
+    phrase = f"step {_growth_interval(ratio)}{_doubt(time)}"
     visible = time.smallest_visible
     return phrase if visible is None else f"{phrase}, could see {share(visible)} or more"
 
@@ -231,14 +235,12 @@ def time_summary(time: TimeResult | None) -> str:
 def time_change_words(time: TimeResult) -> str:
     """Words the change of a time, else its verdict.
 
-    'step 18.2 ms to 19.6 ms, +7.6 % [+5.1 %, +9.9 %], budget 3.0 %'.
+    'step 18.2 ms to 19.6 ms, +7.6 % (+5.1 % to +9.9 %), budget 3.0 %'.
     """
     if time.ratio is None:
         return f"step time {time.verdict}"
-    ratio = time.ratio
-    interval = f"{growth(ratio.median)} [{growth(ratio.low)}, {growth(ratio.high)}]"
     budget = None if time.budget is None else f"budget {format_share(time.budget)}"
-    return ", ".join(filter(None, (_steps(time), interval, budget)))
+    return ", ".join(filter(None, (_steps(time), _growth_interval(time.ratio), budget)))
 
 
 def time_in_short(time: TimeResult | None) -> str:
@@ -287,7 +289,12 @@ def _interval(time: TimeResult) -> str | None:
     ratio = time.ratio
     pairs = counted(ratio.n, "pair")
     confirmed = f", {time.confirming} of them fresh ones to confirm" if time.confirming else ""
-    return f"{growth(ratio.median)} [98 %: {growth(ratio.low)}, {growth(ratio.high)}] over {pairs}{confirmed}"
+    return f"{_growth_interval(ratio, '98 %: ')} over {pairs}{confirmed}"
+
+
+def _growth_interval(ratio: Ratio, level: str = "") -> str:
+    """Words a growth with its interval: '+7.6 % (+5.1 % to +9.9 %)'."""
+    return f"{growth(ratio.median)} ({level}{growth(ratio.low)} to {growth(ratio.high)})"
 
 
 def took(seconds: float) -> str:
@@ -358,7 +365,10 @@ def headline(result: WorkloadResult) -> str:
 
 
 def failure(result: WorkloadResult) -> str:
-    """Words what failed and by how much: 'step 18.2 ms to 19.6 ms (+7.6 %); syncs 0 to 8 per step at mlp.py:25'."""
+    """Words what failed and by how much.
+
+    'step 18.2 ms to 19.6 ms (+7.6 %); syncs 0 to 8 per step at mlp.py:25'.
+    """
     changes = [change for change in differing(result) if change.verdict in _WRONG]
     phrases = []
     if result.time is not None and result.time.verdict == "slower":

@@ -280,7 +280,7 @@ _MOST_NAMED = 3
 
 
 def _largest_accounts(analysis: Analysis, ledger: TableSection) -> str:
-    """Names the largest accounts with their shares in the table, for a bar whose parts have no room for a name."""
+    """Names the largest accounts with their shares, for a bar without room."""
     shares = {row.key: row.cells[-1] for row in ledger.rows}
     accounts = [entry.account for entry in sorted(analysis.ledger, key=lambda entry: -entry.us) if entry.us > 0]
     named = [account for account in accounts if account in shares][:_MOST_NAMED]
@@ -288,7 +288,7 @@ def _largest_accounts(analysis: Analysis, ledger: TableSection) -> str:
 
 
 def _both_names(account: str) -> str:
-    """'waiting for data (input)': an account as sentences name it, and as bar and tables do."""
+    """Names an account as sentences do, and as tables do: 'waiting for data (input)'."""
     label, phrase = label_of(account), phrase_of(account)
     return phrase if label in phrase else f"{phrase} ({label})"
 

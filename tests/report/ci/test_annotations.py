@@ -87,7 +87,7 @@ def test_what_one_line_of_code_did_is_one_annotation_at_that_line() -> None:
 def test_a_slowdown_stands_at_the_line_that_takes_more_time() -> None:
     _, slower = commands(GATES["timed"])
     assert (slower.properties["file"], slower.properties["line"]) == ("model/rope.py", "88")
-    assert "+7.6 % [98 %: +5.1 %, +9.9 %] over 14 pairs" in slower.message
+    assert "+7.6 % (98 %: +5.1 % to +9.9 %) over 14 pairs" in slower.message
 
 
 def test_what_has_no_line_stands_at_the_program() -> None:

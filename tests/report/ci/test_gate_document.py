@@ -137,7 +137,7 @@ def test_a_failure_begins_with_what_why_and_fix() -> None:
 
 def test_a_pass_is_one_line() -> None:
     lines = to_terminal(GATES["passed"], WIDE).splitlines()
-    told = "15 counters equal; step +0.4 % [-0.6 %, +1.3 %], could see 1.8 % or more; took 41 s"
+    told = "15 counters equal; step +0.4 % (-0.6 % to +1.3 %), could see 1.8 % or more; took 41 s"
     assert lines[:2] == ["PASS bottleneck gate", "1 workload passed."]
     assert lines[-3:] == [f"1. PASS examples/mlp.py: {told}", "", "PASS, exit code 0."]
 
@@ -291,7 +291,7 @@ def test_a_failure_tells_its_story_in_sight_and_the_rest_folded() -> None:
     assert "- what: h2d_copies 0 to 24, h2d_bytes 0 B to 12.6 MB, launches 303 to 327 and 1 more per step" in told
     assert "changed here `cos = torch.cos(angles).to(x.device)`\n" in told
     assert "- fix: undo that, or: `bottleneck accept bench/train_step.py --metric h2d_bytes," in told
-    assert "+7.6 % (98 %: +5.1 %, +9.9 %) over 14 pairs" in told
+    assert "+7.6 % (98 %: +5.1 % to +9.9 %) over 14 pairs" in told
     assert "this run could see 2.4 % or more" in told
     assert "| launches | 303 → 327 (+24) | +0 | over budget |" in details
     assert details.count("- +2 aten::item at train.py:141, changed here\n") == 1

@@ -111,7 +111,7 @@ def test_a_culprit_keeps_the_commas_of_its_name() -> None:
 
 def test_all_that_is_known_of_a_time_is_reported() -> None:
     assert describe_time(SLOWER) == (
-        "slower; step 18.2 ms to 19.6 ms; +7.6 % [98 %: +5.1 %, +9.9 %] over 14 pairs, 7 of them fresh ones to "
+        "slower; step 18.2 ms to 19.6 ms; +7.6 % (98 %: +5.1 % to +9.9 %) over 14 pairs, 7 of them fresh ones to "
         "confirm; budget +3.0 %, or 200 us where that is more; this run could see 2.4 % or more; measured in 78 s"
     )
     assert describe_time(NO_TIME).startswith("not run; no base: ")
