@@ -245,7 +245,7 @@ def _host_gain(evidence: Evidence, names: tuple[str, ...], marks: Spans, count: 
 
 
 def _spared_passes_us(evidence: Evidence, names: tuple[str, ...]) -> float:
-    """Gives the CPU time of bytes that single ops of an update move twice."""
+    """Gives the CPU time of bytes that single ops of an update move repeatedly."""
     work_us = min(optimizer_share(evidence).work_us, evidence.analysis.totals.busy_us)
     return work_us * (1 - fused_bytes(names))
 
