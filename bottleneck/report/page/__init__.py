@@ -126,7 +126,7 @@ def to_html(analysis: Analysis, timeline: StepTimeline | None = None, *, all_fin
         layout="frame.html",
         style=_widths("w", [segment.share for segment in segments]) + _widths("p", [phase.share for phase in phases]),
         data={
-            "analysis": _json_block(json.loads(to_json(analysis))),
+            "analysis": _json_block(_with_packed_idle(json.loads(to_json(analysis)))),
             "words": _json_block(_words(analysis)),
             "steps": _json_block(None if timeline is None else _packed(timeline)),
             "tree": _json_block(_time_tree(analysis, timeline)),
@@ -326,6 +326,22 @@ def _tiles(analysis: Analysis) -> list[tuple[str, str, str]]:
 
 def _present(sections: Iterable[Section | None]) -> list[Section]:
     return [section for section in sections if section is not None]
+
+
+def _with_packed_idle(record: dict[str, Any]) -> dict[str, Any]:
+    """Packs the rows of idle time by column: thousands of them name the same few modules and lines."""
+    rows = record["idle"]
+    columns = {name: _packed_column([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+    return {**record, "idle": {"count": len(rows), "columns": columns}}
+
+
+def _packed_column(values: Sequence[object]) -> dict[str, Any]:
+    """Packs a column: values that repeat stand once, with the place of each row's value among them."""
+    texts = [json.dumps(value) for value in values]
+    places = {text: at for at, text in enumerate(dict.fromkeys(texts))}
+    if len(places) > len(values) / 2:
+        return {"values": values}
+    return {"values": [json.loads(text) for text in places], "at": [places[text] for text in texts]}
 
 
 def _words(analysis: Analysis) -> dict[str, Any]:

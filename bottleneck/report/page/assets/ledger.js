@@ -1,7 +1,14 @@
 "use strict";
 // The ledger and its evidence: the rows of kernels and idle time behind an account, grouped, with sums that are the account's.
 
+/** The rows that the file holds by column. */
+function unpackRows({ count, columns }) {
+  const valueAt = ({ values, at }, row) => values[at ? at[row] : row];
+  return Array.from({ length: count }, (_, row) => Object.fromEntries(Object.entries(columns).map(([name, column]) => [name, valueAt(column, row)])));
+}
+
 const analysis = JSON.parse(byId("analysis").textContent);
+analysis.idle = unpackRows(analysis.idle);
 const words = JSON.parse(byId("words").textContent);
 const wallUs = analysis.steps.wall_us;
 
