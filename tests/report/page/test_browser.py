@@ -152,6 +152,28 @@ def test_page_opens_without_error_request_or_sideways_scrolling(open_page: Calla
         assert page.view.evaluate("document.documentElement.scrollWidth - innerWidth") <= 0
 
 
+_NOTES_THE_BEGINNING = """
+let stood = false;
+new MutationObserver(() => {
+  const stands = document.getElementById("program") !== null;
+  if (stood && !stands) window.began ??= performance.now();
+  stood ||= stands;
+}).observe(document, { childList: true, subtree: true });
+"""
+_PAINTED = "() => performance.getEntriesByName('first-contentful-paint')[0].startTime"
+
+
+def test_the_page_is_painted_before_its_program_begins(browser: Any, tmp_path: Path) -> None:
+    file = tmp_path / "page.html"
+    file.write_text(PAGES["cpu"]()[0], encoding="utf-8")
+    view = browser.new_page()
+    view.add_init_script(_NOTES_THE_BEGINNING)
+    view.goto(file.as_uri())
+    view.wait_for_function("() => window.began !== undefined", timeout=1e3 * HANGS_S)
+    assert view.evaluate(_PAINTED) < view.evaluate("() => window.began")
+    view.close()
+
+
 def test_the_probe_sees_errors_and_requests(open_page: Callable[..., Opened]) -> None:
     page = open_page("<img src='http://127.0.0.1:9/x.png'><script>missing()</script>")
     assert any("missing" in complaint for complaint in page.complaints)
