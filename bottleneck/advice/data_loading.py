@@ -16,6 +16,7 @@ from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Spans
+from bottleneck.schema.loading import HANDOVER_US, WORKERS_ITERATOR, were_there
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import counted, format_share, format_us
 
@@ -26,7 +27,6 @@ MODERATE, _SEVERE = 0.05, 0.2
 
 LOADER = re.compile(r"^enumerate\(DataLoader\)#(?P<kind>\w+)\.__next__")
 ONE_PROCESS = "_SingleProcessDataLoaderIter"
-SEVERAL_PROCESSES = "_MultiProcessingDataLoaderIter"
 _STARTS_WORKERS = re.compile(r"multiprocessing[/\\]process\.py\(\d+\): start$")
 _ENDS_WORKERS = re.compile(r"dataloader\.py\(\d+\): _shutdown_workers$")
 
@@ -50,9 +50,11 @@ def input_wait(evidence: Evidence) -> Draft | None:
     share = evidence.share_of_step(wait_us)
     if share < MODERATE:
         return None
-    several, first_us = SEVERAL_PROCESSES in loader_kinds(evidence), start_up(evidence).first_us
+    several, first_us = WORKERS_ITERATOR in loader_kinds(evidence), start_up(evidence).first_us
     slow_workers = (
-        f"{format_us(first_us)} of it is the wait for the first batch of workers that had just been started"
+        "the loader's workers keep up: each call takes as long as the others, no longer than taking a batch over"
+        if _keep_up(evidence)
+        else f"{format_us(first_us)} of it is the wait for the first batch of workers that had just been started"
         if first_us > wait_us / 2
         else "the loader has worker processes, and they do not keep up"
     )
@@ -90,8 +92,23 @@ def _by_line(evidence: Evidence) -> tuple[str, ...]:
     return ("row-fetching", "slow-call", *(["loader-hot-spot"] if is_most else []))
 
 
+def _keep_up(evidence: Evidence) -> bool:
+    """True if each batch of a loader's workers was there in time."""
+    rows = rows_of_events(evidence, LOADER)
+    calls_us = evidence.linked.trace.events["dur_us"].to_numpy()[rows]
+    return loader_kinds(evidence) == {WORKERS_ITERATOR} and bool(were_there(calls_us).all())
+
+
+_TAKE_LESS = (
+    "Make a batch cheaper to take over: fewer and larger tensors in it, made by the worker; or keep a small data set "
+    "on the device and index it there. More workers change nothing."
+)
+
+
 def _loading_advice(evidence: Evidence, wait_us: float) -> str:
-    if SEVERAL_PROCESSES in loader_kinds(evidence):
+    if _keep_up(evidence):
+        return _TAKE_LESS
+    if WORKERS_ITERATOR in loader_kinds(evidence):
         return (
             "Give the loader more workers, let them read further ahead, or make a sample cheaper to load. Where "
             "samples lie in memory and are only picked, index whole batches in this process: that needs no workers."
@@ -105,7 +122,9 @@ def _loading_advice(evidence: Evidence, wait_us: float) -> str:
 
 
 def _loading_brief(evidence: Evidence, wait_us: float) -> str:
-    if SEVERAL_PROCESSES in loader_kinds(evidence):
+    if _keep_up(evidence):
+        return "Make a batch cheaper to take over from the loader's workers"
+    if WORKERS_ITERATOR in loader_kinds(evidence):
         return "Give the loader more workers, or make a sample cheaper to load"
     if _is_short(evidence, wait_us):
         return "Make a batch cheaper to load"
@@ -118,7 +137,7 @@ def _is_short(evidence: Evidence, wait_us: float) -> bool:
     The wait for a batch is shorter than the handover.
     """
     batches = rows_of_events(evidence, LOADER).size / evidence.steps
-    return loader_kinds(evidence) == {ONE_PROCESS} and wait_us < _HANDOVER_US[0] * max(batches, 1.0)
+    return loader_kinds(evidence) == {ONE_PROCESS} and wait_us < HANDOVER_US[0] * max(batches, 1.0)
 
 
 def _remedy(evidence: Evidence, wait_us: float, enough: int | None) -> str:
@@ -130,7 +149,9 @@ def _remedy(evidence: Evidence, wait_us: float, enough: int | None) -> str:
     kinds = loader_kinds(evidence)
     if _is_short(evidence, wait_us):
         return "batch = tensors[rows]  # one indexing for the whole batch, instead of a sample at a time"
-    if SEVERAL_PROCESSES in kinds:
+    if _keep_up(evidence):
+        return "batch = images_on_device[rows], labels_on_device[rows]  # a data set that fits there: no loader"
+    if WORKERS_ITERATOR in kinds:
         return f"loader = DataLoader(dataset, num_workers={enough or 8}, prefetch_factor=4, persistent_workers=True)"
     return _some_workers(_loader_resources(evidence, wait_us)) if kinds else _AHEAD
 
@@ -143,7 +164,7 @@ def _bunches(evidence: Evidence) -> tuple[int, str] | None:
     """
     events, rows = evidence.linked.trace.events, rows_of_events(evidence, LOADER)
     waits_us = events["dur_us"].to_numpy()[rows]
-    if SEVERAL_PROCESSES not in loader_kinds(evidence) or waits_us.size < _LEAST_BATCHES:
+    if WORKERS_ITERATOR not in loader_kinds(evidence) or waits_us.size < _LEAST_BATCHES:
         return None
     is_long = waits_us > waits_us.max() / 2
     apart = np.diff(np.flatnonzero(is_long))
@@ -307,9 +328,6 @@ def _loading_spans(evidence: Evidence) -> Spans | None:
     return spans if spans.start.size else None
 
 
-# Handing a batch from a worker to the training process: a message, and a shared file per tensor. (ours: 1.6 ms of CPU
-# time for two tensors on a crowded machine)
-_HANDOVER_US = (200.0, 1500.0)
 # A worker that shares its caches, and copies its batch into shared memory, is this much slower than no worker. (ours)
 _WORKER_SLOWDOWN = 1.25
 # Training that shares caches and processors with workers is this much slower.
@@ -342,7 +360,7 @@ class _LoaderResources(Struct, frozen=True):
 
         Training and loading both need the processors.
         """
-        handed_us = self.rest_us + _HANDOVER_US[0]
+        handed_us = self.rest_us + HANDOVER_US[0]
         if self.processors is None:
             return max(handed_us, self.load_us / _MOST_WORKERS)
         shared_us = (self.busy_share[0] * self.load_us + self.rest_us) / self.processors
@@ -354,7 +372,7 @@ class _LoaderResources(Struct, frozen=True):
         All threads want a processor.
         """
         load_us = _WORKER_SLOWDOWN * self.load_us
-        handed_us = _BESIDE_WORKERS * self.rest_us + _HANDOVER_US[1]
+        handed_us = _BESIDE_WORKERS * self.rest_us + HANDOVER_US[1]
         wanted_us = self.busy_share[1] * load_us + self.threads * self.rest_us
         return max(handed_us, load_us / self.workers, wanted_us / max((self.processors or 2) - self.others, 1.0))
 

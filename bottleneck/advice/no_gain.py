@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from bottleneck.advice.data_loading import LOADER, SEVERAL_PROCESSES, loader_kinds
+from bottleneck.advice.data_loading import LOADER, loader_kinds
 from bottleneck.advice.kernel_work import KernelWork, work_of
 from bottleneck.advice.optimizers import FUSABLE, fused_bytes, issued_within
 from bottleneck.advice.quantities import (
@@ -30,6 +30,7 @@ from bottleneck.advice.transfers import copies_to_device
 from bottleneck.schema.analysis import Analysis, Bound, BoundBasis, Finding, NoGain, NoGainCode
 from bottleneck.schema.evidence import AtAnyPace, Evidence, ShorterKernels, remembered
 from bottleneck.schema.intervals import Flags, Floats
+from bottleneck.schema.loading import WORKERS_ITERATOR
 from bottleneck.schema.op_names import OPTIMIZER_STEP, place_of
 from bottleneck.schema.tables import OVER_LINK
 
@@ -320,7 +321,7 @@ def _workers(evidence: Evidence) -> NoGain | None:
     if not evidence.is_host_only:
         replayed_us, basis = _replayed(evidence, ("remove input",))
         most_us = max(most_us, replayed_us or 0.0)
-    cause = "no_wait" if SEVERAL_PROCESSES in kinds or not evidence.is_host_only else "short_loading"
+    cause = "no_wait" if WORKERS_ITERATOR in kinds or not evidence.is_host_only else "short_loading"
     return _bounded(evidence, "workers", (most_us, basis), cause, {"waited_us": waited_us, "loading_us": loading_us})
 
 

@@ -34,6 +34,7 @@ from bottleneck.schema.intervals import (
     union,
 )
 from bottleneck.schema.linked_trace import KERNEL_GAP_US, LAUNCH_LATENCY_US, Linked
+from bottleneck.schema.loading import WORKERS_ITERATOR, were_there
 from bottleneck.schema.tables import are_calls, as_integers, text_matches
 
 Texts = npt.NDArray[np.object_]
@@ -47,10 +48,8 @@ _LOOK_BACK = 200
 _LATENCY_OTHERWISE_US, _GAP_OTHERWISE_US = 5.0, 1.0
 # Of a longer window the first steps are taken: a replay of so many takes a tenth of a second.
 MOST_KERNELS = 20_000
-# A batch of a loader's workers that comes within this time was there: taking it takes time too. Workers that are waited
-# for in less than this part of the window keep up with the program.
-_BATCH_WAS_THERE_US, _WORKERS_KEEP_UP = 500.0, 0.02
-_WORKERS = "_MultiProcessingDataLoaderIter"
+# Workers of a loader that are waited for in less than this part of the window keep up with the program.
+_WORKERS_KEEP_UP = 0.02
 # In ``StepGraph.awaited``: nothing, or all work issued before.
 NOTHING_AWAITED, ALL_WORK = -1, -2
 _SYNC = HOST_STATES.index("sync")
@@ -326,16 +325,16 @@ def _batches(linked: Linked, chain: _Chain) -> _HostWaits:
     events = linked.trace.events
     start, end = events["ts_us"].to_numpy(), (events["ts_us"] + events["dur_us"]).to_numpy()
     calls = np.flatnonzero(
-        text_matches(events["name"], lambda name: _WORKERS in name, 200)
+        text_matches(events["name"], lambda name: WORKERS_ITERATOR in name, 200)
         & (events["thread"].cat.codes.to_numpy() == chain.host.main_thread)
         & events["category"].isin(("annotation", "op")).to_numpy()
         & (start >= chain.low)
         & (end < chain.high)
-        & (end - start > _BATCH_WAS_THERE_US)
     )
     calls = calls[np.argsort(start[calls], kind="stable")]
     apart = start[calls] >= np.maximum.accumulate(np.append(-np.inf, end[calls]))[:-1]
     calls = calls[apart]
+    calls = calls[~were_there((end - start)[calls])]
     if (end - start)[calls].sum() < _WORKERS_KEEP_UP * (chain.high - chain.low):
         return _NO_WAITS
     return _HostWaits(calls, start[calls], end[calls], np.full(calls.size, NOTHING_AWAITED))

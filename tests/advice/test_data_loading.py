@@ -95,15 +95,15 @@ def test_workers_that_do_not_keep_up_are_told_from_none(tmp_path: Path) -> None:
     assert loader_without_workers(case) is None
 
 
-def bunches(waits_us: Sequence[float]) -> list[Event]:
-    """Steps of 10 ms of work after a wait for the batch of a worker."""
+def bunches(waits_us: Sequence[float], work_us: float = 10_000) -> list[Event]:
+    """Steps of work after a wait for the batch of a worker."""
     events, at = [], 0.0
     for number, wait_us in enumerate(waits_us):
-        length = wait_us + 10_000
+        length = wait_us + work_us
         events += [
             step(number, at, length - 1),
             complete(f"enumerate(DataLoader)#{SEVERAL}.__next__", "user_annotation", at + 1, wait_us),
-            op("aten::mm", at + wait_us + 2, 9_990, dims=[[64, 64], [64, 64]]),
+            op("aten::mm", at + wait_us + 2, work_us - 10, dims=[[64, 64], [64, 64]]),
         ]
         at += length
     return [frame("train.py(12): train", 0, at), *events]
@@ -125,6 +125,19 @@ def test_workers_that_deliver_together_are_counted_by_the_waits_between(tmp_path
 def test_waits_without_a_rhythm_are_no_bunches(tmp_path: Path, waits_us: list[float]) -> None:
     draft = input_wait(case_of(tmp_path, bunches(waits_us)))
     assert draft is None or not any("one batch in" in line for line in draft.evidence)
+
+
+@pytest.mark.parametrize(("waits_us", "keep_up"), [([700, 900, 800], True), ([700, 1400, 800], False)])
+def test_more_workers_are_not_advised_where_each_batch_was_there(
+    tmp_path: Path, waits_us: list[float], keep_up: bool
+) -> None:
+    """A recorded loop on small images took each batch over in 0.7 to 0.9 ms, and was advised more workers."""
+    case = case_of(tmp_path, bunches(waits_us, work_us=4_000))
+    draft = input_wait(case)
+    assert draft is not None
+    assert ("keep up: each call" in draft.evidence[1]) is keep_up
+    assert ("num_workers" not in (draft.code or "")) is keep_up
+    assert ("cheaper to take over" in (draft.brief or "")) is keep_up
 
 
 def test_on_two_processors_workers_halve_a_step_that_only_loads(tmp_path: Path) -> None:

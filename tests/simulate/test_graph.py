@@ -138,6 +138,21 @@ def test_a_batch_of_workers_keeps_its_own_pace(tmp_path: Path) -> None:
     assert graph.host.us.sum() == pytest.approx(graph.length_us - 1500)
 
 
+@pytest.mark.parametrize(("calls_us", "waits"), [((700, 900, 800), 0), ((700, 1400, 800), 3), ((1700, 1900, 1800), 3)])
+def test_taking_over_batches_that_were_there_is_work_of_the_host(
+    tmp_path: Path, calls_us: tuple[int, ...], waits: int
+) -> None:
+    """Calls that are all alike and short do not wait for workers, which would take longer now and then."""
+    loader = "enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"
+    events = [frame("train.py(12): train", 0, 9000)]
+    for number, us in enumerate(calls_us):
+        at = 3000.0 * number
+        events += [step(number, at, 2999), complete(loader, "user_annotation", at + 10, us)]
+        events += [launch(number + 1, at + 2500, 5), kernel(number + 1, at + 2510, 50)]
+    graph = graph_of(case_of(tmp_path, events))
+    assert np.count_nonzero(graph.ready_us > 0) == waits
+
+
 def shifted(events: Sequence[Event], us: float) -> list[Event]:
     return [{**event, "ts": event["ts"] + us} for event in events]
 
