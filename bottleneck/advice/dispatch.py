@@ -30,6 +30,7 @@ from bottleneck.advice.quantities import (
     work_in_window,
 )
 from bottleneck.advice.ranking import Draft, Transformation, up_to
+from bottleneck.advice.transfers import waits_of_uploads
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
@@ -86,8 +87,8 @@ def late_launches(evidence: Evidence) -> Draft | None:
     graph = graph_name(evidence)
     if graph is None or not is_program or _has_no_graph(evidence):
         return None
-    (around, of_device), lengths = _device_syncs(evidence), _cache_lengths(evidence)
-    waits = max(evidence.analysis.totals.sync_count - around, 0.0)
+    kinds, lengths = _waits(evidence), _cache_lengths(evidence)
+    waits = max(evidence.analysis.totals.sync_count - kinds.around - kinds.before, 0.0)
     has_few_waits = waits <= _FEW_WAITS * max(len(lengths) / evidence.steps, 1)
     gaps_us = late_us + (evidence.account_us("overhead.kernel_gap") if has_few_waits else 0.0)
     high_us = gaps_us - _GRAPH_GAP_US * evidence.kernels_per_step - _GRAPH_LAUNCH_US * (1 + waits)
@@ -98,8 +99,7 @@ def late_launches(evidence: Evidence) -> Draft | None:
     empty = None if evidence.analysis.queue is None else evidence.analysis.queue.empty_idle_share
     between = 0.0 if lengths and has_few_waits else waits
     stops = f"; {counted(format_count(between), 'waiting call')} per step in the way of one graph" if between else ""
-    calls = "torch.cuda.synchronize()" if of_device >= waits else ".item(), .cpu()"
-    advice, brief, code = _to_replay(graph, between, lengths, calls)
+    advice, brief, code = _to_replay(graph, between, lengths, _calls_in_words(kinds, waits))
     if not lengths and _optimizer_launches(evidence):
         code = _WHOLE_STEP
     return Draft(
@@ -112,7 +112,7 @@ def late_launches(evidence: Evidence) -> Draft | None:
             *_growth_in_words(lengths),
             *(() if empty is None else (f"no kernel was queued in {format_share(empty)} of the idle time",)),
             *idle_lines(evidence, "dispatch", "python", "launch"),
-            *_around_in_words(around),
+            *_around_in_words(kinds),
         ),
         advice=advice,
         brief=brief,
@@ -125,31 +125,58 @@ def late_launches(evidence: Evidence) -> Draft | None:
     )
 
 
-def _around_in_words(around: float) -> tuple[str, ...]:
-    if not around:
-        return ()
-    return (
-        f"waits for the device before the first or after the last launch ({format_count(around)} per step), as a "
-        "benchmark has them, are no hindrance: they cost what could overlap with the next step",
-    )
+class _Waits(Struct, frozen=True):
+    """Counts calls per step that wait for the device, by place and cause.
+
+    ``around`` wait for all of it before the first or after the last launch of their step, ``before`` copy inputs from
+    pageable memory before its first kernel: no graph has to hold either. The others are ``of_device``, ``of_copies``
+    and those that read a value.
+    """
+
+    around: float
+    before: float
+    of_device: float
+    of_copies: float
 
 
 @remembered
-def _device_syncs(evidence: Evidence) -> tuple[float, float]:
-    """Counts calls per step that wait for the whole device.
-
-    First those before the first launch of their step or after its last one, so that no graph has to hold them; then
-    those between launches.
-    """
-    trace, window = evidence.linked.trace, evidence.linked.window
+def _waits(evidence: Evidence) -> _Waits:
+    trace, window, kernels = evidence.linked.trace, evidence.linked.window, evidence.linked.kernels
     start = trace.events["ts_us"].to_numpy()
-    waits, launched = start[are_calls(trace, "synchronise_device")], start[are_calls(trace, *LAUNCHES)]
-    around = between = 0
+    waits, copies = start[are_calls(trace, "synchronise_device")], start[waits_of_uploads(evidence)]
+    launched = start[are_calls(trace, *LAUNCHES)]
+    computed = kernels["launch_ts_us"].to_numpy()[(kernels["kind"] == "compute").to_numpy()]
+    around = between = before = after = 0
     for low, high in [(step.start_us, step.end_us) for step in window.steps] or [window.host_us]:
-        mine, issued = (at[(at >= low) & (at < high)] for at in (waits, launched))
+        mine, copied, issued, begun = (at[(at >= low) & (at < high)] for at in (waits, copies, launched, computed))
         inside = int(np.count_nonzero((mine > issued.min(initial=high)) & (mine < issued.max(initial=low))))
         around, between = around + mine.size - inside, between + inside
-    return around / evidence.steps, between / evidence.steps
+        late = int(np.count_nonzero(copied > begun.min(initial=high)))
+        before, after = before + copied.size - late, after + late
+    return _Waits(*(count / evidence.steps for count in (around, before, between, after)))
+
+
+def _calls_in_words(kinds: _Waits, waits: float) -> str:
+    """Names the calls that wait between launches: 'torch.cuda.synchronize()'."""
+    names = (
+        *(["torch.cuda.synchronize()"] if kinds.of_device else []),
+        *(["copies from pageable memory"] if kinds.of_copies else []),
+        *([".item(), .cpu()"] if waits > kinds.of_device + kinds.of_copies else []),
+    )
+    return ", ".join(names)
+
+
+def _around_in_words(waits: _Waits) -> tuple[str, ...]:
+    around = (
+        f"waits for the device before the first or after the last launch ({format_count(waits.around)} per step), as a "
+        "benchmark has them, are no hindrance: they cost what could overlap with the next step"
+    )
+    before = (
+        f"{counted(format_count(waits.before), 'copy', 'copies')} of inputs from pageable memory per step, which the "
+        "host waits for, come before the first kernel and are no hindrance; pin_memory=True and non_blocking=True end "
+        "these waits"
+    )
+    return (*([around] if waits.around else []), *([before] if waits.before else []))
 
 
 def _to_replay(graph: str, waits: float, lengths: Sequence[int], calls: str) -> tuple[str, str, str]:

@@ -59,6 +59,11 @@ _LISTS = (
     "Have this optimizer update lists of tensors (torch._foreach_*), or compile its step; where it computes what one "
     "of torch.optim does, take that with fused=True."
 )
+# The docs of torch.optim: foreach is the default on a device since 2.0.
+_NEWER_TORCH = (
+    "Update torch: on a device its optimizers take lists of tensors by themselves since 2.0, and with fused=True they "
+    "do all in one call (Adam and AdamW since 2.0, SGD since 2.3)."
+)
 _NEARLY_ALL = 0.9
 # Kernels of one op for each parameter that one kernel for lists of tensors replaces.
 _LAUNCHES_OF_ONE = 10
@@ -155,7 +160,8 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
     # On a CPU a disturbance stretches the optimizer and the rest alike, and its share of the step stays.
     is_unknown = evidence.is_incomplete if evidence.is_host_only else evidence.is_broken
     is_own = not evidence.is_host_only and bool(names) and not any(name in _OF_TORCH for name in names)
-    if is_unknown or not (is_own or all(name in fusable for name in names)) or _lacks_fused(evidence, names):
+    lacks_fused = _lacks_fused(evidence, names)
+    if is_unknown or not (is_own or all(name in fusable for name in names)) or (lacks_fused and evidence.is_host_only):
         return None
     rows = np.flatnonzero(issued_within(evidence, marks))
     durations_us = evidence.linked.kernels["dur_us"].to_numpy()
@@ -181,13 +187,21 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
             f"{counted(format_count(parameters), 'parameter')} in {cls}.step, {count / parameters:.1f} for each",
             f"they take {format_us(float(np.median(durations_us[rows])))} each in the median",
         ),
-        advice=_LISTS if is_own else "Let the optimizer update all parameters in one fused call.",
+        advice=_LISTS
+        if is_own
+        else _NEWER_TORCH
+        if lacks_fused
+        else "Let the optimizer update all parameters in one fused call.",
         code="torch._foreach_mul_(averages, beta)  # one call for a list of tensors, in place of a loop over parameters"
         if is_own
-        else f"optimizer = torch.optim.{cls}(model.parameters(), lr=lr, fused=True)",
+        else f"optimizer = torch.optim.{cls}(model.parameters(), lr=lr{'' if lacks_fused else ', fused=True'})",
         gain_us=gain,
         claims=claims,
-        tries=() if is_own else ("fused-optimizer",) if host_only else ("fused-optimizer", "foreach-optimizer"),
+        tries=()
+        if is_own or lacks_fused
+        else ("fused-optimizer",)
+        if host_only
+        else ("fused-optimizer", "foreach-optimizer"),
         phase="optimizer" if host_only else None,
     )
 

@@ -378,10 +378,10 @@ _ADDS = re.compile(r"^aten::add_$")
 def zeroed_gradients(evidence: Evidence) -> Draft | None:
     """Finds gradients that are set to zero and added to (rule 25).
 
-    Instead of dropped and replaced (``set_to_none``). Gain: the fills, and at most the additions of the backward pass
-    that then find something to add to. On a CPU large gradients that are dropped go back to the system, and their pages
-    have to be had anew: measured slower than filling them (50 MB of gradients: 44 ms with zeros, 59 ms without), so
-    that nothing is predicted for these.
+    Instead of dropped and replaced (``set_to_none``). Gain: the fills, on a device with their launches, and at most the
+    additions of the backward pass that then find something to add to. On a CPU large gradients that are dropped go back
+    to the system, and their pages have to be had anew: measured slower than filling them (50 MB of gradients: 44 ms
+    with zeros, 59 ms without), so that nothing is predicted for these.
     """
     work = work_of(evidence)
     zeroes = work.op_like(_ZEROES) & work.inside(_ZERO_GRAD)
@@ -391,6 +391,13 @@ def zeroed_gradients(evidence: Evidence) -> Draft | None:
     zeroing, adding = (np.where(rows, work.us, 0.0) for rows in (zeroes, adds))
     dropped = float(np.nan_to_num(work.elements(zeroes)).sum()) * 4.0 / evidence.steps
     comes_anew = evidence.is_host_only and dropped >= FRESH_FROM_BYTES
+    spared = None if evidence.is_host_only else zeroes
+    most = work.gain(zeroing, zeroing + adding, spared)
+    gain = Interval(most.low / 2, most.high)
+    claims = work.claims(zeroing + adding)
+    if not evidence.is_host_only:
+        issued_us = max(gain.high - math.fsum(claims.values()), 0.0)
+        claims = {**claims, **claims_of(evidence, *ISSUE_ACCOUNTS, most_us=issued_us)}
     return Draft(
         slug="zeroed-gradients",
         title="Gradients are filled with zeros at every step",
@@ -400,8 +407,8 @@ def zeroed_gradients(evidence: Evidence) -> Draft | None:
             *work.describe(zeroes | adds),
         ),
         advice="Drop gradients instead of filling them with zeros (the default of zero_grad since PyTorch 2.0).",
-        gain_us=None if comes_anew else work.gain(zeroing / 2, zeroing + adding),
-        claims={} if comes_anew else work.claims(zeroing + adding),
+        gain_us=None if comes_anew else gain,
+        claims={} if comes_anew else claims,
         gain_reason=(
             f"not predicted: {format_si(dropped, 'B')} of gradients come in new pages once they are dropped, "
             "which may cost more than the zeros"

@@ -18,7 +18,7 @@ from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.schema.analysis import LISTED_ALONE, Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, union
-from bottleneck.schema.tables import OVER_LINK, as_integers, text_matches
+from bottleneck.schema.tables import OVER_LINK, WAITS, are_calls, as_integers, text_matches
 from bottleneck.units import ITEM_BYTES, US_PER_S, counted, format_share, format_si, format_us
 
 TRANSFER = "transfer"
@@ -185,6 +185,23 @@ def waits_in_copies(evidence: Evidence) -> tuple[dict[str, float], Integers]:
     counted = copies.made | copies.weights | copies.small | copies.large_pageable
     call = as_integers(evidence.linked.kernels["launch"])[copies.rows[counted]]
     return copies.waited_us(counted), call[call >= 0]
+
+
+@remembered
+def waits_of_uploads(evidence: Evidence) -> Integers:
+    """Returns rows in EVENTS of waits in copies from pageable memory.
+
+    The driver waits in the copy to the device, or right after it: nothing else was issued between.
+    """
+    trace, kernels = evidence.linked.trace, evidence.linked.kernels
+    waits = np.flatnonzero(are_calls(trace, *WAITS))
+    issued_us = kernels["launch_ts_us"].to_numpy()
+    order = np.argsort(issued_us, kind="stable")
+    order = order[np.isfinite(issued_us[order])]
+    from_pages = ((kernels["copy_way"] == "to_device") & (kernels["host_memory"] == "pageable")).to_numpy()[order]
+    at_us = trace.events["ts_us"].to_numpy()[waits]
+    before = np.searchsorted(issued_us[order], at_us, side="right") - 1
+    return np.asarray(waits[np.append(from_pages, False)[before]])
 
 
 def _saving(evidence: Evidence, copies: DeviceCopies, chosen: Flags) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Tells waiting for the workers of a DataLoader from taking over a batch that was there.
+"""Tells waiting for a loader's workers from taking over a ready batch.
 
 The replay of a step and the advice on loading have to agree on it.
 """

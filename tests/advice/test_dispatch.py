@@ -13,10 +13,11 @@ from bottleneck.advice.dispatch import (
     tiny_kernels,
 )
 from bottleneck.schema.analysis import Interval
+from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.learned_rates import fastest_host_us, host_units
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_analysis, with_ledger
-from tests.builders import complete, frame, launch, op
+from tests.builders import complete, frame, launch, memcpy, op
 
 LATE = {"kernels": 40, "kernel_us": 3.0, "every_us": 20.0}
 
@@ -53,6 +54,27 @@ def test_a_graph_lies_between_the_synchronizations_of_a_benchmark(tmp_path: Path
     draft = late_launches(case_of(tmp_path / "within", [*events, *ends, within]))
     assert draft is not None and draft.brief is not None
     assert draft.brief.startswith("Remove the 1 host sync (torch.cuda.synchronize()) of the step, then")
+
+
+def test_waits_of_copies_from_pageable_memory_are_called_so(tmp_path: Path) -> None:
+    """The driver's wait after such a copy was called .item(), and hunted for in vain."""
+    events = gpu_events(**LATE, steps=1)
+
+    def case(at_us: float, kind: str) -> Evidence:
+        upload = [
+            launch(900, at_us, 0.2, "cudaMemcpyAsync"),
+            memcpy(900, at_us + 3, 2, 4096, f"HtoD ({kind} -> Device)"),
+        ]
+        wait = launch(901, at_us + 0.3, 0.3, "cudaStreamSynchronize")
+        return case_of(tmp_path / f"{at_us}{kind}", [*events, *upload, wait])
+
+    before, within = (late_launches(case(at_us, "Pageable")) for at_us in (0.1, 400.5))
+    assert before is not None and before.brief == "Replay the step as a CUDA graph"
+    assert any("1 copy of inputs from pageable memory" in words and "pin_memory" in words for words in before.evidence)
+    assert within is not None and within.brief is not None
+    assert within.brief.startswith("Remove the 1 host sync (copies from pageable memory) of the step, then")
+    pinned = late_launches(case(400.5, "Pinned"))
+    assert pinned is not None and "(.item(), .cpu())" in (pinned.brief or "")
 
 
 @pytest.mark.parametrize("launched", [4, 40])

@@ -231,6 +231,12 @@ def test_a_torch_without_the_fused_step_is_not_advised_to_use_it(
 
 
 def test_a_trace_in_the_words_of_old_profilers_is_of_a_torch_without_fused_steps(tmp_path: Path) -> None:
+    """On a device a newer torch takes lists of tensors by itself."""
     events = [event | {"cat": "Operator"} if event["cat"] == "cpu_op" else event for event in training(12, device=True)]
-    assert unfused_optimizer(case_of(tmp_path / "new", training(12, device=True))) is not None
-    assert unfused_optimizer(case_of(tmp_path / "old", events)) is None
+    new, old = (
+        unfused_optimizer(case_of(tmp_path / name, trace))
+        for name, trace in (("new", training(12, device=True)), ("old", events))
+    )
+    assert new is not None and "fused=True" in (new.code or "") and new.tries
+    assert old is not None and "fused=True" not in (old.code or "") and not old.tries
+    assert old.advice.startswith("Update torch")
