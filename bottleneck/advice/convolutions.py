@@ -345,6 +345,9 @@ def _searching_rows(evidence: Evidence) -> Integers:
 _WITHOUT_RATE = re.compile(r"backward|transpose")
 # cuDNN's convertTensor is none of them: it rounds the operands of NHWC kernels to TF32, element by element.
 _CHANGES_LAYOUT = re.compile(r"nchwToNhwc|nhwcToNchw|batched_transpose_\w*(?:half|bf16|float)", re.IGNORECASE)
+# torch's own kernels for depthwise convolutions in 16 bits; what is learned of cuDNN's holds for these.
+_OWN_DEPTHWISE = re.compile(r"conv_depthwise2d_\w*kernel\w*<(?:c10::|at::)?(?:BFloat16|Half)")
+_OWN_BACKWARD = re.compile(r"conv_depthwise2d_(?:backward|grad)")
 _ON_CPU = 0.2
 # Where turning is little, convolutions that take so much of the step beyond their floors leave open what the layout
 # costs them: the library may have quicker loops over pixels than over planes.
@@ -364,7 +367,8 @@ def channels_first(evidence: Evidence) -> Draft | None:
     The convolution wants them by pixels. On a GPU the library turns them round and back: these kernels go, with their
     launches, and the convolution takes what the learned rates say (``_priced_by_pixels``). On a CPU the turning is
     hidden inside the convolution: from nothing to what reading and writing its input and its result once more takes,
-    where that is 2 % of the step at the calibrated bandwidth.
+    where that is 2 % of the step at the calibrated bandwidth. Depthwise convolutions turn nothing, but may run in slow
+    kernels.
     """
     work = work_of(evidence)
     convolutions = work.family("convolution")
@@ -372,7 +376,7 @@ def channels_first(evidence: Evidence) -> Draft | None:
         return _on_host(work, convolutions & _by_planes(work, convolutions))
     rows = work.kernel_like(_CHANGES_LAYOUT)
     if work.share(rows) < _LEAST_SHARE:
-        return None
+        return _own_depthwise(work)
     less = np.where(rows, work.us, 0.0)
     low, high, words = _priced_by_pixels(work, rows)
     gain, most = work.gain(low, high, rows), np.clip(high, 0.0, None)
@@ -394,6 +398,39 @@ def channels_first(evidence: Evidence) -> Draft | None:
             **claims_of(evidence, *ISSUE_ACCOUNTS, most_us=max(0.0, gain.high - float(most.sum()))),
         },
         code=_LAST.format(layout=layout),
+        tries=("channels-last",),
+    )
+
+
+def _own_depthwise(work: KernelWork) -> Draft | None:
+    """Gives the finding on depthwise convolutions in torch's own kernels.
+
+    By planes cuDNN gets those in fp16 with small windows at most, by pixels all (`use_cudnn_depthwise` in torch's
+    Convolution.cpp). Gain: what the learned rates say of forward passes; backward passes save as much at most, and half
+    of it at least.
+    """
+    rows = work.kernel_like(_OWN_DEPTHWISE)
+    learned = channels_last_times("depthwise convolution", 1)
+    if learned is None or work.evidence.analysis.device.kind != "cuda" or work.share(rows) < _LEAST_SHARE:
+        return None
+    time, spread = learned
+    saved = np.where(work.kernel_like(_OWN_BACKWARD), 0.5, 1.0) * (1.0 - min(time * spread, 1.0))
+    low, high = (np.where(rows, part * work.us, 0.0) for part in (saved, 1.0 - time / spread))
+    return Draft(
+        slug="channels-first",
+        title="Images are NCHW, where depthwise convolutions run in torch's own slow kernels",
+        evidence=(
+            f"depthwise convolutions in kernels of torch's own take {format_us(work.us_of(rows))} per step "
+            f"({format_share(work.share(rows))}); in channels_last cuDNN takes them",
+            f"by other programs' timings that takes {time:.2f} times as long forward; of backward passes nothing is "
+            "learned: half of their gain may stay out",
+            *work.describe(rows),
+            *work.critical_path_note(high),
+        ),
+        advice="Keep model and images in channels_last.",
+        gain_us=work.gain(low, high),
+        claims=work.claims(high),
+        code=_LAST.format(layout="channels_last"),
         tries=("channels-last",),
     )
 

@@ -102,6 +102,11 @@ _CASTING = re.compile(r"copy_kernel_cuda.*WithCast|\bb?float\d+\w*_copy_kernel_c
 # Products of bitsandbytes that unpack their weight in the dtype in which it was packed.
 _PACKED_PRODUCT = re.compile(r"^MatMul(?:4Bit|8bit)")
 _ONE_DTYPE = "model = model.to(torch.bfloat16)  # parameters too: nothing is cast on the way"
+# Updates of weights in bf16 are lost where they are smaller than its rounding: training keeps them in fp32.
+_ONE_DTYPE_TRAINED = (
+    'with torch.autocast("cuda", torch.bfloat16):  # parameters stay fp32; torch.compile fuses what casts stay\n'
+    "    loss = loss_of(model(batch))"
+)
 _OF_UNPACKED = (
     "BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_compute_dtype=torch.bfloat16)  # weights unpacked as inputs are"
 )
@@ -143,6 +148,7 @@ def needless_copies(evidence: Evidence) -> Draft | None:
     )
     what = "casts" if casts.any() else "copies"
     is_unpacked = work.us_of(casts & work.inside(_PACKED_PRODUCT)) > cast_us / 2
+    trains = not evidence.is_host_only and has_backward_pass(evidence)
     return Draft(
         slug="needless-copies",
         title="Tensors are copied only to change their dtype or layout",
@@ -165,7 +171,7 @@ def needless_copies(evidence: Evidence) -> Draft | None:
         gain_us=Interval(passes.low, passes.high + launches_us),
         claims={**work.claims(less), **issues},
         code=(
-            (_OF_UNPACKED if is_unpacked else _ONE_DTYPE)
+            (_OF_UNPACKED if is_unpacked else _ONE_DTYPE_TRAINED if trains else _ONE_DTYPE)
             if cast_us > us / 2 or not are_long
             else "y = x.transpose(1, 2)  # a view; the op that follows takes it without .contiguous() where it can"
         ),
