@@ -1,12 +1,14 @@
 """Rule of products with sparse matrices that cost more than dense ones, or than other layouts."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from bottleneck.advice import advise
-from bottleneck.advice.sparse_products import sparse_product
+from bottleneck.advice.sparse_products import edge_messages, sparse_product
 from tests.advice.cases import program_line, two_steps
+from tests.advice.programs import Call, on_gpu
 from tests.builders import Event, op
 
 MODEL = [program_line(14, 700, 250), op("aten::mm", 710, 200, dims=[[64, 64], [64, 64]])]
@@ -49,3 +51,39 @@ def test_dense_and_short_products_are_left_alone(tmp_path: Path) -> None:
     # Parts of a sparse tensor that are read outside of a product.
     read = [program_line(22, 100, 520), op("aten::_indices", 110, 500, dims=[[128, 128]])]
     assert sparse_product(two_steps(tmp_path / "read", [*read, *MODEL])) is None
+
+
+NODES, EDGES, WIDTH = 10_000, 100_000, 64
+
+
+def message(edges: int = EDGES, *, weighted: bool = True, sizes: bool = True) -> list[Call]:
+    """Features of senders, times the weights of edges, summed at receivers; what takes 1 ms is the rest of a layer."""
+    x, rows = [NODES, WIDTH], [edges, WIDTH]
+    calls = [
+        Call("aten::mm", 1000, [x, [WIDTH, WIDTH]], "sgemm"),
+        Call("aten::index_select", 400, [x, [], [edges]], "gather_kernel"),
+        Call("aten::mul", 600, [[edges, 1], rows], "mul_kernel"),
+        Call("aten::new_zeros", 20, [rows, []], "fill_kernel"),
+        Call("aten::scatter_add_", 700, [x, [], rows, rows], "scatter_kernel"),
+    ]
+    calls = [call for call in calls if weighted or call.name != "aten::mul"]
+    return calls if sizes else [replace(call, dims=None) for call in calls]
+
+
+@pytest.mark.parametrize("sizes", [True, False])
+def test_messages_along_edges_are_one_sparse_product(tmp_path: Path, sizes: bool) -> None:
+    """A graph network spent 77 % of its step so, and was advised to record sizes."""
+    draft = edge_messages(on_gpu(tmp_path, message(sizes=sizes) * 3))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.low == pytest.approx(3 * (600 + 700 - 400), rel=0.01)
+    assert draft.gain_us.high == pytest.approx(3 * (600 + 700 + 200), rel=0.01)
+    assert draft.evidence[0].startswith("3 times per step") and "torch.sparse.mm" in (draft.code or "")
+    assert draft.confidence == ("medium" if sizes else "low")
+
+
+def test_other_lookups_and_sums_are_no_messages(tmp_path: Path) -> None:
+    assert edge_messages(on_gpu(tmp_path / "once", message())) is None
+    assert edge_messages(on_gpu(tmp_path / "unweighted", message(weighted=False) * 3)) is None
+    assert edge_messages(on_gpu(tmp_path / "few edges", message(edges=NODES) * 3)) is None
+    apart = [call for three in zip(*[message()] * 3, strict=True) for call in three]
+    assert edge_messages(on_gpu(tmp_path / "other order", apart)) is None
