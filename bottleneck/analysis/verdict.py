@@ -218,9 +218,9 @@ def find_bound(grounds: Grounds) -> BoundDecision:
     ``mixed`` when the largest known group holds under half and the next is within 10 points. Where more than half, or
     more than in any other group, is unmodelled: ``device`` if a device works nearly all of the time, else the bound
     that such kinds of work usually have; so too where unmodelled work of such kinds would overturn the bound.
-    Unmodelled convolutions of a device count as compute, which products may not be. ``inconclusive`` when the kinds are
-    not known either, or when the trace cannot be trusted; where other programs
-    disturbed it, only if the bound depends on which part of the time they took.
+    Unmodelled convolutions of a device count as compute, which products may not be, and a device whose kinds of work
+    nearly all move bytes is bound by memory. ``inconclusive`` when the kinds are not known either, or when the trace
+    cannot be trusted; where other programs disturbed it, only if the bound depends on which part of the time they took.
     """
     if grounds.disturbed is not None:
         return _bound_in_spite_of_load(grounds)
@@ -236,7 +236,8 @@ def find_bound(grounds: Grounds) -> BoundDecision:
         return by_kind if _is_in_doubt(grounds, decision) and by_kind.bound != decision.bound else decision
     busy = _busy_share(grounds)
     keeps_busy = busy > _BUSY and not grounds.host_only and shares["communication"] + shares["transfer"] < 1 - _BUSY
-    if keeps_busy and not (by_kind.bound == "compute" and _with_convolutions(grounds, judged) > _MOST):
+    is_compute = by_kind.bound == "compute" and _with_convolutions(grounds, judged) > _MOST
+    if keeps_busy and not is_compute and likely["memory"] <= _BUSY:
         return BoundDecision("device", None, busy, shares, ranked)
     if _is_mostly_unknown(likely, _ranked(likely)):
         return BoundDecision("inconclusive", None, shares["unknown"], shares, ranked)
@@ -498,6 +499,8 @@ def _opening(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]:
         works = f"Your {grounds.device_noun} is busy for {format_share(decision.share)} of {wall} per step"
         yield Clause("bound", f"{works}: neither its host nor other ranks hold it back")
         yield Clause("cause", f"Arithmetic and memory access cannot be told apart; {_kinds(grounds)}")
+        if (largest := _largest_of(grounds.kernels)) is not None:
+            yield Clause("place", _with_time(grounds, largest), label="Largest")
     else:
         yield from _of_group(grounds, decision, wall)
 

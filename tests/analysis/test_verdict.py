@@ -137,6 +137,15 @@ def test_a_device_that_works_all_the_time_limits_the_step_and_the_kinds_of_its_w
     assert "shapes were not recorded" in verdict.sentence
 
 
+@pytest.mark.parametrize(("moving", "bound"), [(94, "memory"), (85, "device")])
+def test_a_device_whose_kinds_of_work_nearly_all_move_bytes_is_bound_by_memory(moving: int, bound: str) -> None:
+    """A graph network gathered, multiplied and scattered: its verdict said that nothing could be told."""
+    kinds = {"unknown.lookups": moving - 30, "unknown.pointwise": 30, "unknown.matmul": 98 - moving}
+    verdict = decide(_grounds({**kinds, "overhead.kernel_gap": 2}))
+    assert verdict.bound == bound
+    assert verdict.sentence.startswith("Memory access probably limits your device: 94.0 %") is (bound == "memory")
+
+
 def test_a_processor_is_no_device_and_is_judged_by_the_kinds_of_its_work() -> None:
     grounds = replace(_grounds({"unknown.convolution": 80, "unknown.pointwise": 20}), host_only=True)
     verdict = decide(grounds)
