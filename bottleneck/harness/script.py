@@ -180,7 +180,7 @@ def keep_remainder(
         session.warn_of_disturbance()
     elif window is not None and complete:
         session.offer(window, stopwatch)
-        wanted = session.options.wanted_steps
+        wanted = session.planned_steps
         session.warn(f"{what} ended after {complete} of {wanted} profiled steps; {_enough(session)}")
     elif session.has_trace:
         session.warn(f"{what} ended after {steps}, of which one was profiled; {_enough(session)}")
@@ -543,8 +543,9 @@ class Script:
         Its window is also the trace of a program that ends too soon.
         """
         self._stopwatch.mark()
-        window, wanted = self._windows.stop(), self._session.options.wanted_steps
+        window = self._windows.stop()
         events = max(1, window.event_count())
+        wanted = self._session.plan_steps(events)
         self._budget_steps = self._session.options.most_events // events - 1
         self._allowed_steps = min(wanted, self._budget_steps)
         self._shared_window.tell_budget(self._budget_steps)

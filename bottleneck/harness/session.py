@@ -60,13 +60,18 @@ class Setting:
 
 
 # From here on a step is long: few of them go into a second window, and none where the first made them hardly longer.
-LONG_US, _LONG_STEPS, _HARDLY_LONGER = 100_000.0, 3, 1.02
+LONG_US, _LEAST_STEPS, _HARDLY_LONGER = 100_000.0, 3, 1.02
 
 # Short steps are repeated until they fill this much time, unless that takes more of them than this.
 PROFILED_US, PROFILED_STEPS_AT_MOST = 20_000.0, 20
 # The window with the fewest options gives the amounts. In 20 ms a line of Python had 20 to 33 % of the same step of
 # 2.5 ms from recording to recording, on a machine with other work. More steps would be missed between the windows.
 LIGHT_US, LIGHT_STEPS_AT_MOST = 100_000.0, 20
+
+# A window of so many events is enough where each step has thousands: each event takes some 40 us to export and to read
+# again, while the program or its user waits. Nor is a long step repeated more often than it takes to show how much
+# steps vary.
+_ENOUGH_EVENTS = 30_000
 
 # Without stacks: a library that the script imports next would be recorded call by call.
 PROGRAM = Setting(
@@ -137,6 +142,7 @@ class Session:
         self._more_texts: dict[str, str] = {}
         self._undisturbed_us: list[float] = []
         self._quickest_us = math.inf
+        self.planned_steps = plan.options.wanted_steps
         self._process = os.getpid()
         # Where the program starts, wherever it goes.
         self._folder = _working_folder()
@@ -396,6 +402,19 @@ class Session:
         """
         return self._filling(PROFILED_US, PROFILED_STEPS_AT_MOST)
 
+    def plan_steps(self, events: int) -> int:
+        """Plans how many steps to profile where one makes so many events, and gives their number.
+
+        Ranks, which may count unlike events, all profile as many as are wanted.
+        """
+        self.planned_steps = self.wanted_steps
+        if self.options.steps is None and self.notes.ranks == 1:
+            timing = self.notes.unprofiled
+            is_long = timing is not None and timing.median >= LONG_US
+            enough = _LEAST_STEPS if is_long else max(_LEAST_STEPS, math.ceil(_ENOUGH_EVENTS / events))
+            self.planned_steps = min(self.planned_steps, enough)
+        return self.planned_steps
+
     @property
     def wanted_light_steps(self) -> int:
         """The steps to profile with the fewest options."""
@@ -423,7 +442,7 @@ class Session:
         is_long = timing.median >= LONG_US
         if is_long and profiled.median < _HARDLY_LONGER * timing.median:
             return 0
-        return max(1, min(most, _LONG_STEPS if is_long else most))
+        return max(1, min(most, _LEAST_STEPS if is_long else most))
 
     def offer_light(self, window: ProfilerWindow, stopwatch: Stopwatch) -> bool:
         """Keeps the window with the fewest options if it is better.

@@ -254,12 +254,13 @@ def warm_up(step: Step, torch: Any, until: WarmUp | None, least: int = 0) -> Sto
     return stopwatch
 
 
-def mark_steps(step: Step, stopwatch: Stopwatch, steps: int) -> None:
-    """Marks so many steps, after one that does not count.
+def mark_steps(step: Step, stopwatch: Stopwatch, steps: int, lead: int = 1) -> None:
+    """Marks so many steps, after ``lead`` steps that do not count.
 
     No work of the GPU crosses the first or the last mark.
     """
-    step()
+    for _ in range(lead):
+        step()
     stopwatch.wait()
     stopwatch.mark()
     for _ in range(steps):

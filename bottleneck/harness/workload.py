@@ -155,14 +155,14 @@ def _time(step: Step, torch: Any, seconds: float) -> Stopwatch:
 def _profile(step: Step, torch: Any, session: Session, detail: Detail) -> None:
     """Profiles as many steps as are wanted and the event budget allows.
 
-    One step before them counts its events.
+    One step before them, in a window of its own, counts its events.
     """
-    pilot, stopwatch = _profile_steps(step, torch, 1, detail)
+    pilot, stopwatch = _profile_steps(step, torch, 1, detail, lead=0)
     if pilot is None:
         session.warn("the workload runs a profiler of its own, so ours stayed off")
         return
-    per_step = max(1, pilot.event_count() // 2)
-    allowed, wanted = session.options.most_events // per_step - 1, session.wanted_steps
+    per_step = max(1, pilot.event_count())
+    allowed, wanted = session.options.most_events // per_step - 1, session.plan_steps(per_step)
     session.warn_of_budget(allowed, wanted, per_step)
     if allowed <= 1:
         session.keep(pilot, stopwatch)
@@ -190,16 +190,18 @@ def _profile_lightly(step: Step, torch: Any, session: Session, detail: Detail) -
         steps = max(steps, min(wanted, allowed))
 
 
-def _profile_steps(step: Step, torch: Any, steps: int, detail: Detail) -> tuple[ProfilerWindow | None, Stopwatch]:
+def _profile_steps(
+    step: Step, torch: Any, steps: int, detail: Detail, lead: int = 1
+) -> tuple[ProfilerWindow | None, Stopwatch]:
     """Profiles steps and gives the stopped window with its marks.
 
-    One step goes before the first mark, since the profiler itself has to warm up. The window is null where none opened.
+    ``lead`` steps go before the first mark: the profiler has to warm up. The window is null where none opened.
     """
     window, stopwatch = ProfilerWindow(torch, detail), Stopwatch(torch)
     if not window.open():
         return None, stopwatch
     try:
-        mark_steps(step, stopwatch, steps)
+        mark_steps(step, stopwatch, steps, lead)
     finally:
         window.stop()
     return window, stopwatch

@@ -113,5 +113,21 @@ def test_short_steps_are_repeated_until_they_fill_the_time_of_their_window(
     assert (session.wanted_steps, session.wanted_light_steps) == (4, 4)
 
 
+@pytest.mark.parametrize(
+    ("events", "step_us", "steps"),
+    [(100, 10_000.0, 5), (7_000, 10_000.0, 5), (8_000, 10_000.0, 4), (50_000, 10_000.0, 3), (100, LONG_US, 3)],
+)
+def test_fewer_steps_are_profiled_where_each_is_long_or_has_thousands_of_events(
+    session: Session, events: int, step_us: float, steps: int
+) -> None:
+    free = Session(replace(session.plan, options=replace(session.options, steps=None)))
+    for one in (free, session):
+        one.note(unprofiled=timing(step_us))
+    assert free.plan_steps(events) == free.planned_steps == steps
+    assert session.plan_steps(events) == 4, "as many as were asked for"
+    free.note(ranks=2)
+    assert free.plan_steps(events) == 5, "as many as the other ranks"
+
+
 def timing(us: float) -> Timing:
     return Timing(us, us, us, 5)
