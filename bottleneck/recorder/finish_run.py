@@ -362,8 +362,9 @@ def load_reporting() -> None:
     threading.Thread(target=load, daemon=True).start()
 
 
-# How long a program goes on after its measurement until the verdict is told before its end.
-_EARLY_AFTER_S = 4.0
+# How long a program goes on after its measurement until the verdict is told before its end. That takes as long as the
+# report, on processors that the program wants, and is done again at its end.
+EARLY_AFTER_S = 20.0
 _LEAST_PRIORITY = 19
 _REPORTING = ("bottleneck.pipeline", "bottleneck.report.page", "bottleneck.report.screen", "bottleneck.report.plots")
 
@@ -399,8 +400,8 @@ class Reporter:
         from bottleneck.analysis.telemetry import MARGIN_NS
 
         # Sensors are read for as long as the report wants to see them. A program that is to stop will do so soon, and
-        # one that ends within seconds would wait for a report that is made again then.
-        if self.plan.options.stop or ended.wait(max(MARGIN_NS / 1e9, _EARLY_AFTER_S)):
+        # one that ends before would wait for a report that is made again then.
+        if self.plan.options.stop or ended.wait(max(MARGIN_NS / 1e9, EARLY_AFTER_S)):
             return
         telemetry = self.sampling.stop()
         if not self._has_to_wait():

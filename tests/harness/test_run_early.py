@@ -39,6 +39,7 @@ LEAVES = "input()\n    print('done')\n    sys.exit(7)"
 # Ceilings of their own take ten seconds, and are another test's matter.
 KNOWN = """
     from bottleneck.recorder import finish_run
+    finish_run.EARLY_AFTER_S = 1.0
     finish_run.known_ceilings = lambda threads: {ceilings}
     finish_run.Reporter._has_to_wait = lambda self, ask=finish_run.Reporter._has_to_wait: {waits}
 """
