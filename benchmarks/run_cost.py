@@ -5,10 +5,12 @@
 
 Three are scripts: plain is `python SCRIPT`. Three are workloads: plain is Python that imports the file, makes the step
 and calls it once. Seconds are of the wall clock, the median over the rounds with the range; the ceilings of this CPU
-are measured before. One row more is the first run on a machine, which measures them.
+are measured before, and our modules are compiled as pip compiles what it installs. One row more is the first run on a
+machine, which measures the ceilings.
 """
 
 import argparse
+import compileall
 import os
 import statistics
 import subprocess
@@ -54,6 +56,7 @@ def recorded(words: Sequence[str], output: Path) -> list[str]:
 def measure(rounds: int, folder: Path) -> tuple[dict[str, tuple[list[float], list[float]]], float]:
     """Plain and recorded seconds of each program, and those of a first run, which measures the ceilings."""
     environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache")}
+    compileall.compile_dir(ROOT / "bottleneck", quiet=2)
     tiny = folder / "tiny.py"
     tiny.write_text(_TINY)
     first_s = seconds_of(recorded([str(tiny)], folder / "first"), environment)
