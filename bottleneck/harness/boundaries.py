@@ -162,6 +162,18 @@ _FIXED_NAMES = ("optimizer", "module", "loader")
 _MOST_NAMES = 8
 
 
+# Asked once for each process: a system call in each step costs as much as all else that counts a turn.
+_process = os.getpid()
+
+
+def _note_fork() -> None:
+    global _process  # noqa: PLW0603 - a process has one number
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_note_fork)
+
+
 class Leader:
     """The one among several optimizers (modules, loaders) whose turns count.
 
@@ -185,7 +197,7 @@ class Leader:
 
     def takes_turn(self, one: Any) -> bool:
         """Counts a turn: whether it was the leader's, which this one may have become."""
-        place = os.getpid(), threading.get_ident()
+        place = _process, threading.get_ident()
         if self._number is None:
             self._lead(one, place)
         elif place != self._place:
@@ -205,7 +217,7 @@ class Leader:
 
         It is the quick way for what comes in each step.
         """
-        if self._number != id(one) or self._place != (os.getpid(), threading.get_ident()):
+        if self._number != id(one) or self._place != (_process, threading.get_ident()):
             return False
         self._others = 0
         self.turns += 1

@@ -5,7 +5,7 @@ They are a loader's pass and its `next`, a backward pass, and an optimizer's ste
 
 import importlib
 from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Any
 
 from bottleneck.harness.boundaries import OptimizerHook, Removal, watch_attribute
 from bottleneck.harness.torch_private import (
@@ -14,13 +14,6 @@ from bottleneck.harness.torch_private import (
     loader_iterator,
     tell_of_backward,
 )
-
-
-class InOptimizer(Protocol):
-    """Is told that an optimizer's step begins or ends."""
-
-    def __call__(self, *, is_end: bool) -> None:
-        """Notes which of the two it is."""
 
 
 class PhaseHooks:
@@ -35,18 +28,20 @@ class PhaseHooks:
         begin_data: Callable[[Any], None],
         end_data: Callable[[Any], None],
         begin_backward: Callable[[], None],
-        in_optimizer: InOptimizer,
+        begin_optimizer: Callable[[Any], None],
+        end_optimizer: Callable[[Any], None],
     ) -> None:
         self._begin_pass, self._begin_data, self._end_data = begin_pass, begin_data, end_data
-        self._begin_backward, self._in_optimizer = begin_backward, in_optimizer
+        self._begin_backward = begin_backward
+        self._begin_optimizer, self._end_optimizer = begin_optimizer, end_optimizer
         self._removals: list[Removal] = []
         self._has_loaders = False
 
     def watch(self) -> None:
         """Begins to listen, once torch is imported."""
         optimizers = importlib.import_module("torch.optim.optimizer")
-        before = OptimizerHook(optimizers.register_optimizer_step_pre_hook, lambda _: self._in_optimizer(is_end=False))
-        after = OptimizerHook(optimizers.register_optimizer_step_post_hook, lambda _: self._in_optimizer(is_end=True))
+        before = OptimizerHook(optimizers.register_optimizer_step_pre_hook, self._begin_optimizer)
+        after = OptimizerHook(optimizers.register_optimizer_step_post_hook, self._end_optimizer)
         self._removals += [before.remove, after.remove]
         importlib.import_module("torch.autograd.graph")
         end = tell_of_backward(self._begin_backward)

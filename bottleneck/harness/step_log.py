@@ -46,11 +46,17 @@ class StepLog:
             self._buffer += STEP_RECORD.pack(*fold(self._waiting[: self._per_record]))
             del self._waiting[: self._per_record]
 
+    @property
+    def takes_slow(self) -> bool:
+        """True until there are too many slow steps."""
+        return self._slow_steps < MOST_SLOW
+
     def add_slow(self, slow: SlowStep) -> None:
         """Adds what is known of a slow step, unless there were too many."""
-        if self._slow_steps < MOST_SLOW:
+        if self.takes_slow:
             self._slow_steps += 1
-            _append(self._slow, json.dumps(dataclasses.asdict(slow)).encode() + b"\n")
+            # Not by asdict, whose deep copies take as long as all the rest: the program waits.
+            _append(self._slow, json.dumps(vars(slow), default=vars).encode() + b"\n")
 
     def start_over(self) -> None:
         """Forgets the steps that were added, which were parts of steps."""

@@ -72,6 +72,7 @@ class Usual:
         self._recent: collections.deque[tuple[Any, ...]] = collections.deque(maxlen=_USUAL_STEPS)
         self._until_look = _LEAST_STEPS
         self._slow = 0
+        self._medians: Mapping[str, float] | None = None
         self.limit_us = self.median_us = float("inf")
 
     def add(self, records: Sequence[tuple[Any, ...]]) -> None:
@@ -96,12 +97,14 @@ class Usual:
         return len(self._recent) == _USUAL_STEPS
 
     def record(self) -> Mapping[str, float]:
-        """The median of each field."""
-        columns = zip(*self._recent, strict=True)
-        return {name: statistics.median(values) for name, values in zip(_FIELDS, columns, strict=True)}
+        """Gives the median of each field, at the last look at what is usual."""
+        if self._medians is None:
+            columns = zip(*self._recent, strict=True)
+            self._medians = {name: statistics.median(values) for name, values in zip(_FIELDS, columns, strict=True)}
+        return self._medians
 
     def _look(self) -> None:
-        self._until_look = _LOOK_EVERY
+        self._until_look, self._medians = _LOOK_EVERY, None
         times_us = [record[_US] for record in self._recent]
         self.median_us = usual_us = statistics.median(times_us)
         deviation_us = _MAD_TO_DEVIATION * statistics.median(abs(us - usual_us) for us in times_us)
@@ -261,7 +264,7 @@ class StepWatch:
         self._batches = self._passes = 0
         self._usage: Any = None
         self._gc_ns = self._gc_began_ns = self._gc_before_ns = 0
-        self._zero_ns, self._flushed_ns = 0, 0
+        self._zero_ns, self._flushed_ns, self._read_ns = 0, 0, 0
         self._memory_bytes = 0.0
         self._usual = Usual()
         # When the step began that the samples are of, and the samples.
@@ -338,10 +341,13 @@ class StepWatch:
         def begin_backward() -> None:
             note((BACKWARD, clock_ns(), thread(), None, 0))
 
-        def in_optimizer(*, is_end: bool) -> None:
-            note((REST if is_end else OPTIMIZER, clock_ns(), thread(), None, 0))
+        def begin_optimizer(_: Any) -> None:
+            note((OPTIMIZER, clock_ns(), thread(), None, 0))
 
-        return PhaseHooks(begin_pass, begin_data, end_data, begin_backward, in_optimizer)
+        def end_optimizer(_: Any) -> None:
+            note((REST, clock_ns(), thread(), None, 0))
+
+        return PhaseHooks(begin_pass, begin_data, end_data, begin_backward, begin_optimizer, end_optimizer)
 
     def _collect(self, stage: str, _: Mapping[str, int]) -> None:
         """Notes the time of a garbage collection.
@@ -417,7 +423,8 @@ class StepWatch:
         if now_ns - self._flushed_ns > _FLUSH_NS:
             self._flushed_ns = now_ns
             self._log.flush()
-        self._memory_bytes = resident_bytes() or 0.0
+        if now_ns - self._read_ns > _LOOK_NS:
+            self._read_ns, self._memory_bytes = now_ns, resident_bytes() or 0.0
         if self._memory is None and self._step > _MEMORY_FROM:
             with contextlib.suppress(Exception):  # the program's variables may be of any kind
                 self._memory = self._step, MemoryLook(self._torch)
@@ -477,7 +484,7 @@ class StepWatch:
     def _begin(self, now_ns: int) -> None:
         """The first step ended: those that follow are timed."""
         is_first = not self._zero_ns
-        self._zero_ns = self._flushed_ns = now_ns
+        self._zero_ns = self._flushed_ns = self._read_ns = now_ns
         self._memory_bytes, self._usual = resident_bytes() or 0.0, Usual()
         device = "cuda" if is_on_gpu(self._torch) else "cpu"
         version = str(getattr(self._torch, "__version__", ""))
@@ -493,6 +500,8 @@ class StepWatch:
         began_ns, samples = self._samples
         if self._windows is not None and self._usual.is_full:
             self._windows.tell_slow(step["us"] / usual["us"] if usual["us"] else float("inf"))
+        if not self._log.takes_slow:
+            return
         waited = self._waits.since(self._began_ns) if self._waits else WaitedUs()
         self._log.add_slow(
             SlowStep(

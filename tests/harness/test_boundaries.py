@@ -1,6 +1,7 @@
 """Which of the things that repeat in a script makes its steps."""
 
 import gc
+import os
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -9,7 +10,7 @@ from typing import Any
 import pytest
 
 from bottleneck.harness import boundaries, marks
-from bottleneck.harness.boundaries import Boundaries, is_optimizer_made
+from bottleneck.harness.boundaries import Boundaries, Leader, is_optimizer_made
 
 
 class Adam:
@@ -233,6 +234,16 @@ def test_steps_of_another_thread_are_not_counted(log: Log) -> None:
     thread.start()
     thread.join()
     assert log.boundaries == 1
+
+
+def test_steps_of_a_fork_are_not_counted() -> None:
+    """Its first thread has the number of the one that forked."""
+    leader, program = Leader(20), SimpleNamespace()
+    assert leader.takes_turn(program) and leader.goes_on(program)
+    child = os.fork()
+    if child == 0:
+        os._exit(leader.goes_on(program) or leader.takes_turn(program))
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_bottleneck_step_overrules_all_others(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,13 +1,14 @@
 """The log of a watched run on disk: bounded, and whole up to where the process was killed."""
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from bottleneck.harness.step_log import StepLog, fold
-from bottleneck.schema.watch_log import STEP_FIELDS, STEP_RECORD, WatchHeader
+from bottleneck.harness.step_log import MOST_SLOW, StepLog, fold
+from bottleneck.schema.watch_log import STEP_FIELDS, STEP_RECORD, DeadWorker, SeenLine, SlowStep, WatchHeader
 
 NAMES = [name for name, _ in STEP_FIELDS]
 
@@ -52,6 +53,18 @@ def test_steps_that_wait_to_be_folded_are_written_at_the_end(tmp_path: Path) -> 
         log.flush()
     log.close()
     assert sum(row["count"] for row in read(tmp_path)) == 23
+
+
+def test_slow_steps_are_written_whole_until_there_are_too_many(tmp_path: Path) -> None:
+    log, phases = StepLog(tmp_path, 0), (1.0,) * 5
+    slow = SlowStep(7, 1.5, 9.0, 1.0, phases, phases, 0.0, 8.0, 1.0, 2, 0.0, 0, 1, 1.0)
+    slow = replace(slow, lines=(SeenLine("train.py:3", "main", 4),), dead_workers=(DeadWorker(1, -9),))
+    for count in range(MOST_SLOW + 1):
+        assert log.takes_slow == (count < MOST_SLOW)
+        log.add_slow(slow)
+    lines = (tmp_path / "slow.rank0.jsonl").read_text().splitlines()
+    assert len(lines) == MOST_SLOW
+    assert json.loads(lines[0]) == json.loads(json.dumps(asdict(slow)))
 
 
 def test_the_header_is_replaced_whole(tmp_path: Path) -> None:
