@@ -9,6 +9,7 @@ trace of its own.
 import gzip
 import json
 import os
+import re
 import select
 import shutil
 import socket
@@ -56,6 +57,8 @@ _MOST_TIMES, _FITTING_SHARE, _WORTHWHILE = 8.0, 0.8, 1.2
 # Far more than the events of a first window take.
 _MOST_BYTES = 1e9
 _GZIP_LEVEL = 5
+# The name of a trace: the milliseconds of its window, and the number that Kineto puts behind them.
+_WRITTEN = re.compile(r"\.fresh\.kineto-([0-9]{1,9})_[0-9]{1,20}\.json")
 
 _TRY = "try again; if it stays so, record a block: bottleneck.record()"
 _UNAWAITED = "Kineto ends no window early: the program writes its trace without us"
@@ -379,23 +382,44 @@ class DaemonProcess:
             self._ask_for(seconds)
 
     def _keep(self, lack: str) -> None:
-        """Leaves the best trace as that of the recording, and notes on it.
+        """Leaves the best trace as that of the recording.
 
         ``lack`` is why there is none.
         """
         assert self._plan is not None, "the window has begun"
-        files, best = RankFiles(Path(self._plan.folder), 0), self._best
-        notes = Notes(is_measured=True, warnings=(lack,))
-        if best is not None and not best.events:
-            notes = replace(notes, warnings=(f"the program called no op of torch in {best.window.seconds:g} s",))
-        elif best is not None:
-            with best.file.open("rb") as plain, gzip.open(files.fresh, "wb", _GZIP_LEVEL) as packed:
-                shutil.copyfileobj(plain, packed)
-            files.fresh.replace(files.partial)
-            notes = replace(notes, warnings=_warnings(best, self._plan), device_facts=best.devices)
-        write_whole(files.notes, json.dumps(asdict(notes)))
-        if best is not None:
-            best.file.unlink(missing_ok=True)
+        _keep_trace(self._plan, self._best, lack)
+
+
+def _keep_trace(plan: Plan, best: _WrittenTrace | None, lack: str) -> None:
+    """Makes a trace that of the recording, and notes on it; ``lack`` is why there is none."""
+    files, notes = RankFiles(Path(plan.folder), 0), Notes(is_measured=True, warnings=(lack,))
+    if best is not None and not best.events:
+        notes = replace(notes, warnings=(f"the program called no op of torch in {best.window.seconds:g} s",))
+    elif best is not None:
+        with best.file.open("rb") as plain, gzip.open(files.fresh, "wb", _GZIP_LEVEL) as packed:
+            shutil.copyfileobj(plain, packed)
+        files.fresh.replace(files.partial)
+        notes = replace(notes, warnings=_warnings(best, plan), device_facts=best.devices)
+    write_whole(files.notes, json.dumps(asdict(notes)))
+    if best is not None:
+        best.file.unlink(missing_ok=True)
+
+
+def left_traces(folder: Path) -> list[Path]:
+    """Lists the traces that a process has written for an `attach` which was killed."""
+    files = (path for path in folder.glob(".fresh.kineto-*.json") if _WRITTEN.fullmatch(path.name))
+    return sorted(path for path in files if path.is_file() and not path.is_symlink())
+
+
+def keep_left_trace(plan: Plan) -> None:
+    """Makes the best of those traces that of the recording, if there is any."""
+    written = []
+    for file in left_traces(Path(plan.folder)):
+        match = _WRITTEN.fullmatch(file.name)
+        if match is not None and file.stat().st_size <= _MOST_BYTES:
+            written.append(_examined(_AskedWindow(file, int(match[1]) / 1e3), file))
+    if written:
+        _keep_trace(plan, max(written, key=lambda trace: (trace.steps, trace.events)), "")
 
 
 def _refuse_options(process: int, plan: Plan) -> None:

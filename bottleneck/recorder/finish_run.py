@@ -578,18 +578,19 @@ def _finish_claimed(ours: "FolderClaim", folder: Path, wait: Callable[[float], N
         state = read_run_state(folder)
         if state is not None:
             _wait_for_end(state, folder, wait)
-            _settle(state, folder)
+            _settle(state, folder, wait)
         is_finished = True
     finally:
         ours.release(is_finished=is_finished)
 
 
-def _settle(state: "RunState", folder: Path) -> None:
+def _settle(state: "RunState", folder: Path, wait: Callable[[float], None]) -> None:
     from bottleneck.harness.finish import Ending, remove_notes
     from bottleneck.schema.recording import is_recording
 
     if not is_recording(folder):
         write_note(f"the run that recorded {shown(folder)} was cut off; finishing its recording")
+        _take_left_trace(state, folder, wait)
         ending = Ending(state.status, state.busy_processors, remarks=(_CUT_OFF,), environment=state.environment)
         here = ending.versions["cpu"]
         ending = replace(
@@ -598,6 +599,23 @@ def _settle(state: "RunState", folder: Path) -> None:
         is_here = ending.versions.get("cpu", here) == here
         finish(state.plan, ending, ReportSettings(say, measured_ceilings if is_here else lambda _: None))
     remove_notes(folder)
+
+
+def _take_left_trace(state: "RunState", folder: Path, wait: Callable[[float], None]) -> None:
+    """Takes the trace that Kineto wrote for a killed `attach`.
+
+    Waits a while where the process was asked and may write it yet.
+    """
+    from bottleneck.harness.folder import RankFiles
+    from bottleneck.harness.kineto_daemon import keep_left_trace, left_traces, uses_daemon
+
+    if RankFiles(folder, 0).notes.exists():
+        return
+    for _ in range(int(_SAVING_S / _LOOK_S)):
+        if left_traces(folder) or state.process is None or not uses_daemon(state.process):
+            break
+        wait(_LOOK_S)
+    keep_left_trace(state.plan)
 
 
 def _wait_for_end(state: "RunState", folder: Path, wait: Callable[[float], None]) -> None:

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,13 @@ import pytest
 from bottleneck.errors import UsageError
 from bottleneck.harness import kineto_daemon
 from bottleneck.harness.finish import read_notes
-from bottleneck.harness.folder import RankFiles
+from bottleneck.harness.folder import CLAIM_FILE, RankFiles, RunState
 from bottleneck.harness.kineto_daemon import ADDRESS, VARIABLE, DaemonProcess, longer_window_s, uses_daemon
 from bottleneck.harness.messages import EVENT_BUDGET, Plan, Program, RecordOptions
 from bottleneck.harness.running_process import connect
 from bottleneck.pipeline import analyse
-from bottleneck.schema.recording import is_recording
+from bottleneck.recorder.finish_run import repair
+from bottleneck.schema.recording import is_recording, read_recording
 from tests.harness import test_attach as attaching
 
 pytest.importorskip("torch")
@@ -85,6 +87,8 @@ def test_a_killed_attachment_leaves_the_name_and_the_program_and_the_next_one_wo
             killed.kill()
         done = program.attach(*QUICK, "-o", "next")
         assert done.returncode == 0 and is_recording(tmp_path / "next"), done.stderr
+        repair(tmp_path / "killed")
+        assert len(read_recording(tmp_path / "killed").traces) == 1, "the process wrote it for nobody"
         status, output, _ = program.end()
     assert status == 7
     assert attaching.is_as_without(tmp_path, output)
@@ -331,6 +335,33 @@ def test_a_window_in_which_nothing_ran_is_told(client: Client, tmp_path: Path) -
     (tmp_path / ".fresh.kineto-200_1.json").write_text('{"traceEvents": []}')
     with daemon_for(os.getpid()) as target, client.asking():
         assert "called no op of torch in 0.2 s" in warnings_of(target, tmp_path, 0.2)[0]
+
+
+def test_the_trace_of_a_killed_attachment_is_taken_by_a_repair(tmp_path: Path) -> None:
+    for number, name in enumerate((".fresh.kineto-200_1.json", ".fresh.kineto-1600_1.json")):
+        (tmp_path / name).write_text(json.dumps({"traceEvents": TRACE["traceEvents"][: 2 + number]}))
+    (tmp_path / ".fresh.kineto-300_1.json").symlink_to(tmp_path / ".fresh.kineto-200_1.json")
+    state = RunState(Plan(str(tmp_path), Program("train.py", form="script"), RecordOptions()), {}, 0.0, os.getpid())
+    (tmp_path / CLAIM_FILE).write_text(json.dumps(asdict(state)))
+    waited: list[float] = []
+    repair(tmp_path, waited.append)
+    (trace,) = read_recording(tmp_path).traces
+    assert json.loads(gzip.decompress((tmp_path / trace.file).read_bytes())) == TRACE and not waited
+    assert not list(tmp_path.glob(".fresh*"))
+
+
+def test_a_process_that_was_asked_for_a_trace_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kineto_daemon, "uses_daemon", lambda process: process == 42)
+    state = RunState(Plan(str(tmp_path), Program("train.py", form="script"), RecordOptions()), {}, 0.0, 42)
+    (tmp_path / CLAIM_FILE).write_text(json.dumps(asdict(state)))
+    waited: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waited.append(seconds)
+        (tmp_path / ".fresh.kineto-200_42.json").write_text(json.dumps(TRACE))
+
+    repair(tmp_path, wait)
+    assert len(waited) == 1 and len(read_recording(tmp_path).traces) == 1
 
 
 def recorded(seconds: float, events: int, steps: int) -> kineto_daemon._WrittenTrace:
