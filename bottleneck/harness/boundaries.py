@@ -12,6 +12,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from types import CodeType, FrameType
 from typing import Any, ClassVar
 
 from bottleneck.harness import marks
@@ -111,8 +112,6 @@ class OptimizerHook:
     """
 
     _left: ClassVar[list[Removal]] = []
-    # One entry for each that is being called.
-    _calling: ClassVar[list[None]] = []
 
     def __init__(self, register: Callable[[Any], Any], call: Callable[[Any], None]) -> None:
         while self._left:
@@ -123,21 +122,39 @@ class OptimizerHook:
     def __call__(self, optimizer: Any, *_: Any) -> None:
         """Calls back, unless it was removed."""
         call = self._call
-        if call is None:
-            return
-        self._calling.append(None)
-        try:
+        if call is not None:
             call(optimizer)
-        finally:
-            self._calling.pop()
 
     def remove(self) -> None:
         """Ends the calls."""
         self._call = None
-        if self._calling:
+        if _is_running(OptimizerHook.__call__.__code__):
             self._left.append(self._handle.remove)
         else:
             self._handle.remove()
+
+
+def _is_running(code: CodeType) -> bool:
+    """True if some thread is in a call of this code."""
+    for frame in sys._current_frames().values():
+        at: FrameType | None = frame
+        while at is not None:
+            if at.f_code is code:
+                return True
+            at = at.f_back
+    return False
+
+
+# Asked once for each process: a system call in each step costs as much as all else that counts a turn.
+_process = os.getpid()
+
+
+def _note_fork() -> None:
+    global _process  # noqa: PLW0603 - a process has one number
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_note_fork)
 
 
 # A module repeats from its second call on; a loader that had no repeating module for so many batches is on its own,
@@ -160,18 +177,6 @@ _WORSE: dict[StepSource, tuple[StepSource, ...]] = {
 }
 _FIXED_NAMES = ("optimizer", "module", "loader")
 _MOST_NAMES = 8
-
-
-# Asked once for each process: a system call in each step costs as much as all else that counts a turn.
-_process = os.getpid()
-
-
-def _note_fork() -> None:
-    global _process  # noqa: PLW0603 - a process has one number
-    _process = os.getpid()
-
-
-os.register_at_fork(after_in_child=_note_fork)
 
 
 class Leader:
@@ -269,6 +274,7 @@ class Boundaries:
         self._on_boundary = on_boundary
         self._on_new_source = on_new_source
         self._on_first = on_first
+        self._on_other: Callable[[], None] = lambda: None
         self._wanted = wanted
         self._thread = thread
         self._clock = clock
@@ -293,7 +299,7 @@ class Boundaries:
         marks.listen(self._after_mark)
         # Torch's own hooks: a microsecond for a step, a few for each call of a module, nested ones too.
         optimizers = importlib.import_module("torch.optim.optimizer")  # torch.optim hides its name
-        after = OptimizerHook(optimizers.register_optimizer_step_post_hook, self._safely(self._after_optimizer))
+        after = OptimizerHook(optimizers.register_optimizer_step_post_hook, self._after_optimizer)
         self._removals["optimizer"] = after.remove
         hooked = torch.nn.modules.module.register_module_forward_pre_hook(self._safely(self._before_module))
         self._removals["module"] = hooked.remove
@@ -304,6 +310,10 @@ class Boundaries:
         if self._removals and "loader" not in self._removals and not self._is_worse("loader"):
             kind = loader_iterator()
             self._watch("loader", kind, READ_BY_LOADER, self._before_batch)
+
+    def tell_other_optimizers(self, on_other: Callable[[], None]) -> None:
+        """Calls back where an optimizer's step ends that is no boundary, while optimizers are listened to."""
+        self._on_other = on_other
 
     def watch_compiled(self) -> None:
         """Listens to compiled and exported modules instead of all.
@@ -440,9 +450,17 @@ class Boundaries:
             self._on_boundary()
 
     def _after_optimizer(self, optimizer: Any) -> None:
-        if self._current[0] == "optimizer" and self._optimizers.goes_on(optimizer):
-            self._on_boundary()
-            return
+        """Looks at the end of an optimizer's step, safely."""
+        try:
+            if self._current[0] == "optimizer" and self._optimizers.goes_on(optimizer):
+                self._on_boundary()
+            else:
+                self._on_other()
+                self._meet_optimizer(optimizer)
+        except Exception as exc:
+            self._fail(exc)
+
+    def _meet_optimizer(self, optimizer: Any) -> None:
         if self._is_worse("optimizer") or not self._is_here():
             return
         name = type(optimizer).__name__

@@ -19,7 +19,8 @@ from bottleneck.harness.torch_private import (
 class PhaseHooks:
     """The hooks of all phases.
 
-    None leaves a frame of ours in a traceback of the program.
+    None leaves a frame of ours in a traceback of the program. Whoever ends the steps at an optimizer's knows of its end
+    already: it is told of from ``watch_optimizer_ends`` on.
     """
 
     def __init__(
@@ -35,19 +36,27 @@ class PhaseHooks:
         self._begin_backward = begin_backward
         self._begin_optimizer, self._end_optimizer = begin_optimizer, end_optimizer
         self._removals: list[Removal] = []
-        self._has_loaders = False
+        self._has_loaders = self._has_ends = False
 
     def watch(self) -> None:
         """Begins to listen, once torch is imported."""
         optimizers = importlib.import_module("torch.optim.optimizer")
         before = OptimizerHook(optimizers.register_optimizer_step_pre_hook, self._begin_optimizer)
-        after = OptimizerHook(optimizers.register_optimizer_step_post_hook, self._end_optimizer)
-        self._removals += [before.remove, after.remove]
+        self._removals.append(before.remove)
         importlib.import_module("torch.autograd.graph")
         end = tell_of_backward(self._begin_backward)
         if end is not None:
             self._removals.append(end)
         self.watch_loaders()
+
+    def watch_optimizer_ends(self) -> None:
+        """Listens to the ends of optimizers' steps as well."""
+        if self._has_ends or not self._removals:
+            return
+        self._has_ends = True
+        optimizers = importlib.import_module("torch.optim.optimizer")
+        after = OptimizerHook(optimizers.register_optimizer_step_post_hook, self._end_optimizer)
+        self._removals.append(after.remove)
 
     def watch_loaders(self) -> None:
         """Listens to loaders as well, once the program has imported them."""

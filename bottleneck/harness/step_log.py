@@ -30,13 +30,13 @@ class StepLog:
         self._slow = folder / f"slow.rank{rank}.jsonl"
         self._header = folder / f"watch.rank{rank}.json"
         self._most = most_records
-        self._buffer = bytearray()
+        self._buffer, self._slow_lines = bytearray(), bytearray()
         self._written = self._slow_steps = 0
         # How many steps a record has, and those that wait until there are so many.
         self._per_record = 1
-        self._waiting: list[tuple[Any, ...]] = []
+        self._waiting: list[Sequence[Any]] = []
 
-    def add(self, records: Sequence[tuple[Any, ...]]) -> None:
+    def add(self, records: Sequence[Sequence[Any]]) -> None:
         """Adds steps, by STEP_FIELDS."""
         if self._per_record == 1:
             self._buffer += b"".join(starmap(STEP_RECORD.pack, records))
@@ -56,12 +56,12 @@ class StepLog:
         if self.takes_slow:
             self._slow_steps += 1
             # Not by asdict, whose deep copies take as long as all the rest: the program waits.
-            _append(self._slow, json.dumps(vars(slow), default=vars).encode() + b"\n")
+            self._slow_lines += json.dumps(vars(slow), default=vars).encode() + b"\n"
 
     def start_over(self) -> None:
         """Forgets the steps that were added, which were parts of steps."""
-        self._buffer.clear()
-        self._waiting.clear()
+        for waiting in (self._buffer, self._slow_lines, self._waiting):
+            waiting.clear()
         self._written, self._per_record = 0, 1
         for file in (self._steps, self._slow):
             file.unlink(missing_ok=True)
@@ -72,6 +72,9 @@ class StepLog:
             _append(self._steps, bytes(self._buffer))
             self._written += len(self._buffer) // STEP_RECORD.size
             self._buffer.clear()
+        if self._slow_lines:
+            _append(self._slow, bytes(self._slow_lines))
+            self._slow_lines.clear()
         if self._written > self._most:
             records = list(STEP_RECORD.iter_unpack(self._steps.read_bytes()))
             pairs = [fold(records[place : place + 2]) for place in range(0, len(records), 2)]
@@ -90,7 +93,7 @@ class StepLog:
         self.flush()
 
 
-def fold(records: Sequence[tuple[Any, ...]]) -> tuple[Any, ...]:
+def fold(records: Sequence[Sequence[Any]]) -> tuple[Any, ...]:
     """Folds records of consecutive steps into one."""
     folded = []
     for place, name in enumerate(_NAMES):

@@ -42,8 +42,11 @@ from bottleneck.system.process_usage import own_threads, waited_for_processor_ns
 DATA, FORWARD, BACKWARD, OPTIMIZER, REST = range(len(PHASES))
 # Events beside the beginnings of phases: a step ended; the next begins only here; a pass over the data begins.
 _END, _BEGIN, _PASS = range(len(PHASES), len(PHASES) + 3)
+# An event is one number, since one less object is made for it: its time, and in the lowest bits what it is.
+_KIND_BITS = 3
+_KINDS = (1 << _KIND_BITS) - 1
 _FIELDS = tuple(name for name, _ in STEP_FIELDS)
-_US = _FIELDS.index("us")
+_US, _CPU_US, _SWITCHES, _FAULTS = (_FIELDS.index(name) for name in ("us", "cpu_us", "switches", "faults"))
 # What is usual is told from so many steps; it is looked at anew after so many more.
 _USUAL_STEPS, _LOOK_EVERY = 64, 32
 _LEAST_STEPS = 8
@@ -52,6 +55,10 @@ _STAY_SLOW, _WEIGHT_OF_USUAL = 200, 3
 # A step is slow that takes so many times the usual one, is so many deviations away, and so much longer at least.
 _TIMES, _DEVIATIONS, _LEAST_US = 2.0, 10.0, 1_000.0
 _MAD_TO_DEVIATION = 1.4826
+# Shorter steps share a reading of the processor time: it takes more than all the rest.
+_USAGE_NS = 3_000_000
+# What a reading counts in the share of the time that the thread computes.
+_OF_NEW = 0.2
 _FLUSH_NS, _LOOK_NS, _PERIOD_S, _LONGEST_PERIOD_S, _PATIENCE_S = 1_000_000_000, 200_000_000, 0.01, 0.25, 1.0
 # So many steps are added to the log at once, or those of so long.
 _AT_ONCE = 64
@@ -69,13 +76,13 @@ class Usual:
     """The median of recent steps, and the limit of a slow one."""
 
     def __init__(self) -> None:
-        self._recent: collections.deque[tuple[Any, ...]] = collections.deque(maxlen=_USUAL_STEPS)
+        self._recent: collections.deque[Sequence[Any]] = collections.deque(maxlen=_USUAL_STEPS)
         self._until_look = _LEAST_STEPS
         self._slow = 0
-        self._medians: Mapping[str, float] | None = None
+        self._record: Mapping[str, float] | None = None
         self.limit_us = self.median_us = float("inf")
 
-    def add(self, records: Sequence[tuple[Any, ...]]) -> None:
+    def add(self, records: Sequence[Sequence[Any]]) -> None:
         """Adds steps by their records, whose fields are STEP_FIELDS."""
         for record in records:
             if record[_US] <= self.limit_us or len(self._recent) < _LEAST_STEPS:
@@ -97,14 +104,14 @@ class Usual:
         return len(self._recent) == _USUAL_STEPS
 
     def record(self) -> Mapping[str, float]:
-        """Gives the median of each field, at the last look at what is usual."""
-        if self._medians is None:
+        """The median of each field, as of the last look at what is usual."""
+        if self._record is None:
             columns = zip(*self._recent, strict=True)
-            self._medians = {name: statistics.median(values) for name, values in zip(_FIELDS, columns, strict=True)}
-        return self._medians
+            self._record = {name: statistics.median(values) for name, values in zip(_FIELDS, columns, strict=True)}
+        return self._record
 
     def _look(self) -> None:
-        self._until_look, self._medians = _LOOK_EVERY, None
+        self._until_look, self._record = _LOOK_EVERY, None
         times_us = [record[_US] for record in self._recent]
         self.median_us = usual_us = statistics.median(times_us)
         deviation_us = _MAD_TO_DEVIATION * statistics.median(abs(us - usual_us) for us in times_us)
@@ -242,9 +249,12 @@ class StepWatch:
         windows: WatchedWindows | None = None,
     ) -> None:
         self._log, self._clock_ns, self._windows = log, clock_ns, windows
+        # What torch told in the thread that steps since steps were last taken in.
+        self._events: collections.deque[int] = collections.deque(maxlen=_MOST_EVENTS)
+        # Of each step that ended: the time of garbage collections until then, and what the thread had used, if read.
+        self._ended: list[tuple[int, Any]] = []
         self._boundaries = Boundaries(self._end_step, self._start_over, wanted)
-        # What torch told since steps were last taken in: the phase that begins or _END, when, and in which thread.
-        self._events: collections.deque[tuple[Any, ...]] = collections.deque(maxlen=_MOST_EVENTS)
+        self._boundaries.tell_other_optimizers(self._noting(REST))
         self._hooks = self._listen()
         watch_compiled = self._boundaries.watch_compiled
         self._import_hook = TorchHook(
@@ -258,14 +268,15 @@ class StepWatch:
         self._began_ns = 0
         self._limit_ns = float("-inf")
         # The first step that was not taken in yet: its number is 0 until one has ended.
-        self._step = self._ends = 0
+        self._step = 0
         self._phase, self._last_ns, self._start_ns = FORWARD, 0, 0
         self._sums_ns = [0] * len(PHASES)
         self._batches = self._passes = 0
         self._usage: Any = None
+        self._read_ns, self._cpu_share = 0, 1.0
         self._gc_ns = self._gc_began_ns = self._gc_before_ns = 0
-        self._zero_ns, self._flushed_ns, self._read_ns = 0, 0, 0
-        self._memory_bytes = 0.0
+        self._zero_ns, self._flushed_ns = 0, 0
+        self._memory_ns, self._memory_bytes = 0, 0.0
         self._usual = Usual()
         # When the step began that the samples are of, and the samples.
         self._samples: tuple[int, list[tuple[tuple[str, int, str] | None, str]]] = (0, [])
@@ -317,37 +328,39 @@ class StepWatch:
             self._windows.close()
         self.header = dataclasses.replace(self.header, step_source=source, step_name=name)
         self._thread, self._step, self._limit_ns = threading.get_ident(), 0, float("-inf")
-        self._events.clear()
+        self._forget_events()
         self._log.start_over()
+        if source != "optimizer":
+            self._hooks.watch_optimizer_ends()
+
+    def _forget_events(self) -> None:
+        self._events.clear()
+        self._ended.clear()
 
     # Phases.
 
     def _listen(self) -> PhaseHooks:
-        """Gives the hooks, which only note what begins, when and in which thread."""
-        note, clock_ns, thread = self._events.append, self._clock_ns, threading.get_ident
-
-        def begin_pass(_: Any) -> None:
-            note((_PASS, clock_ns(), thread(), None, 0))
+        """Gives the hooks, which only note what begins and when."""
+        note_data = self._noting(DATA)
 
         def begin_data(iterator: Any) -> None:
             if self._loader is None or self._loader() is not iterator:
                 self._workers.meet(workers_of(iterator))
                 self._loader = weakref.ref(iterator)
-            note((DATA, clock_ns(), thread(), None, 0))
+            note_data()
 
-        def end_data(_: Any) -> None:
-            note((FORWARD, clock_ns(), thread(), None, 0))
+        forward, backward, optimizer = self._noting(FORWARD), self._noting(BACKWARD), self._noting(OPTIMIZER)
+        return PhaseHooks(self._noting(_PASS), begin_data, forward, backward, optimizer, self._noting(REST))
 
-        def begin_backward() -> None:
-            note((BACKWARD, clock_ns(), thread(), None, 0))
+    def _noting(self, kind: int) -> Callable[..., None]:
+        """Gives a call that notes an event of this kind in the thread that steps."""
+        note, clock_ns, thread = self._events.append, self._clock_ns, threading.get_ident
 
-        def begin_optimizer(_: Any) -> None:
-            note((OPTIMIZER, clock_ns(), thread(), None, 0))
+        def note_it(_: object = None) -> None:
+            if thread() == self._thread:
+                note(clock_ns() << _KIND_BITS | kind)
 
-        def end_optimizer(_: Any) -> None:
-            note((REST, clock_ns(), thread(), None, 0))
-
-        return PhaseHooks(begin_pass, begin_data, end_data, begin_backward, begin_optimizer, end_optimizer)
+        return note_it
 
     def _collect(self, stage: str, _: Mapping[str, int]) -> None:
         """Notes the time of a garbage collection.
@@ -369,17 +382,21 @@ class StepWatch:
                 self._end_step_in_window(self._windows)
                 return
             now_ns = self._clock_ns()
-            self._events.append((_END, now_ns, threading.get_ident(), resource.getrusage(_THREAD), self._gc_ns))
-            self._ends += 1
             is_slow = now_ns - self._began_ns > self._limit_ns
-            if is_slow or self._ends >= _AT_ONCE or now_ns - self._flushed_ns > _FLUSH_NS:
+            is_due = is_slow or len(self._ended) >= _AT_ONCE - 1 or now_ns - self._flushed_ns > _FLUSH_NS
+            usage = None
+            if is_due or now_ns - self._read_ns > _USAGE_NS:
+                usage, self._read_ns = resource.getrusage(_THREAD), now_ns
+            self._events.append(now_ns << _KIND_BITS | _END)
+            self._ended.append((self._gc_ns, usage))
+            if is_due:
                 self._take_in(now_ns, is_slow=is_slow)
                 if self._windows is not None and self._step and self._windows.open_if_due(self._step - 1):
                     self._limit_ns = float("inf")
                     return
                 # What we took is no part of the next step.
                 now_ns = self._clock_ns()
-                self._events.append((_BEGIN, now_ns, threading.get_ident(), None, 0))
+                self._events.append(now_ns << _KIND_BITS | _BEGIN)
             self._began_ns = now_ns
         except Exception as exc:
             self._fail(exc)
@@ -395,7 +412,7 @@ class StepWatch:
             return
         self._note_windows(windows)
         self._log.write_header(self.header)
-        self._events.clear()
+        self._forget_events()
         self._usage, self._gc_before_ns = resource.getrusage(_THREAD), self._gc_ns
         self._sums_ns, self._batches, self._passes = [0] * len(PHASES), 0, 0
         self._workers.forget_changes()
@@ -407,11 +424,11 @@ class StepWatch:
 
     def _take_in(self, now_ns: int, *, is_slow: bool) -> None:
         """Adds the steps that have ended to the log and to the usual."""
-        events = list(self._events)
-        for _ in events:
-            self._events.popleft()
-        self._ends = 0
-        records = self._records(events)
+        events, ended = list(self._events), list(self._ended)
+        self._forget_events()
+        if len(events) == _MOST_EVENTS:  # earlier ones were dropped, of steps too
+            ended = ended[len(ended) - sum(event & _KINDS == _END for event in events) :]
+        records = self._records(events, ended)
         self._log.add(records)
         self._usual.add(records)
         self._limit_ns = self._usual.limit_us * 1e3
@@ -423,68 +440,91 @@ class StepWatch:
         if now_ns - self._flushed_ns > _FLUSH_NS:
             self._flushed_ns = now_ns
             self._log.flush()
-        if now_ns - self._read_ns > _LOOK_NS:
-            self._read_ns, self._memory_bytes = now_ns, resident_bytes() or 0.0
+        if now_ns - self._memory_ns > _LOOK_NS:
+            self._memory_ns, self._memory_bytes = now_ns, resident_bytes() or 0.0
         if self._memory is None and self._step > _MEMORY_FROM:
             with contextlib.suppress(Exception):  # the program's variables may be of any kind
                 self._memory = self._step, MemoryLook(self._torch)
 
-    def _records(self, events: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
+    def _records(self, events: Sequence[int], ended: Sequence[tuple[int, Any]]) -> list[list[Any]]:
         """Gives the records of the steps that ended, by STEP_FIELDS."""
-        records = []
-        ours, current, last_ns = self._thread, self._phase, self._last_ns
+        records: list[list[Any]] = []
+        current, last_ns, ends, unread = self._phase, self._last_ns, iter(ended), 0
         sums_ns, batches, passes = self._sums_ns, self._batches, self._passes
-        for phase, at_ns, thread, usage, gc_ns in events:
-            if thread != ours or phase == current == DATA:
-                continue
-            if phase == _BEGIN:
-                self._start_ns = last_ns = at_ns
-                continue
-            if phase == _PASS:
+        step, start_ns, gc_before_ns = self._step, self._start_ns, self._gc_before_ns
+        ends_optimizer = self.header.step_source == "optimizer"
+        for event in events:
+            kind, at_ns = event & _KINDS, event >> _KIND_BITS
+            if kind < _END:
+                if kind != current or kind != DATA:
+                    sums_ns[current] += at_ns - last_ns
+                    current, last_ns = kind, at_ns
+                    batches += kind == FORWARD
+            elif kind == _BEGIN:
+                start_ns = last_ns = at_ns
+            elif kind == _PASS:
                 passes += 1
-                continue
-            sums_ns[current] += at_ns - last_ns
-            last_ns = at_ns
-            if phase != _END:
-                current = phase
-                batches += phase == FORWARD
-                continue
-            if self._step:
-                data_ns, forward_ns, backward_ns, optimizer_ns, rest_ns = sums_ns
-                before, us = self._usage, (at_ns - self._start_ns) / 1e3
-                record = (
-                    (at_ns - self._zero_ns) / 1e9,
-                    self._step,
-                    1,
-                    us,
-                    data_ns / 1e3,
-                    forward_ns / 1e3,
-                    backward_ns / 1e3,
-                    optimizer_ns / 1e3,
-                    rest_ns / 1e3,
-                    (gc_ns - self._gc_before_ns) / 1e3,
-                    1e6 * (usage.ru_utime + usage.ru_stime - before.ru_utime - before.ru_stime),
-                    us,
-                    batches,
-                    passes,
-                    usage.ru_nivcsw - before.ru_nivcsw,
-                    usage.ru_majflt - before.ru_majflt,
-                    self._memory_bytes,
-                )
-                records.append(record)
             else:
-                self._begin(at_ns)
-            self._step += 1
-            self._start_ns, self._usage, self._gc_before_ns = at_ns, usage, gc_ns
-            sums_ns, batches, passes = [0] * len(PHASES), 0, 0
+                sums_ns[current] += at_ns - last_ns
+                last_ns, (gc_ns, usage) = at_ns, next(ends)
+                if step:
+                    data_ns, forward_ns, backward_ns, optimizer_ns, rest_ns = sums_ns
+                    us = (at_ns - start_ns) / 1e3
+                    record = [
+                        (at_ns - self._zero_ns) / 1e9,
+                        step,
+                        1,
+                        us,
+                        data_ns / 1e3,
+                        forward_ns / 1e3,
+                        backward_ns / 1e3,
+                        optimizer_ns / 1e3,
+                        rest_ns / 1e3,
+                        (gc_ns - gc_before_ns) / 1e3,
+                        self._cpu_share * us,
+                        us,
+                        batches,
+                        passes,
+                        0,
+                        0,
+                        self._memory_bytes,
+                    ]
+                    records.append(record)
+                    if usage is not None:
+                        self._share_usage(records[unread:], usage)
+                        unread = len(records)
+                else:
+                    self._begin(at_ns)
+                    self._usage = usage
+                step += 1
+                current = REST if ends_optimizer else current
+                start_ns, gc_before_ns = at_ns, gc_ns
+                sums_ns, batches, passes = [0] * len(PHASES), 0, 0
         self._phase, self._last_ns, self._sums_ns = current, last_ns, sums_ns
         self._batches, self._passes = batches, passes
+        self._step, self._start_ns, self._gc_before_ns = step, start_ns, gc_before_ns
         return records
+
+    def _share_usage(self, records: Sequence[list[Any]], usage: Any) -> None:
+        """Gives steps what their thread has used since the last reading.
+
+        All but the last are taken to have computed for the usual share of their time, and the last for the rest: it
+        alone may be a slow one.
+        """
+        before, self._usage = self._usage, usage
+        used_us = 1e6 * (usage.ru_utime + usage.ru_stime - before.ru_utime - before.ru_stime)
+        total_us, last = sum(record[_US] for record in records), records[-1]
+        of_others_us = sum(record[_CPU_US] for record in records[:-1])
+        last[_CPU_US] = min(max(used_us - of_others_us, 0.0), last[_US])
+        last[_SWITCHES] = usage.ru_nivcsw - before.ru_nivcsw
+        last[_FAULTS] = usage.ru_majflt - before.ru_majflt
+        if total_us and last[_US] <= self._usual.limit_us:
+            self._cpu_share += _OF_NEW * (min(used_us / total_us, 1.0) - self._cpu_share)
 
     def _begin(self, now_ns: int) -> None:
         """The first step ended: those that follow are timed."""
         is_first = not self._zero_ns
-        self._zero_ns = self._flushed_ns = self._read_ns = now_ns
+        self._zero_ns = self._flushed_ns = now_ns
         self._memory_bytes, self._usual = resident_bytes() or 0.0, Usual()
         device = "cuda" if is_on_gpu(self._torch) else "cpu"
         version = str(getattr(self._torch, "__version__", ""))

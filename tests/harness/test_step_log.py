@@ -1,15 +1,24 @@
 """The log of a watched run on disk: bounded, and whole up to where the process was killed."""
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from bottleneck.harness.step_log import MOST_SLOW, StepLog, fold
-from bottleneck.schema.watch_log import STEP_FIELDS, STEP_RECORD, DeadWorker, SeenLine, SlowStep, WatchHeader
+from bottleneck.schema.watch_log import (
+    STEP_FIELDS,
+    STEP_RECORD,
+    DeadWorker,
+    SeenLine,
+    SlowStep,
+    WatchHeader,
+)
 
+SLOW = SlowStep(1, 1.0, 9.0, 1.0, (9.0, 0, 0, 0, 0), (1.0, 0, 0, 0, 0), 0.0, 1.0, 1.0, 0, 0.0, 0, 0, 0.0)
 NAMES = [name for name, _ in STEP_FIELDS]
 
 
@@ -55,16 +64,26 @@ def test_steps_that_wait_to_be_folded_are_written_at_the_end(tmp_path: Path) -> 
     assert sum(row["count"] for row in read(tmp_path)) == 23
 
 
-def test_slow_steps_are_written_whole_until_there_are_too_many(tmp_path: Path) -> None:
-    log, phases = StepLog(tmp_path, 0), (1.0,) * 5
-    slow = SlowStep(7, 1.5, 9.0, 1.0, phases, phases, 0.0, 8.0, 1.0, 2, 0.0, 0, 1, 1.0)
-    slow = replace(slow, lines=(SeenLine("train.py:3", "main", 4),), dead_workers=(DeadWorker(1, -9),))
+def test_slow_steps_reach_the_disk_with_the_steps_and_go_with_parts_of_steps(tmp_path: Path) -> None:
+    log, line = StepLog(tmp_path, 0), SeenLine("train.py:3", "load", 2)
+    log.add_slow(replace(SLOW, step=1))
+    log.start_over()
+    log.add_slow(replace(SLOW, step=7, lines=(line,), dead_workers=(DeadWorker(0, -9),)))
+    log.flush()
+    log.add_slow(replace(SLOW, step=9))
+    log.close()
+    lines = (tmp_path / "slow.rank0.jsonl").read_bytes().splitlines()
+    first, second = (msgspec.json.decode(text, type=SlowStep) for text in lines)
+    assert (first.step, first.lines, first.dead_workers[0].exit_code, second.step) == (7, (line,), -9, 9)
+
+
+def test_no_more_slow_steps_are_kept_than_it_may_hold(tmp_path: Path) -> None:
+    log = StepLog(tmp_path, 0)
     for count in range(MOST_SLOW + 1):
         assert log.takes_slow == (count < MOST_SLOW)
-        log.add_slow(slow)
-    lines = (tmp_path / "slow.rank0.jsonl").read_text().splitlines()
-    assert len(lines) == MOST_SLOW
-    assert json.loads(lines[0]) == json.loads(json.dumps(asdict(slow)))
+        log.add_slow(SLOW)
+    log.close()
+    assert len((tmp_path / "slow.rank0.jsonl").read_bytes().splitlines()) == MOST_SLOW
 
 
 def test_the_header_is_replaced_whole(tmp_path: Path) -> None:

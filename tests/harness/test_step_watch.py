@@ -1,15 +1,20 @@
-"""What is usual among steps, and hooks that end inside a step of an optimizer."""
+"""What is usual among steps, what a step is charged with, and hooks that end inside a step of an optimizer."""
 
 import subprocess
 import sys
+import threading
+from collections import namedtuple
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from bottleneck.harness.boundaries import OptimizerHook
-from bottleneck.harness.step_watch import Usual
+from bottleneck.harness.step_log import StepLog
+from bottleneck.harness.step_watch import StepWatch, Usual
 from bottleneck.schema.watch_log import STEP_FIELDS
+from bottleneck.watched.read_log import read_watched
 
 US = [name for name, _ in STEP_FIELDS].index("us")
 
@@ -60,6 +65,85 @@ def test_a_hook_that_removes_itself_leaves_those_behind_it_alone() -> None:
     OptimizerHook(register_optimizer_step_post_hook, lambda _: None).remove()
     theirs.remove()
     assert len(_global_optimizer_post_hooks) == count
+
+
+def test_a_hook_that_is_removed_in_another_thread_stays_until_it_has_been_called() -> None:
+    torch = pytest.importorskip("torch")
+    from torch.optim.optimizer import _global_optimizer_post_hooks, register_optimizer_step_post_hook
+
+    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    count = len(_global_optimizer_post_hooks)
+    hook: OptimizerHook
+
+    def remove_elsewhere(_: object) -> None:
+        thread = threading.Thread(target=hook.remove)
+        thread.start()
+        thread.join()
+
+    hook = OptimizerHook(register_optimizer_step_post_hook, remove_elsewhere)
+    optimizer.step()
+    assert len(_global_optimizer_post_hooks) == count + 1
+    OptimizerHook(register_optimizer_step_post_hook, lambda _: None).remove()
+    assert len(_global_optimizer_post_hooks) == count
+
+
+class Clock:
+    """A clock that goes on by a microsecond at each look."""
+
+    def __init__(self) -> None:
+        self.now_ns = 1_000_000_000
+
+    def __call__(self) -> int:
+        self.now_ns += 1_000
+        return self.now_ns
+
+
+def watched(folder: Path, clock: Clock, monkeypatch: pytest.MonkeyPatch, step: Callable[[int], None]) -> StepWatch:
+    """Watches ten calls of this, in which threads use the processor all the time by a clock of ours."""
+    used = namedtuple("used", "ru_utime ru_stime ru_nivcsw ru_majflt")
+    monkeypatch.setattr("resource.getrusage", lambda _: used(clock.now_ns / 1e9, 0.0, clock.now_ns // 1_000_000, 0))
+    watch = StepWatch(StepLog(folder, 0), None, 0, 1, clock)
+    watch.start()
+    try:
+        for number in range(10):
+            step(number)
+    finally:
+        watch.finish(0)
+    return watch
+
+
+def test_after_another_optimizer_the_phase_is_the_rest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    parameter, clock = torch.zeros(1, requires_grad=True), Clock()
+    first, second = (torch.optim.SGD([parameter], lr=0.1) for _ in range(2))
+
+    def step(_: int) -> None:
+        second.step()
+        clock.now_ns += 5_000_000
+        first.step()
+
+    # The first that steps leads: a step is from one of its ends to the next.
+    watched(tmp_path, clock, monkeypatch, lambda number: first.step() if not number else step(number))
+    (rank,) = read_watched(tmp_path)
+    assert rank.header.step_source == "optimizer" and rank.steps == 9
+    assert (rank.records["rest_us"] >= 5_000).all() and (rank.records["optimizer_us"] < 1_000).all()
+
+
+def test_short_steps_share_a_reading_of_the_processor_time_and_lose_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    optimizer, clock = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1), Clock()
+
+    def step(_: int) -> None:
+        clock.now_ns += 1_000_000
+        optimizer.step()
+
+    watched(tmp_path, clock, monkeypatch, step)
+    (rank,) = read_watched(tmp_path)
+    assert rank.records["cpu_us"] == pytest.approx(rank.records["us"], rel=0.01)
+    switches = [int(count) for count in rank.records["switches"]]
+    assert sum(switches) >= rank.steps - 1 and 0 in switches
 
 
 FAILS = """
