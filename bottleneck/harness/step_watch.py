@@ -59,6 +59,8 @@ _MAD_TO_DEVIATION = 1.4826
 _USAGE_NS = 3_000_000
 # What a reading counts in the share of the time that the thread computes.
 _OF_NEW = 0.2
+# A rank is the late one whose own work took so much of what a slow step took beyond the usual.
+_OWN_SHARE = 0.5
 _FLUSH_NS, _LOOK_NS, _PERIOD_S, _LONGEST_PERIOD_S, _PATIENCE_S = 1_000_000_000, 200_000_000, 0.01, 0.25, 1.0
 # So many steps are added to the log at once, or those of so long.
 _AT_ONCE = 64
@@ -67,8 +69,8 @@ _MOST_EVENTS = 65_536
 _MOST_LINES, _MOST_SAMPLES = 5, 2_000
 # A look at a thread takes some 10 us.
 _MOST_THREADS = 64
-# From this step on memory is looked at: the first ones make what all others use.
-_MEMORY_FROM = 20
+# From this step on memory is looked at: the first ones make what all others use. To read how much it is takes 30 us.
+_MEMORY_FROM, _MEMORY_NS = 20, 20_000_000
 _THREAD = getattr(resource, "RUSAGE_THREAD", resource.RUSAGE_SELF)
 
 
@@ -80,7 +82,7 @@ class Usual:
         self._until_look = _LEAST_STEPS
         self._slow = 0
         self._record: Mapping[str, float] | None = None
-        self.limit_us = self.median_us = float("inf")
+        self.limit_us = float("inf")
 
     def add(self, records: Sequence[Sequence[Any]]) -> None:
         """Adds steps by their records, whose fields are STEP_FIELDS."""
@@ -113,7 +115,7 @@ class Usual:
     def _look(self) -> None:
         self._until_look, self._record = _LOOK_EVERY, None
         times_us = [record[_US] for record in self._recent]
-        self.median_us = usual_us = statistics.median(times_us)
+        usual_us = statistics.median(times_us)
         deviation_us = _MAD_TO_DEVIATION * statistics.median(abs(us - usual_us) for us in times_us)
         self.limit_us = max(_TIMES * usual_us, usual_us + _DEVIATIONS * deviation_us, usual_us + _LEAST_US)
 
@@ -433,14 +435,15 @@ class StepWatch:
         self._usual.add(records)
         self._limit_ns = self._usual.limit_us * 1e3
         if self._windows is not None and self._usual.is_full:
-            self._windows.tell_usual(self._usual.median_us)
+            usual = self._usual.record()
+            self._windows.tell_usual(self._own_us(usual) if self.header.rank else usual["us"])
         if is_slow and records:
             self._note_slow(dict(zip(_FIELDS, records[-1], strict=True)))
         self._workers.forget_changes()
         if now_ns - self._flushed_ns > _FLUSH_NS:
             self._flushed_ns = now_ns
             self._log.flush()
-        if now_ns - self._memory_ns > _LOOK_NS:
+        if now_ns - self._memory_ns > _MEMORY_NS:
             self._memory_ns, self._memory_bytes = now_ns, resident_bytes() or 0.0
         if self._memory is None and self._step > _MEMORY_FROM:
             with contextlib.suppress(Exception):  # the program's variables may be of any kind
@@ -538,7 +541,7 @@ class StepWatch:
     def _note_slow(self, step: Mapping[str, float]) -> None:
         usual = self._usual.record()
         began_ns, samples = self._samples
-        if self._windows is not None and self._usual.is_full:
+        if self._windows is not None and self._usual.is_full and self._is_to_record(step, usual):
             self._windows.tell_slow(step["us"] / usual["us"] if usual["us"] else float("inf"))
         if not self._log.takes_slow:
             return
@@ -569,6 +572,19 @@ class StepWatch:
                 dead_workers=self._workers.look_for_dead(),
             )
         )
+
+    def _is_to_record(self, step: Mapping[str, float], usual: Mapping[str, float]) -> bool:
+        """Tells whether a slow step is worth a window of this rank.
+
+        All ranks are slow where one is: of the others that one is recorded whose own work took the time.
+        """
+        beyond_us = self._own_us(step) - self._own_us(usual)
+        return self.header.rank == 0 or beyond_us > _OWN_SHARE * (step["us"] - usual["us"])
+
+    @staticmethod
+    def _own_us(step: Mapping[str, float]) -> float:
+        """The time without the backward pass, in which a rank waits for the others."""
+        return step["us"] - step["backward_us"]
 
     def _look_on(self, thread: int | None) -> None:
         """Samples the stack of a step that is already slow, until the run ends."""

@@ -19,9 +19,9 @@ def watch_child(plan_text: str, *arguments: str) -> None:
     prefer_roots()
     rank, ranks = _number("RANK", 0), _number("WORLD_SIZE", 1)
     folder, options = Path(plan.folder), plan.options
-    # One rank under the profiler holds up all, so the first alone opens windows.
-    wishes = WindowWishes(plan.program, options.windows, options.every_s)
-    windows = WatchedWindows(folder, wishes, time.perf_counter_ns) if wishes.are_any and rank == 0 else None
+    # One rank under the profiler holds up all for as long as its window takes: those at set times are the first's.
+    wishes = WindowWishes(plan.program, options.windows, options.every_s if rank == 0 else None)
+    windows = WatchedWindows(folder, wishes, time.perf_counter_ns, rank) if wishes.are_any else None
     watch = StepWatch(StepLog(folder, rank), options.step, rank, ranks, windows=windows)
     watch.start()
     marks.supervise(lambda: None)

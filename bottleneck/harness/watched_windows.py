@@ -56,11 +56,12 @@ class _WindowRequest:
 class WatchedWindows:
     """Opens and closes the windows of one process.
 
-    It does so in the thread that steps. ``folder`` is that of the run.
+    It does so in the thread that steps. ``folder`` is that of the run, which the ranks of a job share.
     """
 
-    def __init__(self, folder: Path, wishes: WindowWishes, clock_ns: Callable[[], int]) -> None:
+    def __init__(self, folder: Path, wishes: WindowWishes, clock_ns: Callable[[], int], rank: int = 0) -> None:
         self._folder, self._wishes, self._clock_ns = folder, wishes, clock_ns
+        self._suffix = f"-rank-{rank}" if rank else ""
         self.recorded: tuple[RecordedWindow, ...] = ()
         self.problem: str | None = None
         # Null until steps are timed.
@@ -112,7 +113,7 @@ class WatchedWindows:
         if threading.current_thread() is not threading.main_thread():
             self.problem = "the steps run in a thread other than the main one"
             return False
-        folder = self._folder / WINDOWS_FOLDER / f"step-{after}"
+        folder = self._folder / WINDOWS_FOLDER / f"step-{after}{self._suffix}"
         try:
             self._begin(folder)
         except Exception as error:  # ours, in the middle of the program

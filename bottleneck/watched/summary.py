@@ -58,7 +58,7 @@ def summarise(folder: Path, *, is_over: bool = False) -> WatchedRun:
         tuple(_rank(rank, samples, folder) for rank in ranks),
         first.step_name,
         _late(ranks),
-        tuple(_window(window, folder) for rank in ranks for window in rank.header.windows),
+        tuple(_window(window, folder, rank.header) for rank in ranks for window in rank.header.windows),
         tuple(warnings),
     )
 
@@ -76,14 +76,15 @@ def _late(ranks: Sequence[WatchedRank]) -> LateRank | None:
     return msgspec.structs.replace(late, cause=causes[0].what if causes else None)
 
 
-def _window(window: RecordedWindow, folder: Path) -> WindowOfRun:
+def _window(window: RecordedWindow, folder: Path, header: WatchHeader) -> WindowOfRun:
     if window.trigger == "asked" or window.times is None:
         why = "asked for"
     elif window.trigger == "slow":
         why = f"step {window.after:,} took {_times(window.times)} times as long as usual"
     else:
         why = f"steps had come to take {_times(window.times)} times as long"
-    return WindowOfRun(window.after, window.steps, why, str(folder / window.folder))
+    where = f" on rank {header.rank}" if header.ranks > 1 else ""
+    return WindowOfRun(window.after, window.steps, f"{why}{where}", str(folder / window.folder))
 
 
 def is_running(folder: Path) -> bool:

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from bottleneck.harness.boundaries import OptimizerHook
+from bottleneck.harness.messages import Program
 from bottleneck.harness.step_log import StepLog
 from bottleneck.harness.step_watch import StepWatch, Usual
+from bottleneck.harness.watched_windows import WatchedWindows, WindowWishes
 from bottleneck.schema.watch_log import STEP_FIELDS
 from bottleneck.watched.read_log import read_watched
 
@@ -144,6 +146,38 @@ def test_short_steps_share_a_reading_of_the_processor_time_and_lose_none(
     assert rank.records["cpu_us"] == pytest.approx(rank.records["us"], rel=0.01)
     switches = [int(count) for count in rank.records["switches"]]
     assert sum(switches) >= rank.steps - 1 and 0 in switches
+
+
+class Windows(WatchedWindows):
+    """Windows that never open, and note the slow steps that they are told of."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder, WindowWishes(Program("train.py", form="script")), Clock(), 1)
+        self.slow: list[float] = []
+
+    def tell_slow(self, times: float) -> None:
+        self.slow.append(times)
+
+
+@pytest.mark.parametrize(("rank", "is_waiting", "asks"), [(0, True, True), (1, True, False), (1, False, True)])
+def test_a_rank_that_waited_for_another_leaves_the_window_to_that_one(
+    tmp_path: Path, rank: int, is_waiting: bool, asks: bool
+) -> None:
+    torch = pytest.importorskip("torch")
+    parameter, clock, windows = torch.zeros(1, requires_grad=True), Clock(), Windows(tmp_path)
+    optimizer = torch.optim.SGD([parameter], lr=0.1)
+    watch = StepWatch(StepLog(tmp_path, rank), None, rank, 2, clock, windows)
+    watch.start()
+    try:
+        for number in range(200):
+            late_ns = 50_000_000 if number == 150 else 1_000_000
+            clock.now_ns += 1_000_000 if is_waiting else late_ns
+            parameter.sum().backward()  # in it a rank waits
+            clock.now_ns += late_ns if is_waiting else 1_000_000
+            optimizer.step()
+    finally:
+        watch.finish(0)
+    assert bool(windows.slow) is asks
 
 
 FAILS = """

@@ -93,6 +93,19 @@ def test_steps_that_stay_longer_open_one(clock: Clock, later_us: float, opens: b
     assert not made.open_if_due(101)
 
 
+def test_ranks_share_a_folder_and_each_names_its_windows(clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WatchedWindows, "_begin", lambda self, folder: setattr(self, "_measurement", Measurement()))
+    names = []
+    for rank in (0, 3):
+        made = WatchedWindows(Path("run"), WindowWishes(PROGRAM, 1), clock, rank)
+        clock.now_s = 0.0
+        assert not made.open_if_due(1)
+        assert opens_after_slow_step(made, clock, 100.0)
+        made.tell_step("optimizer", "optimizer.step of SGD")
+        names.append(made.recorded[0].folder)
+    assert names == ["windows/step-100", "windows/step-100-rank-3"]
+
+
 def test_those_that_were_asked_for_open_at_their_times(clock: Clock) -> None:
     """So long after the one before has ended: on a slow machine they would follow one another else."""
     made = windows(clock, every_s=10.0)
