@@ -125,7 +125,7 @@ def late_launches(evidence: Evidence) -> Draft | None:
     )
 
 
-class _Waits(Struct, frozen=True):
+class _SyncCounts(Struct, frozen=True):
     """Counts calls per step that wait for the device, by place and cause.
 
     ``around`` wait for all of it before the first or after the last launch of their step, ``before`` copy inputs from
@@ -140,7 +140,7 @@ class _Waits(Struct, frozen=True):
 
 
 @remembered
-def _waits(evidence: Evidence) -> _Waits:
+def _waits(evidence: Evidence) -> _SyncCounts:
     trace, window, kernels = evidence.linked.trace, evidence.linked.window, evidence.linked.kernels
     start = trace.events["ts_us"].to_numpy()
     waits, copies = start[are_calls(trace, "synchronise_device")], start[waits_of_uploads(evidence)]
@@ -153,10 +153,10 @@ def _waits(evidence: Evidence) -> _Waits:
         around, between = around + mine.size - inside, between + inside
         late = int(np.count_nonzero(copied > begun.min(initial=high)))
         before, after = before + copied.size - late, after + late
-    return _Waits(*(count / evidence.steps for count in (around, before, between, after)))
+    return _SyncCounts(*(count / evidence.steps for count in (around, before, between, after)))
 
 
-def _calls_in_words(kinds: _Waits, waits: float) -> str:
+def _calls_in_words(kinds: _SyncCounts, waits: float) -> str:
     """Names the calls that wait between launches: 'torch.cuda.synchronize()'."""
     names = (
         *(["torch.cuda.synchronize()"] if kinds.of_device else []),
@@ -166,7 +166,7 @@ def _calls_in_words(kinds: _Waits, waits: float) -> str:
     return ", ".join(names)
 
 
-def _around_in_words(waits: _Waits) -> tuple[str, ...]:
+def _around_in_words(waits: _SyncCounts) -> tuple[str, ...]:
     around = (
         f"waits for the device before the first or after the last launch ({format_count(waits.around)} per step), as a "
         "benchmark has them, are no hindrance: they cost what could overlap with the next step"

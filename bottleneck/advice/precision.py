@@ -621,7 +621,10 @@ def weights_for_few_rows(evidence: Evidence) -> Draft | None:
 
 
 def _fp32_weights_for_few_rows(evidence: Evidence, work: KernelWork, rows: Flags, read_bytes: float) -> Draft:
-    """Words the same of products in fp32 on a CPU, where no gain of narrower weights is known."""
+    """Words the same of fp32 products on a CPU.
+
+    No gain of narrower weights is known there.
+    """
     seconds = work.us_of(rows) / US_PER_S
     return Draft(
         slug="weights-for-few-rows",

@@ -312,7 +312,10 @@ class Boundaries:
             self._watch("loader", kind, READ_BY_LOADER, self._before_batch)
 
     def tell_other_optimizers(self, on_other: Callable[[], None]) -> None:
-        """Calls back where an optimizer's step ends that is no boundary, while optimizers are listened to."""
+        """Calls back where an optimizer's step ends that is no boundary.
+
+        It does so while optimizers are listened to.
+        """
         self._on_other = on_other
 
     def watch_compiled(self) -> None:

@@ -391,7 +391,10 @@ class DaemonProcess:
 
 
 def _keep_trace(plan: Plan, best: _WrittenTrace | None, lack: str) -> None:
-    """Makes a trace that of the recording, and notes on it; ``lack`` is why there is none."""
+    """Makes a trace that of the recording, and notes on it.
+
+    ``lack`` is why there is none.
+    """
     files, notes = RankFiles(Path(plan.folder), 0), Notes(is_measured=True, warnings=(lack,))
     if best is not None and not best.events:
         notes = replace(notes, warnings=(f"the program called no op of torch in {best.window.seconds:g} s",))

@@ -403,9 +403,9 @@ class Session:
         return self._filling(PROFILED_US, PROFILED_STEPS_AT_MOST)
 
     def plan_steps(self, events: int) -> int:
-        """Plans how many steps to profile where one makes so many events, and gives their number.
+        """Plans how many steps to profile where one makes so many events.
 
-        Ranks, which may count unlike events, all profile as many as are wanted.
+        Gives their number. Ranks, which may count unlike events, all profile as many as are wanted.
         """
         self.planned_steps = self.wanted_steps
         if self.options.steps is None and self.notes.ranks == 1:

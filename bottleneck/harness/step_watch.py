@@ -355,7 +355,7 @@ class StepWatch:
         return PhaseHooks(self._noting(_PASS), begin_data, forward, backward, optimizer, self._noting(REST))
 
     def _noting(self, kind: int) -> Callable[..., None]:
-        """Gives a call that notes an event of this kind in the thread that steps."""
+        """Gives a call that notes such events in the thread that steps."""
         note, clock_ns, thread = self._events.append, self._clock_ns, threading.get_ident
 
         def note_it(_: object = None) -> None:

@@ -290,7 +290,7 @@ def _largest_accounts(analysis: Analysis, ledger: TableSection) -> str:
 def _both_names(account: str) -> str:
     """Names an account as sentences do, and as tables do: 'waiting for data (input)'."""
     label, phrase = label_of(account), phrase_of(account)
-    return phrase if label in phrase else f"{phrase} ({label})"
+    return phrase if label == phrase else f"{phrase} ({label})"
 
 
 def _phase_segment(phase: Phase) -> _Segment:
@@ -329,14 +329,20 @@ def _present(sections: Iterable[Section | None]) -> list[Section]:
 
 
 def _with_packed_idle(record: dict[str, Any]) -> dict[str, Any]:
-    """Packs the rows of idle time by column: thousands of them name the same few modules and lines."""
+    """Packs the rows of idle time by column.
+
+    Thousands of them name the same few modules and lines.
+    """
     rows = record["idle"]
     columns = {name: _packed_column([row[name] for row in rows]) for name in (rows[0] if rows else ())}
     return {**record, "idle": {"count": len(rows), "columns": columns}}
 
 
 def _packed_column(values: Sequence[object]) -> dict[str, Any]:
-    """Packs a column: values that repeat stand once, with the place of each row's value among them."""
+    """Packs a column, in which values that repeat stand once.
+
+    Each row has the place of its value among them.
+    """
     texts = [json.dumps(value) for value in values]
     places = {text: at for at, text in enumerate(dict.fromkeys(texts))}
     if len(places) > len(values) / 2:
