@@ -66,11 +66,12 @@ def build(gate: Gate, *, rows: int = compare.TOP) -> Document:
 
 
 def _lines(gate: Gate, results: Sequence[WorkloadResult]) -> tuple[LabelledLine, ...]:
-    """Gives what failed and by how much; nothing where no workload failed."""
+    """Gives what failed and by how much, and what to undo; nothing without a failure."""
     worst = phrases.failure(results[0]) if results and results[0].verdict == "fail" else ""
     if not worst:
         return ()
-    return LabelledLine("", f"{phrases.VERDICTS['fail']}: {worst}"), LabelledLine("All", gate.sentence)
+    lines = (("", f"{phrases.VERDICTS['fail']}: {worst}"), ("First", phrases.undo(results[0])), ("All", gate.sentence))
+    return tuple(LabelledLine(label, text) for label, text in lines if text)
 
 
 def to_terminal(gate: Gate, style: TerminalStyle = PLAIN) -> str:

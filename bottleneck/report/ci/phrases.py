@@ -364,20 +364,40 @@ def headline(result: WorkloadResult) -> str:
     )
 
 
+def _wrong(result: WorkloadResult) -> list[CounterChange]:
+    """Selects the counters that fail, the costliest first."""
+    return [change for change in differing(result) if change.verdict in _WRONG]
+
+
+def _costliest_cause(result: WorkloadResult) -> Culprit | None:
+    """Finds the first cause with a line of the costliest counter that fails."""
+    return next((one for change in _wrong(result)[:1] for one in change.culprits if one.site is not None), None)
+
+
+def _at_place(cause: Culprit | None) -> str:
+    return "" if cause is None or cause.site is None else f" at {cause.site.place}"
+
+
+def undo(result: WorkloadResult) -> str:
+    """Words what to undo first of a failure; empty where no line is known."""
+    cause = _costliest_cause(result)
+    return "" if cause is None else f"Undo {describe_culprit(cause)}"
+
+
 def failure(result: WorkloadResult) -> str:
     """Words what failed and by how much.
 
     'step 18.2 ms to 19.6 ms (+7.6 %); syncs 0 to 8 per step at mlp.py:25'.
     """
-    changes = [change for change in differing(result) if change.verdict in _WRONG]
+    changes = _wrong(result)
     phrases = []
     if result.time is not None and result.time.verdict == "slower":
         ratio = "" if result.time.ratio is None else f" ({growth(result.time.ratio.median)})"
         phrases.append(f"{_steps(result.time) or 'step slower'}{ratio}")
     if changes:
-        site = next((one.site for change in changes[:1] for one in change.culprits if one.site is not None), None)
+        cause = _costliest_cause(result)
         more = f", and {counted(len(changes) - 1, 'more counter')}" if len(changes) > 1 else ""
-        phrases.append(f"{format_change(changes[0])} per step{f' at {site.place}' if site else ''}{more}")
+        phrases.append(f"{format_change(changes[0])} per step{_at_place(cause)}{more}")
     if result.numerics is not None and result.numerics.verdict == "differs":
         phrases.append(outputs_in_short(result.numerics))
     return "; ".join(phrases)

@@ -156,7 +156,8 @@ def test_the_verdict_on_all_stands_first_and_last() -> None:
     lines = to_terminal(GATES["several"], WIDE).splitlines()
     assert lines[0] == "GATE · bench/train_step.py" and lines[-1] == "FAIL, exit code 1."
     assert lines[1].startswith("FAIL: step 18.2 ms to 19.6 ms (+7.6 %)") and "at train.py:141, and 3 more" in lines[1]
-    assert lines[2].startswith("All  1 of 5 workloads regressed: bench/train_step.py; 1 of 5")
+    assert lines[2] == "First  Undo +2 aten::item at train.py:141, changed here"
+    assert lines[3].startswith("All    1 of 5 workloads regressed: bench/train_step.py; 1 of 5")
 
 
 def test_counters_that_differ_stand_in_a_table_with_their_limits() -> None:
