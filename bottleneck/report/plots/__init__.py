@@ -11,15 +11,15 @@ from pathlib import Path, PurePath
 from typing import Any
 
 import matplotlib as mpl
-from matplotlib.figure import Figure
 
 from bottleneck.report.kernel_names import cut_middle
 from bottleneck.report.output import write_bytes
 from bottleneck.report.text import clean
 from bottleneck.schema.analysis import Analysis
 
-# The first picture on a machine has it look for fonts, of which it tells after five seconds, between our lines.
+# The first import on a machine looks for fonts, and tells of it after five seconds, between our lines.
 logging.getLogger("matplotlib.font_manager").setLevel(logging.ERROR)
+from matplotlib.figure import Figure  # noqa: E402
 
 STYLE = Path(__file__).with_name("plots.mplstyle")
 # What keeps the time of drawing out of a file.
