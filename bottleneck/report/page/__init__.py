@@ -284,13 +284,7 @@ def _largest_accounts(analysis: Analysis, ledger: TableSection) -> str:
     shares = {row.key: row.cells[-1] for row in ledger.rows}
     accounts = [entry.account for entry in sorted(analysis.ledger, key=lambda entry: -entry.us) if entry.us > 0]
     named = [account for account in accounts if account in shares][:_MOST_NAMED]
-    return ", ".join(f"{_both_names(account)} {shares[account]}" for account in named)
-
-
-def _both_names(account: str) -> str:
-    """Names an account as sentences do, and as tables do: 'waiting for data (input)'."""
-    label, phrase = label_of(account), phrase_of(account)
-    return phrase if label == phrase else f"{phrase} ({label})"
+    return ", ".join(f"{phrase_of(account)} {shares[account]}" for account in named)
 
 
 def _phase_segment(phase: Phase) -> _Segment:
