@@ -59,8 +59,8 @@ class FakeHost:
         self._program, self._changes = program, changes
         TorchHook(seeders(program.seed), {}).install()
         self._session = FakeSession()
-        # Torch 2.13 crashes where a fake optimizer is freed.
-        self._made: list[Subject] = []
+        # Torch 2.13 crashes where a fake optimizer or parameter is freed, as that of a layer which a change replaces.
+        self._made: list[tuple[Subject, list[Any]]] = []
 
     def record(self, changes: Sequence[str], file: str) -> None:
         """Leaves the calls of the step with these changes in a file."""
@@ -120,7 +120,7 @@ class FakeHost:
             program.target, program.arguments, program.form, values, train=program.train, seed=program.seed or 0
         )
         subject = replace(subject, stands_for="cuda")
-        self._made.append(subject)
+        self._made.append((subject, [one for module in subject.modules for one in module.modules()]))
         for change in chosen:
             with self._session.compiling() if change.name in _CAPTURING else nullcontext():
                 subject = replace(subject, step=change.apply(subject))
