@@ -291,7 +291,7 @@ def _side(path: Path) -> ComparedSide:
 
 def number(cell: str) -> float:
     """A cell as a person adds it up: what rounds to nothing counts nothing."""
-    return 0.0 if cell[:1] in {"<", ">", ""} else float(cell)
+    return 0.0 if cell[:1] in {"<", ">", ""} else float(cell.replace(",", ""))
 
 
 @pytest.mark.parametrize("name", PAIRS)

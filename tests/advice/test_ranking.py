@@ -107,7 +107,7 @@ def test_a_batch_that_nobody_tried_counts_for_a_quarter() -> None:
 @pytest.mark.parametrize(
     ("gain_us", "words"),
     [
-        (Interval(920.0, 965.0), "at least 12.50 times as fast"),
+        (Interval(920.0, 965.0), "at least 12.5 times as fast"),
         (Interval(700.0, 890.0), "at least 3.33 times as fast"),
         (Interval(700.0, 820.0), "3.33 to 5.56 times as fast"),
         (Interval(200.0, 250.0), "1.25 to 1.33 times as fast"),

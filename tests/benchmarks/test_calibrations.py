@@ -94,12 +94,12 @@ def test_what_is_not_known_well_is_no_feat(more: dict[str, Any]) -> None:
 
 def test_a_feat_is_a_line_of_the_table() -> None:
     lines = tell_feats([Feat("mlp", "bytes", "aten::mul", 2e10, "B/s", 1.2)])
-    assert lines[-1] == "| mlp | bytes | `aten::mul` | 20.0 GB/s | 120.0 % |"
+    assert lines[-1] == "| mlp | bytes | `aten::mul` | 20.0 GB/s | 120 % |"
 
 
 def test_how_quiet_the_machine_is_shows_in_loops_that_do_the_same_again() -> None:
     drift = Drift("a stream", "B/s", (2e10, 5e10, 3e10))
-    assert tell_drift([drift]) == ["- a stream: 20.0 GB/s to 50.0 GB/s, 150.0 % apart"]
+    assert tell_drift([drift]) == ["- a stream: 20.0 GB/s to 50.0 GB/s, 150 % apart"]
 
 
 def test_both_loops_take_at_least_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -69,7 +69,7 @@ def _split(bar: Bar, shares: list[float], by_count: bool) -> list[ChangeRow]:
 
 def number(cell: str) -> float:
     """A cell as a person adds it up: what rounds to nothing counts nothing."""
-    return 0.0 if cell[:1] in {"<", ">", ""} else float(cell)
+    return 0.0 if cell[:1] in {"<", ">", ""} else float(cell.replace(",", ""))
 
 
 def adds_up(cells: list[str], total: str) -> bool:

@@ -66,7 +66,10 @@ def build(gate: Gate, *, rows: int = compare.TOP) -> Document:
 
 
 def _lines(gate: Gate, results: Sequence[WorkloadResult]) -> tuple[LabelledLine, ...]:
-    """Gives what failed and by how much, and what to undo; nothing without a failure."""
+    """Gives what failed and by how much, and what to undo.
+
+    Nothing without a failure.
+    """
     worst = phrases.failure(results[0]) if results and results[0].verdict == "fail" else ""
     if not worst:
         return ()
