@@ -130,7 +130,7 @@ def notebook(tmp_path_factory: pytest.TempPathFactory) -> Executed:
 
 
 def test_the_code_of_the_page_shows_its_page(notebook: Executed) -> None:
-    assert "recorded 5 steps in bottleneck-runs/cell;" in notebook.text("page")
+    assert re.search(r"recorded [3-5] steps in bottleneck-runs/cell;", notebook.text("page"))
     (page,) = notebook.shown("page")
     assert "<iframe" in page["text/html"] and "id=&#34;summary&#34;" in page["text/html"]
     # Which bound it is depends on what else the machine does.

@@ -97,7 +97,8 @@ def steps_of(ran: Ran, name: str = "out") -> int:
 def test_the_program_of_the_page_prints_its_report(heading: str, folder: str, tmp_path: Path) -> None:
     ran = run(tmp_path, programs(heading)[0])
     assert ran.status == 0, ran.stderr
-    assert f"recorded 5 steps in bottleneck-runs/{folder};" in ran.stderr
+    # Fewer steps are profiled where a step is long.
+    assert re.search(rf"recorded [3-5] steps in bottleneck-runs/{folder};", ran.stderr)
     # Which bound it is depends on what else the machine does.
     assert re.search(rf"^(MIXED|INCONCLUSIVE|[A-Z]+-BOUND(, [A-Z ]+)?) · {folder} · ", ran.stdout, re.MULTILINE)
     assert (tmp_path / "bottleneck-runs" / ".gitignore").exists()
