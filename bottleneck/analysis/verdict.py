@@ -607,6 +607,8 @@ def _group_waits(grounds: Grounds, entries: Sequence[LedgerEntry], group_us: flo
     if grounds.host_only:
         calls_us = math.fsum(entry.us for entry in entries if entry.account in _CALLS)
         is_calls = calls_us >= _STANDS_FOR_GROUP * group_us
+        if group_us < _MOST * grounds.ledger.wall_us:
+            return f"The largest part of your step is {'Python and dispatching' if is_calls else 'overhead'}"
         return "Python and dispatching take most of your step" if is_calls else "Your step is mostly overhead"
     little_us = math.fsum(entry.us for entry in entries if entry.account in _TOO_LITTLE_WORK)
     if little_us >= _LEAST_TOO_LITTLE * group_us:

@@ -75,6 +75,16 @@ def test_many_small_ops_of_one_line_are_named_by_the_line() -> None:
     assert "Largest: aten::mul" in decide(single).sentence
 
 
+@pytest.mark.parametrize(
+    ("python", "sentence"),
+    [(29, "Python and dispatching take most of your step"), (25, "The largest part of your step is Python and")],
+)
+def test_most_of_a_step_is_half_of_it_at_least(python: int, sentence: str) -> None:
+    accounts = {"overhead.python": python, "overhead.dispatch": 22, "memory": 26, "compute": 23}
+    grounds = replace(_grounds(accounts), host_only=True)
+    assert decide(grounds).sentence.startswith(sentence)
+
+
 def test_what_the_program_itself_does_is_named_beside_what_holds_it_up() -> None:
     work = replace(_KERNEL, op="aten::addmm", bound="unknown", account="unknown.matmul", us=30.0, share=0.3)
     accounts = {"overhead.stall": 60, "unknown.matmul": 40}
