@@ -86,7 +86,7 @@ def larger_batch(evidence: Evidence) -> Draft | None:
     claims = claims_of(evidence, *_FIXED, "memory", "compute", *UNMODELLED_ACCOUNTS, most_us=gain.high)
     return Draft(
         slug="larger-batch",
-        title=f"The step {'costs' if is_measured else 'would cost'} nearly the same with twice the samples",
+        title=f"Twice the samples {'take' if is_measured else 'would take'} nearly the same time",
         evidence=(
             words,
             f"{counted(format_count(evidence.kernels_per_step), 'kernel')} per step, whatever the batch size",

@@ -81,7 +81,8 @@ class Grounds(Struct, frozen=True):
     ``line_us`` is the time of ops by line. ``kept_up`` says by what a device whose work is not recorded is known to
     have waited for its host. ``device_noun`` is what people call the device. ``quick_parts`` is, of each account of
     work, the part that is left if every call took as long as the quickest of its kind. ``row_modules`` is the time of
-    a row of ``kernels`` by the class of its modules, 'Layer > Linear'; '' is outside of any.
+    a row of ``kernels`` by the class of its modules, 'Layer > Linear'; '' is outside of any. ``late_line`` is the
+    source line at which the late rank of ``straggler`` spends its time.
     """
 
     ledger: Ledger
@@ -91,6 +92,7 @@ class Grounds(Struct, frozen=True):
     broken: str | None = None
     sides: TwoSided | None = None
     straggler: tuple[Clause, ...] = ()
+    late_line: str | None = None
     cut_off: str | None = None
     serving: Serving | None = None
     disturbed: str | None = None
@@ -133,6 +135,7 @@ def grounds_of(evidence: Evidence) -> Grounds:
         broken=broken,
         sides=evidence.sides,
         straggler=evidence.straggler,
+        late_line=_late_line(evidence),
         cut_off=next((caveat.message for caveat in analysis.caveats if caveat.slug == TRUNCATED), None),
         serving=serving_of(evidence),
         disturbed=next((caveat.message for caveat in analysis.caveats if caveat.slug in disturbed), None),
@@ -143,6 +146,13 @@ def grounds_of(evidence: Evidence) -> Grounds:
         quick_parts=_quick_parts(evidence) if evidence.is_disturbed else {},
         row_modules=_row_modules(evidence),
     )
+
+
+def _late_line(evidence: Evidence) -> str | None:
+    """Gives the line that the clauses on the late rank name, else null."""
+    job = evidence.analysis.job
+    slow = next((one for one in job.slow if one.is_steady), None) if evidence.straggler and job is not None else None
+    return None if slow is None else slow.line
 
 
 _INSTANCE = re.compile(r"_\d{1,9}$")  # the profiler numbers the modules of a class
@@ -737,7 +747,8 @@ def _worst_place(grounds: Grounds, entry: LedgerEntry) -> str:
         return ""
     # A line that has the whole account is as long as the account, and that was said.
     time = "" if math.isclose(line_us, entry.us, rel_tol=1e-3) else f", {format_part(line_us, entry.us)}"
-    return f"{line}{time}{_around(grounds, entry.account, line)}"
+    beside = f"{time}{_around(grounds, entry.account, line)}"
+    return "" if line == grounds.late_line and not beside else f"{line}{beside}"
 
 
 def _first_step(grounds: Grounds, decision: BoundDecision, finding: Finding) -> _FirstStep:

@@ -516,9 +516,6 @@ def verdict_lines(verdict: Verdict) -> tuple[LabelledLine, ...]:
     # What must be known before the verdict is read stands behind it where the eye goes to the verdict first.
     leading = next((at for at, (clause, _) in enumerate(rows) if clause.role in {"late_rank", "bound"}), 0)
     ordered = [rows[leading], *rows[:leading], *rows[leading + 1 :]]
-    # The line that a late rank spends its time at is not named again as the worst place.
-    cause = " ".join(text for clause, text in ordered if clause.role == "late_cause")
-    ordered = [(clause, text) for clause, text in ordered if clause.role != "place" or text not in cause]
     lines = [
         LabelledLine(
             clause.label or _LABELS.get(clause.role, "Note"),

@@ -214,10 +214,12 @@ def _with_advice(finding: Finding, characters: int, said: Collection[str | None]
 def _in_a_row(finding: Finding, characters: int, said: Collection[str | None], *, is_named: bool) -> Action:
     """A finding with its gain beside the title.
 
-    Without its name it fits one row.
+    Without its name it fits one row, with the gain in its short form where the title needs the room.
     """
     gain = None if finding.slug in said else _speedup(finding)
     beside = f" ({gain})" if gain else ""
+    if not is_named and gain and len(finding.title) + len(beside) > _ONE_ROW:
+        beside = f" ({finding.describe_speedup(short=True)})"
     if not is_named:
         return Action(cut_text(finding.title, _ONE_ROW - len(beside)) + beside)
     return Action(cut_text(titled(finding), max(characters, _LEAST_TITLE)) + beside, key=finding.slug)

@@ -629,10 +629,10 @@ class Finding(Struct, frozen=True):
         low, high = self.predicted_speedup.low, self.predicted_speedup.high
         return (low >= _WIDEST and high >= _NOTHING_LEFT) or high > _WIDEST * low >= _WIDEST
 
-    def describe_speedup(self) -> str | None:
+    def describe_speedup(self, *, short: bool = False) -> str | None:
         """The predicted speedup in words; null where none is predicted.
 
-        One that reaches far below 1 predicts nothing, and says so.
+        One that reaches far below 1 predicts nothing, and says so. The short form is '1.27 to 2.26x'.
         """
         if self.predicted_speedup is None:
             return None
@@ -640,8 +640,12 @@ class Finding(Struct, frozen=True):
         ends = [(format_ratio(low), format_ratio(high)), *((f"{low:.{at}f}", f"{high:.{at}f}") for at in (3, 4))]
         interval = next((f"{first} to {last}" for first, last in ends if first != last), format_ratio(low))
         times = f"at least {format_ratio(low)}" if self.is_open else interval
+        is_certain = low >= _LEAST_CERTAIN
+        if short:
+            unit = "x samples/s" if self.per == "sample" else "x"
+            return f"{times}{unit}" if is_certain else f"try it: {times}{unit}"
         words = f"{times} times {'as many samples per second' if self.per == 'sample' else 'as fast'}"
-        return words if low >= _LEAST_CERTAIN else f"may help or hurt, try it: {words}"
+        return words if is_certain else f"may help or hurt, try it: {words}"
 
 
 # The kind of evidence of a bound: a replay of the recorded steps, times measured for it, or the recorded time of all

@@ -481,3 +481,17 @@ def test_the_sentence_on_a_straggler_stands_first_whatever_it_says() -> None:
     verdict = _verdict(_SYNC, grounds=replace(_GROUNDS, straggler=(Clause("late_rank", "Rank 2 is late. First: no"),)))
     assert verdict.sentence.startswith("Rank 2 is late. First: no. Your device waits")
     assert verdict.sentence.count("First:") == 2
+
+
+def test_the_line_of_a_late_rank_is_named_once() -> None:
+    late = (
+        Clause("late_rank", "Rank 1 is late"),
+        Clause("late_cause", "it spends 600 us at ddp.py:45", label="Why"),
+    )
+    waits = (IdleCause("sync", 600.0, 0.6, "ddp.py:45", 1),)
+
+    def places(late_line: str) -> list[str]:
+        grounds = replace(_GROUNDS, idle=waits, straggler=late, late_line=late_line)
+        return [clause.text for clause in _verdict(_SYNC, grounds=grounds).clauses if clause.role == "place"]
+
+    assert places("ddp.py:45") == [] and places("ddp.py:7") == ["ddp.py:45"]

@@ -373,18 +373,6 @@ def test_the_only_slow_rank_of_the_headline_is_not_listed_again() -> None:
     assert f"{slow.name} costs" in to_screen(replace(one, job=replace(analysis.job, slow=(slow, two), slow_links=())))
 
 
-def test_the_line_of_a_late_rank_is_named_once() -> None:
-    def labels(place: str) -> list[str]:
-        clauses = (
-            Clause("late_rank", "Rank 1 is late"),
-            Clause("late_cause", "It spends 19.4 ms at ddp.py:45", label="Why"),
-            Clause("place", place, label="Worst"),
-        )
-        return [line.label for line in facts.verdict_lines(replace(gpu_overhead().verdict, clauses=clauses))]
-
-    assert labels("ddp.py:45") == ["", "Why"] and labels("ddp.py:7") == ["", "Why", "Worst"]
-
-
 def test_the_verdict_of_an_older_analysis_is_one_line() -> None:
     older = replace(gpu_overhead().verdict, clauses=())
     (line,) = facts.verdict_lines(older)

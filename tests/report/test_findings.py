@@ -10,7 +10,7 @@ import pytest
 from bottleneck.advice.ranking import Draft, rank, up_to
 from bottleneck.report import render_report
 from bottleneck.report.analysis_document import to_markdown, to_terminal
-from bottleneck.report.findings import findings, first_findings
+from bottleneck.report.findings import findings, findings_in_brief, first_findings
 from bottleneck.report.terminal import TerminalStyle
 from bottleneck.schema.analysis import Bound, Caveat, Confidence, Finding, Interval
 from bottleneck.schema.records import replace
@@ -303,3 +303,14 @@ def test_the_short_form_shows_the_text_of_a_line_in_its_advice_only() -> None:
         short = first_findings(replace(gpu_overhead(), findings=(finding,)), 3, 200, 4)
         assert short is not None
         assert tuple(line.text for line in short.items[0].lines if line.label == "line") == lines
+
+
+@pytest.mark.parametrize(("spare", "gain"), [(0, "1.25 to 1.67x samples/s"), (30, "1.25 to 1.67 times as many")])
+def test_a_title_in_one_row_is_whole_where_the_short_form_of_its_gain_has_room(spare: int, gain: str) -> None:
+    title = "t" * (50 - spare)
+    other = replace(
+        gaining(2)[1], title=title, per="sample", predicted_speedup=Interval(1.25, 1.667), seen_at=(), places=()
+    )
+    analysis = replace(gpu_overhead(), findings=(gaining(1)[0], other))
+    section_of_two = findings_in_brief(analysis, most=2, advised=-1, characters=74)
+    assert section_of_two.items[1].lead.startswith(f"{title} ({gain}")
