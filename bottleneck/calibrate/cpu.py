@@ -323,9 +323,15 @@ def _streams(bench: CpuBench, level: str, working_set: int) -> list[Probe]:
     ]
 
 
+_BLOCK = 2**18  # random numbers that are drawn; a working set repeats them
+
+
 def _add(bench: CpuBench, count: int, calls: int) -> Take:
     torch = bench.torch
-    left, right, out = torch.rand(count), torch.rand(count), torch.empty(count)
+    # Numbers of one block again and again: to draw all of them takes longer than to stream them.
+    block = torch.rand(min(count, _BLOCK))
+    left, right = (block.repeat(count // block.numel() + 1)[:count] for _ in range(2))
+    out = torch.empty(count)
 
     def run() -> None:
         for _ in range(calls):
