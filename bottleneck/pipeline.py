@@ -35,6 +35,7 @@ from bottleneck.analysis.summary import assemble
 from bottleneck.analysis.telemetry import (
     find_conditions,
     find_contention,
+    find_contention_of_short_steps,
     read_telemetry,
     samples_of_trace,
     tell_profiler_from_load,
@@ -443,6 +444,8 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     ledger = scale_to_unprofiled(profiled_ledger, unprofiled, own_parts(costed.linked), light)
     times = time_kernels(costed.linked, costed.costs, costed.attribution, roofline, ledger)
     threads = None if source.recording is None else source.recording.threads
+    processors = None if source.recording is None else source.recording.processors
+    explained = roofline["explained"].to_numpy(dtype=np.float64)
     caveats = (
         *device_caveats,
         *timing_caveats,
@@ -452,13 +455,11 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         *find_disturbance(source.extras, unprofiled),
         *find_work_elsewhere(source.recording),
         *find_page_faults(source.extras, device.fresh_bytes_per_s),
-        *find_contention(
-            telemetry, threads, profiled_ledger, roofline["explained"].to_numpy(dtype=np.float64), ledger.ledger
-        ),
+        *find_contention(telemetry, threads, profiled_ledger, explained, ledger.ledger),
+        *find_contention_of_short_steps(telemetry, processors, profiled_ledger, explained),
         *clock_caveats,
     )
     step = assemble(times, device, _recording_info(source), unprofiled, caveats, telemetry)
-    processors = None if source.recording is None else source.recording.processors
     step = replace(
         step,
         caveats=(

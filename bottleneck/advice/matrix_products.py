@@ -15,6 +15,7 @@ from bottleneck.schema.analysis import DISTURBED_SLUGS, REGIMES
 from bottleneck.schema.device_facts import attention_kernels
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Flags, Floats
+from bottleneck.schema.tables import as_integers
 from bottleneck.units import counted, format_share, format_us
 
 _LEAST_SHARE = 0.02
@@ -208,12 +209,14 @@ def many_small_products(evidence: Evidence) -> Draft | None:
 
 
 def _repeated(work: KernelWork) -> tuple[Flags, Flags]:
-    """Rows in runs of equal small products, and which row opens a run."""
+    """Rows in runs of equal small products of a step, and where runs open."""
     small = work.family("matmul") & (work.signature >= 0) & (work.floor_us() < _GROUPED_REACHED * work.us)
     if not work.evidence.is_host_only:
         small &= work.evidence.linked.kernels["dur_us"].to_numpy()[work.row] < _SMALL_US
-    stream = work.evidence.linked.kernels["stream"].cat.codes.to_numpy()[work.row]
-    same = (work.signature[1:] == work.signature[:-1]) & (stream[1:] == stream[:-1]) & small[1:] & small[:-1]
+    kernels = work.evidence.linked.kernels
+    stream, step = kernels["stream"].cat.codes.to_numpy()[work.row], as_integers(kernels["step"])[work.row]
+    same = (work.signature[1:] == work.signature[:-1]) & (stream[1:] == stream[:-1]) & (step[1:] == step[:-1])
+    same &= small[1:] & small[:-1]
     same &= work.op[1:] != work.op[:-1]
     first = np.concatenate((np.ones(min(1, small.size), dtype=bool), ~same))
     run = np.cumsum(first) - 1

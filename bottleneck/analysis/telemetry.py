@@ -315,6 +315,40 @@ def _caveats(conditions: Conditions, clock_mhz: float, device: Device) -> tuple[
     return (Caveat("low-clocks", message),)
 
 
+def _explained_share(result: LedgerResult, explained: Floats) -> float:
+    """Gives the part of the ops' time that floors explain.
+
+    All of it where ops take too little of the step to change its verdict.
+    """
+    work = math.fsum(entry.share for entry in result.ledger.entries if entry.account in _WORK_ACCOUNTS)
+    works = np.isin(result.account, _WORK) & (result.kernel_us > 0)
+    total_us = float(result.kernel_us[works].sum())
+    if work < _LEAST_WORK or total_us <= 0:
+        return 1.0
+    return float((result.kernel_us * np.nan_to_num(explained))[works].sum()) / total_us
+
+
+def find_contention_of_short_steps(
+    telemetry: TelemetrySummary | None, processors: int | None, result: LedgerResult, explained: Floats
+) -> tuple[Caveat, ...]:
+    """Gives the same caveat where the steps are too short for the counters.
+
+    What other programs used over the whole recording stands for them; floors must then explain next to nothing.
+    """
+    if telemetry is None or not processors or not result.host_only:
+        return ()
+    is_counted = telemetry.host_utilization is not None and telemetry.process_processors is not None
+    others = telemetry.other_processors
+    share = _explained_share(result, explained)
+    if is_counted or others is None or others < _TAKEN * processors or share >= _HARDLY_EXPLAINED:
+        return ()
+    message = (
+        f"other programs kept {min(others, processors):.1f} of {counted(processors, 'processor')} busy during the "
+        f"recording, and what the program's ops need at least is {format_share(share)} of the time that they took"
+    )
+    return (Caveat(CONTENDED, message, 1.0 - share),)
+
+
 # Less than a processor that others may take of those that the program leaves: sensors and the system need some.
 _ROOM = 0.2
 
@@ -345,6 +379,9 @@ _FULL, _GOT_AT_MOST = 0.95, 0.9
 _GOT_MOST = 0.75
 _WORK_ACCOUNTS = ("compute", "memory", "overhead.launch_floor")
 _WORK = [tuple(ACCOUNTS).index(name) for name in _WORK_ACCOUNTS]
+# Of steps that are too short for the counters: the part of all processors that others kept busy over the whole
+# recording, and the part of the ops' time that floors explain at most where the ops waited for a processor.
+_TAKEN, _HARDLY_EXPLAINED = 0.75, 0.02
 # Where floors explain this much of the ops' time, waiting for a processor cannot be most of it.
 _EXPLAINED = 0.25
 # Where ops take less of the step than this, the time between them decides the verdict, however long they wait.
@@ -383,11 +420,8 @@ def find_contention(
             "is idle time without a recorded cause, as waiting for a processor is"
         )
         return (Caveat(CONTENDED, message, idle),)
-    work = math.fsum(entry.share for entry in result.ledger.entries if entry.account in _WORK_ACCOUNTS)
-    works = np.isin(result.account, _WORK) & (result.kernel_us > 0)
-    total_us = float(result.kernel_us[works].sum())
-    share = float((result.kernel_us * np.nan_to_num(explained))[works].sum()) / total_us if total_us > 0 else 1.0
-    if work < _LEAST_WORK or share >= _EXPLAINED:
+    share = _explained_share(result, explained)
+    if share >= _EXPLAINED:
         return ()
     if threads == 1 and (share >= _EXPLAINED * got or got >= _GOT_MOST):
         message = (

@@ -181,7 +181,7 @@ def _quick_parts(evidence: Evidence) -> dict[str, float]:
     """Gives the part of each work account's time that undisturbed calls need.
 
     Calls of the same op with the same sizes do the same work, so that the quickest of them tells. A call without others
-    like it needs its floor at least.
+    like it needs its floor at least, as does one whose floor is next to nothing of the quickest: all of them waited.
     """
     times, explained = evidence.kernel_time, evidence.roofline["explained"].fillna(0.0)
     if times is None:
@@ -189,13 +189,17 @@ def _quick_parts(evidence: Evidence) -> dict[str, float]:
     works = times[(times["us"] > 0) & times["account"].isin(_WORK_ACCOUNTS)]
     alike = works["us"].groupby(works["signature"])
     is_alone = (alike.transform("size") == 1) | (works["signature"] < 0)
-    quick_us = alike.transform("min").where(~is_alone, works["us"] * explained.reindex(works.index))
+    quickest_us, floor_us = alike.transform("min"), works["us"] * explained.reindex(works.index)
+    all_waited = (floor_us > 0) & (floor_us < _HARDLY_EXPLAINED * quickest_us)
+    quick_us = quickest_us.where(~(is_alone | all_waited), floor_us)
     account = works["account"].astype(str)
     parts = quick_us.groupby(account).sum() / works["us"].groupby(account).sum()
     return {str(name): float(part) for name, part in parts.items()}
 
 
 _WORK_ACCOUNTS = ("compute", "memory")
+# Of the time of a call beside other programs: with a lower floor than this, the call waited for a processor.
+_HARDLY_EXPLAINED = 0.02
 
 
 # Of the window: what the last wait for the device takes at most, and all of them, where it had nothing left to do.

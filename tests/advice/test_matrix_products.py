@@ -89,6 +89,7 @@ def test_two_or_large_products_or_such_with_work_between_stay_apart(tmp_path: Pa
     assert many_small_products(on_gpu(tmp_path / "two", heads(2))) is None
     assert many_small_products(on_gpu(tmp_path / "apart", [*heads(1), relu] * 3)) is None
     assert many_small_products(on_gpu(tmp_path / "large", heads(3, us=400))) is None
+    assert many_small_products(on_gpu(tmp_path / "one a step", heads(1), steps=5)) is None
 
 
 def square(us: float) -> list[Call]:

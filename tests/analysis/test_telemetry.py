@@ -12,6 +12,7 @@ from bottleneck.analysis.telemetry import (
     TimeSpan,
     find_conditions,
     find_contention,
+    find_contention_of_short_steps,
     summarise_samples,
     tell_profiler_from_load,
 )
@@ -193,6 +194,19 @@ def test_a_single_thread_that_shares_its_processor_is_judged_by_the_time_it_had_
     assert slow.slug == told.slug and "got 0.81" in slow.message
     (two,) = find_contention(half, 2, worked, np.array([0.2, 0.1]), worked.ledger)  # two threads wait for one another
     assert two.slug == CONTENDED
+
+
+@pytest.mark.parametrize(("others", "explained", "caveats"), [(1.8, 0.001, 1), (1.8, 0.05, 0), (1.0, 0.001, 0)])
+def test_short_steps_are_held_against_what_others_used_over_the_recording(
+    others: float, explained: float, caveats: int
+) -> None:
+    """A product of 64 x 64 took 16 ms beside other programs, and was called bound by memory."""
+    short = replace(FULL, host_utilization=None, process_processors=None, other_processors=others)
+    outcome = find_contention_of_short_steps(short, 2, result(("memory",), (100.0,)), np.array([explained]))
+    counts = replace(short, host_utilization=0.5, process_processors=1.9)
+    assert len(outcome) == caveats
+    assert find_contention_of_short_steps(counts, 2, result(("memory",), (100.0,)), np.array([explained])) == ()
+    assert all("kept 1.8 of 2 processors busy" in caveat.message for caveat in outcome)
 
 
 def test_work_that_its_floors_explain_is_judged() -> None:
