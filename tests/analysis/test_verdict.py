@@ -9,7 +9,9 @@ from bottleneck.analysis.ledger import ledger_of
 from bottleneck.analysis.verdict import Grounds, decide, grounds_of
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import (
+    CONTENDED,
     GROUPS,
+    Caveat,
     Clause,
     Finding,
     IdleCause,
@@ -21,7 +23,8 @@ from bottleneck.schema.analysis import (
 )
 from bottleneck.schema.evidence import TwoSided
 from bottleneck.schema.records import replace
-from tests.advice.cases import case_of
+from tests.advice.cases import case_of, with_analysis
+from tests.advice.programs import Call, on_cpu
 from tests.builders import frame, op, step
 
 _KERNEL = KernelSummary(
@@ -214,6 +217,16 @@ def test_a_bound_is_named_beside_other_programs_where_it_does_not_depend_on_what
     assert (_LOAD in verdict.sentence) == (bound == "inconclusive")
     assert ("other programs ran meanwhile" in verdict.sentence) == (bound != "inconclusive")
     assert decide(quiet).bound != "inconclusive" and "other programs" not in decide(quiet).sentence
+
+
+def test_calls_that_all_took_far_longer_than_their_floor_need_no_more_than_that(tmp_path: Path) -> None:
+    def part(name: str, us: float) -> float:
+        case = on_cpu(tmp_path / name, [Call("aten::mm", us, [[64, 64], [64, 64]])], steps=4)
+        disturbed = with_analysis(case, caveats=(Caveat(CONTENDED, "other programs used the processors"),))
+        return max(grounds_of(disturbed).quick_parts.values())
+
+    assert part("all waited", 16_000.0) < 0.01
+    assert part("as quick as they are", 50.0) == pytest.approx(1.0)
 
 
 def test_what_the_program_does_is_said_before_times_that_cannot_be_trusted() -> None:
