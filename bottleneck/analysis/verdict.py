@@ -28,6 +28,7 @@ from bottleneck.schema.analysis import (
     Regime,
     Verdict,
     describe_share,
+    is_certain,
     join_clauses,
     regime_of,
     share_tenths,
@@ -649,6 +650,10 @@ def _kinds(grounds: Grounds) -> str:
     return f"FLOPs and bytes are not known for {_shown(grounds, UNMODELLED)}{reason}: {', '.join(named)}"
 
 
+# Of the step: less unmodelled work raises no doubt, even where two groups are as large as one another.
+_LEAST_DOUBT = 0.01
+
+
 def _is_in_doubt(grounds: Grounds, decision: BoundDecision) -> bool:
     """Tells whether unmodelled work could overturn the bound.
 
@@ -658,7 +663,7 @@ def _is_in_doubt(grounds: Grounds, decision: BoundDecision) -> bool:
     shares, first = _set_aside(grounds, decision.shares), decision.ranked[0]
     rival = max(shares[group] for group in ("compute", "memory") if group != first)
     is_open = decision.bound in {"inconclusive", "device"} or decision.by_kind
-    return not is_open and 0 < shares["unknown"] >= shares[first] - rival
+    return not is_open and shares["unknown"] >= max(shares[first] - rival, _LEAST_DOUBT)
 
 
 def _doubt(grounds: Grounds, decision: BoundDecision) -> str | None:
@@ -758,13 +763,20 @@ def _worst_place(grounds: Grounds, entry: LedgerEntry) -> str:
 def _first_step(grounds: Grounds, decision: BoundDecision, finding: Finding) -> _FirstStep:
     """Puts the first finding in words.
 
-    Its gain is given unless other programs made the times of the step doubtful.
+    Its gain is given unless other programs made the times of the step doubtful. What makes results right stands first
+    for that, so that a gain which may be a loss is no reason for it.
     """
     gained = ""
-    if finding.predicted_gain_us is not None and not (decision.bound == "inconclusive" and grounds.disturbed):
+    is_for_results = finding.corrects_results and not _is_certain(finding)
+    is_doubtful = decision.bound == "inconclusive" and grounds.disturbed is not None
+    if finding.predicted_gain_us is not None and not (is_doubtful or is_for_results):
         noise = "; the steps vary by more than that" if finding.within_noise else ""
         gained = f" (predicted: {finding.describe_speedup()}{noise})"
     return _FirstStep(f"{_continuing(finding.brief or finding.advice)}{gained}", finding.slug)
+
+
+def _is_certain(finding: Finding) -> bool:
+    return finding.predicted_speedup is not None and is_certain(finding.predicted_speedup)
 
 
 # Of the largest part: a finding that comes from less of it does not answer it.

@@ -508,3 +508,18 @@ def test_the_line_of_a_late_rank_is_named_once() -> None:
         return [clause.text for clause in _verdict(_SYNC, grounds=grounds).clauses if clause.role == "place"]
 
     assert places("ddp.py:45") == [] and places("ddp.py:7") == ["ddp.py:45"]
+
+
+def test_advice_for_right_results_promises_no_gain_that_may_be_a_loss() -> None:
+    right = replace(_SYNC, slug="evaluation-mode", advice="Call model.eval().", corrects_results=True)
+    maybe = replace(right, predicted_gain_us=Interval(-100.0, 100.0), predicted_speedup=Interval(0.91, 1.1))
+    assert _verdict(maybe).sentence.endswith("First: call model.eval().")
+    assert _verdict(right).sentence.endswith("First: call model.eval() (predicted: 1.25 to 1.67 times as fast).")
+
+
+def test_next_to_no_unmodelled_work_raises_no_doubt() -> None:
+    def doubts(unknown: float) -> bool:
+        even = _grounds({"compute": 50.0 - unknown, "memory": 50.0 - unknown, "unknown": 2 * unknown})
+        return "could overturn" in _verdict(grounds=even).sentence
+
+    assert doubts(3.0) and not doubts(0.3)
