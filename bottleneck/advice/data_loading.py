@@ -14,7 +14,7 @@ from bottleneck.advice.hot_lines import hot_lines
 from bottleneck.advice.quantities import claims_of, event_spans, idle_lines, idle_rows, outermost, rows_of_events
 from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Spans
 from bottleneck.schema.loading import HANDOVER_US, WORKERS_ITERATOR, were_there
 from bottleneck.schema.tables import text_matches
@@ -47,15 +47,15 @@ def input_wait(evidence: Evidence) -> Draft | None:
     The replay of one cached batch shows it.
     """
     wait_us = evidence.account_us(INPUT)
-    share = evidence.share_of_step(wait_us)
-    if share < MODERATE:
+    share, starts = evidence.share_of_step(wait_us), start_up(evidence)
+    if share < MODERATE or starts.is_for_few:
         return None
-    several, first_us = WORKERS_ITERATOR in loader_kinds(evidence), start_up(evidence).first_us
+    several, first_us = WORKERS_ITERATOR in loader_kinds(evidence), starts.first_us
     slow_workers = (
         "the loader's workers keep up: each call takes as long as the others, no longer than taking a batch over"
         if _keep_up(evidence)
         else f"{format_us(first_us)} of it is the wait for the first batch of workers that had just been started"
-        if first_us > wait_us / 2
+        if _is_mostly_start(evidence, wait_us)
         else "the loader has worker processes, and they do not keep up"
     )
     workers, bunch = _bunches(evidence) or (None, None)
@@ -108,6 +108,11 @@ _TAKE_LESS = (
 def _loading_advice(evidence: Evidence, wait_us: float) -> str:
     if _keep_up(evidence):
         return _TAKE_LESS
+    if _is_mostly_start(evidence, wait_us):
+        return (
+            "Ask for the first batch before the step needs it, and keep the workers between epochs. More workers take "
+            "longer to start."
+        )
     if WORKERS_ITERATOR in loader_kinds(evidence):
         return (
             "Give the loader more workers, let them read further ahead, or make a sample cheaper to load. Where "
@@ -124,11 +129,18 @@ def _loading_advice(evidence: Evidence, wait_us: float) -> str:
 def _loading_brief(evidence: Evidence, wait_us: float) -> str:
     if _keep_up(evidence):
         return "Make a batch cheaper to take over from the loader's workers"
+    if _is_mostly_start(evidence, wait_us):
+        return "Ask for the first batch before the step needs it, and keep the workers between epochs"
     if WORKERS_ITERATOR in loader_kinds(evidence):
         return "Give the loader more workers, or make a sample cheaper to load"
     if _is_short(evidence, wait_us):
         return "Make a batch cheaper to load"
     return "Load the next batches while the step computes, or make a sample cheaper to load"
+
+
+def _is_mostly_start(evidence: Evidence, wait_us: float) -> bool:
+    """True if most of the wait is for the first batch of workers just started."""
+    return WORKERS_ITERATOR in loader_kinds(evidence) and start_up(evidence).first_us > wait_us / 2
 
 
 def _is_short(evidence: Evidence, wait_us: float) -> bool:
@@ -151,6 +163,8 @@ def _remedy(evidence: Evidence, wait_us: float, enough: int | None) -> str:
         return "batch = tensors[rows]  # one indexing for the whole batch, instead of a sample at a time"
     if _keep_up(evidence):
         return "batch = images_on_device[rows], labels_on_device[rows]  # a data set that fits there: no loader"
+    if _is_mostly_start(evidence, wait_us):
+        return "batches = iter(loader)  # starts the workers, long before the loop that calls next(batches)"
     if WORKERS_ITERATOR in kinds:
         return f"loader = DataLoader(dataset, num_workers={enough or 8}, prefetch_factor=4, persistent_workers=True)"
     return _some_workers(_loader_resources(evidence, wait_us)) if kinds else _AHEAD
@@ -210,14 +224,17 @@ class StartUp(Struct, frozen=True):
     """Worker processes started in the window, and their time.
 
     Times are in microseconds per unprofiled step. ``own_us`` is what the training process spent on starting and ending
-    them, ``first_us`` its wait for their first batch.
+    them, ``first_us`` its wait for their first batch. ``is_for_few`` is true where the window holds their start and
+    their end, and no more batches between than processes: each of them was started for one batch at most.
     """
 
     processes: int
     own_us: float
     first_us: float
+    is_for_few: bool
 
 
+@remembered
 def start_up(evidence: Evidence) -> StartUp:
     """Gives the time spent on starting workers in the window.
 
@@ -230,7 +247,12 @@ def start_up(evidence: Evidence) -> StartUp:
     first = loads[follows[follows < loads.size]]
     scale = evidence.host_scale / evidence.steps
     own_us = event_spans(evidence, np.concatenate((starts, ends))).total() * scale
-    return StartUp(starts.size, own_us, event_spans(evidence, first).total() * scale)
+    return StartUp(
+        starts.size,
+        own_us,
+        event_spans(evidence, first).total() * scale,
+        bool(starts.size and ends.size and first.size) and loads.size <= starts.size,
+    )
 
 
 # One line, op or function of the loader is worth naming when it holds this part of the loading.
@@ -477,21 +499,32 @@ def loader_restarts(evidence: Evidence) -> Draft | None:
     waited_us = min(starts.own_us + starts.first_us, evidence.account_us(INPUT, "overhead.python"))
     if not starts.processes or evidence.share_of_step(waited_us) < MODERATE:
         return None
-    one_step = evidence.linked.window.source in {"whole", "time"}
+    batches = rows_of_events(evidence, LOADER).size
+    is_unknown = evidence.linked.window.source in {"whole", "time"} and not starts.is_for_few
     return Draft(
         slug="loader-restarts",
-        title="Worker processes of the loader are started while the step waits",
+        title=f"Worker processes of the loader are started for {counted(batches, 'batch', 'batches')}"
+        if starts.is_for_few
+        else "Worker processes of the loader are started while the step waits",
         evidence=(
             f"starting and ending {counted(starts.processes, 'process', 'processes')} took {format_us(starts.own_us)} "
             "per step",
             f"the wait for their first batch took {format_us(starts.first_us)}",
-            "workers that are not kept are started again for each epoch",
+            *(() if starts.is_for_few else ("workers that are not kept are started again for each epoch",)),
         ),
-        advice="Keep the workers of the loader alive between epochs.",
-        code="loader = DataLoader(dataset, num_workers=4, persistent_workers=True)",
-        gain_us=None if one_step else up_to(waited_us),
+        advice="Load in this process, without workers: so few batches do not pay for starting them. Keep the workers "
+        "of the loader between epochs where later ones read more."
+        if starts.is_for_few
+        else "Keep the workers of the loader alive between epochs.",
+        brief="Load in this process, without workers: so few batches do not pay for starting them"
+        if starts.is_for_few
+        else None,
+        code="loader = DataLoader(dataset, num_workers=0)"
+        if starts.is_for_few
+        else "loader = DataLoader(dataset, num_workers=4, persistent_workers=True)",
+        gain_us=None if is_unknown else up_to(waited_us),
         gain_reason="it is saved once per epoch, from the second one on, and this trace does not show epochs"
-        if one_step
+        if is_unknown
         else None,
         claims=claims_of(evidence, INPUT, "overhead.python", most_us=waited_us),
     )

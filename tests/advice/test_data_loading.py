@@ -211,6 +211,41 @@ def test_workers_started_in_the_steps_should_be_kept(tmp_path: Path) -> None:
     assert "persistent_workers=True" in (draft.code or "")
 
 
+def started_for(folder: Path, batches: int) -> Evidence:
+    """Two workers that start and end in a window, and deliver so many batches: the first one after 12 ms."""
+    marks = [complete(f"enumerate(DataLoader)#{SEVERAL}.__next__", "user_annotation", 1_000, 12_000)]
+    marks += [{**marks[0], "ts": 13_000 + 100 * number, "dur": 20} for number in range(1, batches)]
+    return case_of(
+        folder,
+        [
+            frame("train.py(12): train", 0, LENGTH),
+            step(0, 0, LENGTH - 1),
+            frame("torch/utils/data/dataloader.py(481): __iter__", 10, 900),
+            *(frame("multiprocessing/process.py(110): start", at, 300) for at in (20, 420)),
+            *marks,
+            op("aten::mm", 14_500, 100, dims=[[64, 64], [64, 64]]),
+            frame("torch/utils/data/dataloader.py(1572): _shutdown_workers", 15_000, 4_000),
+        ],
+    )
+
+
+def test_workers_that_live_for_one_batch_are_not_worth_their_start(tmp_path: Path) -> None:
+    """An evaluation waited 12.5 s for four workers that then made one batch, and was advised to take more."""
+    case = started_for(tmp_path, 1)
+    draft = loader_restarts(case)
+    assert input_wait(case) is None
+    assert draft is not None and draft.gain_us is not None and "num_workers=0" in (draft.code or "")
+    assert draft.gain_us.high == pytest.approx(300 + 300 + 12_000 + 4_000, rel=0.01)
+
+
+def test_more_workers_do_not_make_the_first_batch_come_sooner(tmp_path: Path) -> None:
+    case = started_for(tmp_path, 8)
+    draft = input_wait(case)
+    restarts = loader_restarts(case)
+    assert draft is not None and "num_workers" not in (draft.code or "") and "take longer to start" in draft.advice
+    assert restarts is not None and "persistent_workers=True" in (restarts.code or "")
+
+
 def test_the_op_that_holds_most_of_the_loading_is_named(tmp_path: Path) -> None:
     decode = op("torchvision::decode_jpeg", 10, 9_000)
     draft = loader_hot_spot(loading_case(tmp_path / "one", 12_000.0, inside=(decode,)))

@@ -82,6 +82,7 @@ def test_gap_in_which_the_thread_runs_nothing_recorded_is_python() -> None:
         (Event("annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 20, 30), "input"),
         (Event("python", "torch/utils/data/dataloader.py(700): __next__", 20, 30), "input"),
         (Event("python", "C:\\venv\\torch\\utils\\data\\dataloader.py(700): __next__", 20, 30), "input"),
+        (Event("python", "torch/utils/data/dataloader.py(1572): _shutdown_workers", 20, 30), "input"),
         (Event("python", "<built-in function collect>", 20, 30), "gc"),
         (Event("python", "<built-in function sleep>", 20, 30), "wait"),
         (Event("python", "<built-in method time.sleep>", 20, 30), "wait"),
