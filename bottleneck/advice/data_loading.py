@@ -139,7 +139,7 @@ def _loading_brief(evidence: Evidence, wait_us: float) -> str:
 
 
 def _is_mostly_start(evidence: Evidence, wait_us: float) -> bool:
-    """True if most of the wait is for the first batch of workers just started."""
+    """True if most of the wait is for the first batch of started workers."""
     return WORKERS_ITERATOR in loader_kinds(evidence) and start_up(evidence).first_us > wait_us / 2
 
 
