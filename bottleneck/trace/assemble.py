@@ -26,7 +26,7 @@ from bottleneck.schema.tables import (
     SIGNATURES,
     category,
 )
-from bottleneck.trace.categories import LEGACY_KERNEL, category_by_name, category_of, depends_on_name
+from bottleneck.trace.categories import LEGACY_KERNEL, category_by_name, category_of, depends_on_name, range_names
 from bottleneck.trace.columns import Array, Columns
 from bottleneck.trace.damage import Damage
 from bottleneck.trace.decode import ABSENT, DECODE_ERRORS
@@ -360,6 +360,8 @@ def _categories(raws: list[str], names: Sequence[str], raw: Array, name: Array) 
             continue
         by_label = np.array([_CODE[category_by_name(label, text)] for text in names], np.int8)
         rows = np.flatnonzero(raw == code)
+        ranges = range_names(label, [names[at] for at in np.unique(name[rows]).tolist()])
+        by_label[[at for at, text in enumerate(names) if text in ranges]] = _CODE["annotation"]
         result[rows] = by_label[name[rows]]
     return result
 

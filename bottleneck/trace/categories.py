@@ -4,6 +4,8 @@ They are those of every era and vendor. Source of the raw names: Kineto's libkin
 traces of PyTorch 1.4 to 2.12.
 """
 
+import re
+from collections.abc import Collection
 from typing import Literal
 
 from bottleneck.schema.op_names import MARK_PREFIXES
@@ -46,6 +48,9 @@ _ROLES: dict[str, Role] = {
     "python": "frame",
 }
 
+# Nodes of autograd, which have no namespace in their names.
+_NODE = re.compile(r"Backward\d*$")
+
 # MTIA reports everything its command processors do under one category; waits and copies go by name.
 _MTIA_RAW = "mtia_ccp_events"
 _MTIA = {"event_wait": "sync", "event_record": "sync", "dma_request": "copy"}
@@ -78,6 +83,17 @@ def category_by_name(raw: str, name: str) -> str:
     if raw == _MTIA_RAW:
         return _MTIA.get(name, category)
     return category
+
+
+def range_names(raw: str, names: Collection[str]) -> frozenset[str]:
+    """Gives the names among those of ops that are ranges of the program.
+
+    Legacy arrays write ``record_function`` ranges as ops. Ops have a namespace from 1.6 on, but for nodes of autograd;
+    where none has one, nothing tells them apart.
+    """
+    if raw.lower() != LEGACY_OP.lower() or not any("::" in name for name in names):
+        return frozenset()
+    return frozenset(name for name in names if "::" not in name and not _NODE.search(name))
 
 
 def is_host_collective(name: str) -> bool:

@@ -49,6 +49,20 @@ def test_a_legacy_array_names_kernels_by_their_process(tmp_path: Path) -> None:
     assert not trace.integer_timestamps
 
 
+def legacy_array(*names: str) -> str:
+    """A legacy array of ops on the CPU that follow one another."""
+    event = '{{"name": "{}", "ph": "X", "ts": {}.0, "dur": 5.0, "tid": 1, "pid": "CPU functions", "args": {{}}}}'
+    return f"[{', '.join(event.format(name, 10 * at) for at, name in enumerate(names))}]"
+
+
+def test_a_range_of_the_program_is_no_op_of_a_legacy_array(tmp_path: Path) -> None:
+    """Two fifths of a step were said to be an unmodelled op called predict."""
+    trace = read_bytes(tmp_path, legacy_array("predict", "aten::mm", "MmBackward"))
+    assert categories(trace) == ["annotation", "op", "op"]
+    # Torch 1.4 names its ops without a namespace: nothing tells a range from them.
+    assert categories(read_bytes(tmp_path, legacy_array("predict", "mm", "MmBackward"))) == ["op", "op", "op"]
+
+
 def test_torch_1_8_capital_categories_and_string_threads_are_understood(tmp_path: Path) -> None:
     trace = read_bytes(tmp_path, TORCH_1_8)
     assert categories(trace) == ["profiler", "annotation", "op", "runtime", "kernel", "copy", "fill"]

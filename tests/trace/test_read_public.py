@@ -76,7 +76,7 @@ def test_counts_are_those_of_the_catalogue(read: list[tuple[dict[str, str], Trac
 @pytest.mark.parametrize(
     ("kind", "expected"),
     [
-        ("legacy-array", {"op": 7051, "kernel": 0, "annotation": 65}),
+        ("legacy-array", {"op": 6987, "kernel": 0, "annotation": 129}),
         ("npu-ascend", {"op": 706, "kernel": 276, "annotation": 5, "runtime": 678}),
         ("mtia", {"op": 10346, "kernel": 97, "copy": 877, "sync": 339}),
     ],
