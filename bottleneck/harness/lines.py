@@ -300,6 +300,8 @@ def _labels_of(siblings: list[Any], operators: OperatorLines) -> list[str | None
     """
     labels = [_label(event) for event in siblings]
     labelled = [at for at, label in enumerate(labels) if label is not None]
+    if len(labelled) == len(labels):
+        return labels
     for before, after in itertools.pairwise((-1, *labelled, len(labels))) if labelled else ():
         ops = [at for at in range(before + 1, after) if _is_op(siblings[at])]
         sides = [None if at in {-1, len(labels)} else PYTHON_FRAME.match(str(labels[at])) for at in (before, after)]
@@ -340,8 +342,9 @@ def _first_ops(siblings: Iterable[list[Any]]) -> dict[tuple[int, str], int]:
     """
     by_op: dict[int, tuple[int, str]] = {}
     for event in itertools.chain.from_iterable(siblings):
-        if _is_op(event):
-            by_op.setdefault(event.start_tid, (event.start_time_ns, event.name))
+        thread = event.start_tid
+        if thread not in by_op and _is_op(event):
+            by_op[thread] = (event.start_time_ns, event.name)
     return {key: thread for thread, key in by_op.items()}
 
 

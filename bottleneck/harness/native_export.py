@@ -9,7 +9,6 @@ import gzip
 import json
 import os
 import re
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +17,7 @@ from typing import Any
 
 from bottleneck.harness.torch_private import event_tree
 
-_GZIP_LEVEL, _CHUNK_BYTES = 5, 1 << 20
+_GZIP_LEVEL = 5
 _NAME = re.compile(
     rb'(?P<before>\n  \{\n    "ph": "X", "cat": "[^"\n]*", "name": ")(?P<name>.*?)(?P<after>", "pid": )', re.DOTALL
 )
@@ -91,15 +90,6 @@ def export(results: Any, path: Path, metadata: Mapping[str, str]) -> None:
         file.write(start.replace(b"{", b"{\n" + fields.encode(), 1))
         file.write(opening + lines.encode() if rest.lstrip()[:1] == b"{" else opening)
         file.write(rest)
-
-
-def compress(plain: Path, path: Path) -> None:
-    """Writes a file gzipped.
-
-    OSError where the disk cannot take it.
-    """
-    with plain.open("rb") as source, gzip.open(path, "wb", _GZIP_LEVEL) as file:
-        shutil.copyfileobj(source, file, _CHUNK_BYTES)
 
 
 def _spelled(line: Any, base_ns: int) -> str:

@@ -25,7 +25,7 @@ from pathlib import Path
 from types import FunctionType, MethodType
 from typing import Any
 
-from bottleneck.harness import native_export, torch_private
+from bottleneck.harness import native_export, torch_private, trace_export
 from bottleneck.harness.lines import Line, LineTracer, WithLines
 from bottleneck.harness.machine import is_on_gpu
 from bottleneck.harness.main_thread import run_in_main_thread
@@ -265,12 +265,16 @@ class ProfilerWindow:
 
         ``own_ns`` are the stretches of the wall clock that our hooks took in it, which the trace then tells.
 
-        By torch's Python exporter where it has one: the other writes invalid JSON for a quotation mark in a name, and
-        raises nothing when the disk is full.
+        From the activities where torch tells them: its exporter in C++ writes invalid JSON for a quotation mark in a
+        name, and raises nothing when the disk is full.
         """
         assert not self._is_only_timed, "a window that is only timed has no trace to export"
         assert not self._exported, "a trace can be exported once only"
         self._exported = True
+        with _no_collections():
+            self._write(path, own_ns)
+
+    def _write(self, path: Path, own_ns: Sequence[tuple[int, int]]) -> None:
         metadata = self._metadata()
         results = self._profiler.kineto_results
         own = [
@@ -282,12 +286,7 @@ class ProfilerWindow:
             named = attribute_paths(itertools.chain.from_iterable(results.siblings), self._modules)
             metadata[MODULE_PATHS] = json.dumps(named)
         if torch_private.has_python_export(self.torch):
-            plain = path.with_suffix("")  # by itself it would compress as much as gzip can, in four times the time
-            try:
-                self._profiler.export_chrome_trace(str(plain), metadata, use_python_export=True)
-                native_export.compress(plain, path)
-            finally:
-                plain.unlink(missing_ok=True)
+            trace_export.export(self.torch, results, path, metadata)
         else:
             native_export.export(results, path, metadata)
 
@@ -311,6 +310,22 @@ class ProfilerWindow:
                 }
             )
         return metadata
+
+
+@contextlib.contextmanager
+def _no_collections() -> Iterator[None]:
+    """Runs no garbage collection meanwhile.
+
+    The events of a window are a hundred thousand objects without a cycle, and each full collection goes through all
+    that the program holds.
+    """
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ _PROCESS, _THREAD = 100, 7
 class _Uncollected:
     """Stands for an event whose kind torch cannot show."""
 
-    children = ()
+    children, start_tid = (), 0
 
     @property
     def extra_fields(self) -> Any:
