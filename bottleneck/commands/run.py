@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
@@ -52,6 +52,8 @@ if TYPE_CHECKING:
     from bottleneck.harness.messages import Plan, Program, RecordOptions
     from bottleneck.harness.rank_coordination import LaunchedRank, RankGroup
     from bottleneck.recorder.finish_run import Render
+    from bottleneck.report.screen import Extent
+    from bottleneck.schema.analysis import Analysis
 
 # The seconds that `run` adds to a script, and that a step takes that can be repeated (benchmarks/run_cost.py).
 _ADDED_S = {"script": 4, "workload": 5, "model": 5}
@@ -191,12 +193,17 @@ def run_command(
         inspect_padding=inspect_padding,
         startup=startup,
     )
-    from bottleneck.report.screen import report_text
 
-    render = partial(report_text, form=form, extent=extent_of(full=full, all_findings=all_findings))
+    render = partial(_render, form=form, extent=extent_of(full=full, all_findings=all_findings))
     budget_s = PROBE_BUDGET_S if probe and probe_budget is None else probe_budget
     options = RunOptions(output, force, strict, telemetry_ms, quiet, render, budget_s)
     raise typer.Exit(run(program, record, options))
+
+
+def _render(analysis: "Analysis", stream: TextIO, form: str, extent: "Extent") -> str:
+    from bottleneck.report.screen import report_text  # takes a tenth of a second, while the program runs
+
+    return report_text(analysis, stream, form=form, extent=extent)
 
 
 def _refuse_what_is_no_program(target: str) -> None:

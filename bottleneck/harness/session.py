@@ -70,7 +70,7 @@ LIGHT_US, LIGHT_STEPS_AT_MOST = 100_000.0, 20
 
 # A window of so many events is enough where each step has thousands: each event takes some 40 us to export and to read
 # again, while the program or its user waits. Nor is a long step repeated more often than it takes to show how much
-# steps vary.
+# steps vary. The window with the fewest options, which has about half of the events, gets twice as many steps.
 _ENOUGH_EVENTS = 30_000
 
 # Without stacks: a library that the script imports next would be recorded call by call.
@@ -143,6 +143,7 @@ class Session:
         self._undisturbed_us: list[float] = []
         self._quickest_us = math.inf
         self.planned_steps = plan.options.wanted_steps
+        self._enough_light_steps = LIGHT_STEPS_AT_MOST
         self._process = os.getpid()
         # Where the program starts, wherever it goes.
         self._folder = _working_folder()
@@ -413,12 +414,13 @@ class Session:
             is_long = timing is not None and timing.median >= LONG_US
             enough = _LEAST_STEPS if is_long else max(_LEAST_STEPS, math.ceil(_ENOUGH_EVENTS / events))
             self.planned_steps = min(self.planned_steps, enough)
+            self._enough_light_steps = max(_LEAST_STEPS, math.ceil(2 * _ENOUGH_EVENTS / events))
         return self.planned_steps
 
     @property
     def wanted_light_steps(self) -> int:
         """The steps to profile with the fewest options."""
-        return self._filling(LIGHT_US, LIGHT_STEPS_AT_MOST)
+        return self._filling(LIGHT_US, min(LIGHT_STEPS_AT_MOST, self._enough_light_steps))
 
     def _filling(self, us: float, most: int) -> int:
         """Gives the number of steps that were asked for.

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from bottleneck.errors import BottleneckError, TraceError, UsageError
 from bottleneck.report.output import draw_or_warn, draw_picture, marked, write_note, write_status, write_text
+from bottleneck.system.child_process import work_in_fork
 from bottleneck.system.interrupts import Interrupted, held_back
 from bottleneck.units import counted
 
@@ -240,17 +241,30 @@ def _write_files(explained: "Explanation", folder: Path, settings: ReportSetting
         again = f"bottleneck report {shown(folder)} --format json -o FILE"
         problem = UsageError(error.what, why=error.why, fix=f"the recording is whole; make room, then: {again}")
     else:
+        warnings = _begin_picture(picture, analysis)
         if draw_or_warn(
             lambda: write_text(to_html(analysis, timeline_of(explained, [from_here(folder)])), page),
             page,
             settings.say,
         ):
             settings.note(f"the page for a browser: {shown(page)}")
-        draw_picture("roofline", picture, analysis, warn=settings.say)
+        for warning in warnings().splitlines():
+            settings.say(warning)
     _say_start_up(analysis.start_up, settings, analysis.source_texts, analysis.findings)
     settings.say((settings.render or report_text)(analysis, sys.stderr).rstrip("\n"))
     if problem is not None:
         raise problem
+
+
+def _begin_picture(path: Path, analysis: "Analysis") -> Callable[[], str]:
+    """Begins to draw the roofline, and returns the wait for its warnings.
+
+    It takes as long as the page, and the user waits for both.
+    """
+    for name in _REPORTING:  # the thread that loads them could leave a lock in the fork
+        with contextlib.suppress(Exception):  # what is missing will be a warning
+            importlib.import_module(name)
+    return work_in_fork(lambda say: draw_picture("roofline", path, analysis, warn=say))
 
 
 def _say_start_up(

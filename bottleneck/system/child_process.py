@@ -11,8 +11,10 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import IO, TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
@@ -49,6 +51,38 @@ class End:
     def status(self) -> int:
         """The exit status as a shell shows it (128 + N for signal N)."""
         return 128 + self.signal if self.signal is not None else os.WEXITSTATUS(self.wait_status)
+
+
+def work_in_fork(work: Callable[[Callable[[str], None]], object]) -> Callable[[], str]:
+    """Begins work in a fork, and returns what waits for its end.
+
+    ``work`` gets a function that takes lines; the wait gives all of them, or raises RuntimeError where the work failed.
+    Call it while no other thread holds a lock that the work may need: the fork has the locks and not the threads.
+    """
+    reading, writing = os.pipe()
+    process = os.fork()
+    if process == 0:
+        status = 1
+        try:
+            with os.fdopen(writing, "w", encoding="utf-8") as texts:
+                try:
+                    work(partial(print, file=texts))
+                    status = 0
+                except BaseException:  # all that is left of it are its words and the status
+                    texts.write(traceback.format_exc())
+        finally:
+            os._exit(status)
+    os.close(writing)
+
+    def wait() -> str:
+        with os.fdopen(reading, encoding="utf-8") as texts:
+            text = texts.read()
+        _, status = os.waitpid(process, 0)
+        if status:
+            raise RuntimeError(f"a fork of this process ended with wait status {status}: {text}")
+        return text
+
+    return wait
 
 
 @contextlib.contextmanager
