@@ -25,6 +25,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from bottleneck.harness.boundaries import Boundaries
+from bottleneck.harness.device_phases import PhaseEvents
 from bottleneck.harness.machine import is_on_gpu
 from bottleneck.harness.memory_growth import MemoryLook, growth_between
 from bottleneck.harness.phase_hooks import PhaseHooks
@@ -264,6 +265,7 @@ class StepWatch:
             {COMPILER: watch_compiled, DYNAMO: watch_compiled},
         )
         self._torch: Any = None
+        self._device: PhaseEvents | None = None  # null on a CPU
         self._thread: int | None = None
         self._process = os.getpid()
         # The step that runs.
@@ -331,9 +333,15 @@ class StepWatch:
         self.header = dataclasses.replace(self.header, step_source=source, step_name=name)
         self._thread, self._step, self._limit_ns = threading.get_ident(), 0, float("-inf")
         self._forget_events()
+        self._leave_device()
         self._log.start_over()
         if source != "optimizer":
             self._hooks.watch_optimizer_ends()
+
+    def _leave_device(self) -> None:
+        """Leaves the step that runs out of what is timed on the device."""
+        if self._device is not None:
+            self._device.drop()
 
     def _forget_events(self) -> None:
         self._events.clear()
@@ -361,6 +369,8 @@ class StepWatch:
         def note_it(_: object = None) -> None:
             if thread() == self._thread:
                 note(clock_ns() << _KIND_BITS | kind)
+                if self._device is not None and kind < _END:
+                    self._device.begin_phase(kind)
 
         return note_it
 
@@ -395,11 +405,14 @@ class StepWatch:
                 self._take_in(now_ns, is_slow=is_slow)
                 if self._windows is not None and self._step and self._windows.open_if_due(self._step - 1):
                     self._limit_ns = float("inf")
+                    self._leave_device()
                     return
                 # What we took is no part of the next step.
                 now_ns = self._clock_ns()
                 self._events.append(now_ns << _KIND_BITS | _BEGIN)
             self._began_ns = now_ns
+            if self._device is not None:
+                self._device.begin_step(REST)
         except Exception as exc:
             self._fail(exc)
 
@@ -530,6 +543,8 @@ class StepWatch:
         self._zero_ns = self._flushed_ns = now_ns
         self._memory_bytes, self._usual = resident_bytes() or 0.0, Usual()
         device = "cuda" if is_on_gpu(self._torch) else "cpu"
+        self._leave_device()
+        self._device = PhaseEvents(self._torch.cuda, self._torch.Tensor) if device == "cuda" else None
         version = str(getattr(self._torch, "__version__", ""))
         self.header = dataclasses.replace(self.header, clock_ns=time.time_ns(), torch=version, device=device)
         self._log.write_header(self.header)
@@ -640,6 +655,7 @@ class StepWatch:
             status=status,
             memory_keepers=keepers,
             dead_workers=(*self._workers.dead_before, *self._workers.look_for_dead()),
+            device_phases=None if self._device is None else self._device.result(),
             problem=problem,
         )
         with contextlib.suppress(OSError):
@@ -648,6 +664,7 @@ class StepWatch:
             self._log.write_header(self.header)
 
     def _stop(self) -> None:
+        self._leave_device()
         if self._windows is not None:
             self._windows.close()
             self._note_windows(self._windows)
@@ -660,6 +677,7 @@ class StepWatch:
     def _leave(self) -> None:
         """Leaves a fork of the process alone: a worker of the program's."""
         self._is_over, self._thread = True, None
+        self._leave_device()
 
     def _fail(self, exc: Exception) -> None:
         self.header = dataclasses.replace(self.header, problem=f"{type(exc).__name__}: {exc}"[:200])

@@ -23,7 +23,7 @@ from bottleneck.report.json_text import encode
 from bottleneck.report.line_chart import ChartCurve, ChartPoint, LineChart
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import as_sentence
-from bottleneck.schema.watch_log import PHASES
+from bottleneck.schema.watch_log import PHASES, DevicePhases
 from bottleneck.schema.watched import LateRank, WatchedCause, WatchedRun, WatchedRunRank, WindowOfRun
 from bottleneck.units import counted, format_part, format_share, format_us
 
@@ -51,6 +51,8 @@ _GROUPS = {
 _MOST_CAUSES, _MOST_STEPS, _MOST_WINDOWS = 8, 6, 20
 # A share of the run from which waiting for data is its headline.
 _LOADER_BOUND, _MUCH = 0.25, 0.05
+# A share of a step on the device from which copies to it are named.
+_MUCH_COPIED = 0.1
 # A share of the run that slow steps take beyond usual ones, from which they are its headline.
 _MUCH_SLOW, _MOSTLY = 0.25, 0.8
 
@@ -60,6 +62,8 @@ def build(run: WatchedRun) -> Document:
     rank = _slowest(run)
     causes = _actions(run)
     sections: list[Section] = [_phases(rank)]
+    if rank.device_phases is not None:
+        sections.append(_phases_on_device(rank.device_phases))
     if causes:
         sections.append(ActionSection("Slow steps and what grows, the largest first", causes))
     if len(run.ranks) > 1:
@@ -111,7 +115,10 @@ def _lines(run: WatchedRun, rank: WatchedRunRank) -> tuple[LabelledLine, ...]:
         share = rank.phases_us[place] / usual_us if usual_us else 0.0
         first = f"A usual step takes {format_us(usual_us)}, most of it {_WORDS[PHASES[place]]} ({format_share(share)})"
     lines = [LabelledLine("", first)]
-    causes = _causes(run)
+    device, causes = rank.device_phases, _causes(run)
+    if device is not None and device.copies_us >= _MUCH_COPIED * sum(device.phases_us) > 0.0:
+        times = format_part(device.copies_us, sum(device.phases_us))
+        lines.append(LabelledLine("Copies", f"Copies of the batch to the device take {times} of a step on the device"))
     if run.late is not None:
         lines.append(LabelledLine("Late", _late(run.late)))
     if causes:
@@ -193,6 +200,19 @@ def _phases(rank: WatchedRunRank) -> BarSection:
         for phase, share in zip(PHASES, shares, strict=True)
     )
     return BarSection("A usual step by its phases", parts, table)
+
+
+def _phases_on_device(device: DevicePhases) -> TableSection:
+    """The phases by the device's own clock, with the copies to it."""
+    rows = [
+        TableRow((_WORDS[phase], format_us(us)), group=_GROUPS[phase])
+        for phase, us in zip(PHASES, device.phases_us, strict=True)
+    ]
+    rows.append(TableRow(("of them, copies from the host before the backward pass", format_us(device.copies_us))))
+    note = f"medians of {counted(device.steps, 'step')} with events on the device: what it did between them, or waited"
+    return TableSection(
+        "The phases on the device", (*columns("words", "phase"), *columns("number", "per step")), tuple(rows), (note,)
+    )
 
 
 def _ranks(run: WatchedRun) -> TableSection:

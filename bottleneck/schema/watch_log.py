@@ -98,6 +98,19 @@ class SlowStep:
     dead_workers: tuple[DeadWorker, ...] = ()
 
 
+@dataclass(frozen=True)
+class DevicePhases:
+    """The phases of some steps by the clock of the device.
+
+    ``phases_us`` go by PHASES and are medians over ``steps``. ``copies_us`` is the time of copies from the host to the
+    device before the backward pass: a part of the phases.
+    """
+
+    steps: int
+    phases_us: tuple[float, ...]
+    copies_us: float
+
+
 WindowTrigger = Literal["slow", "drift", "asked"]
 
 
@@ -123,7 +136,7 @@ class WatchHeader:
 
     ``clock_ns`` is the wall clock at the first step's beginning. ``memory_keepers`` name what holds more and more.
     ``dead_workers`` are those that had failed when the program ended. ``windows_problem`` says why no more windows
-    were recorded, where something stood in the way.
+    were recorded, where something stood in the way. ``device_phases`` are null where the program used no GPU.
     """
 
     rank: int
@@ -141,5 +154,6 @@ class WatchHeader:
     dead_workers: tuple[DeadWorker, ...] = ()
     windows: tuple[RecordedWindow, ...] = ()
     windows_problem: str | None = None
+    device_phases: DevicePhases | None = None
     problem: str | None = None
     format: str = FORMAT

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from bottleneck.schema.watch_log import Phase
+from bottleneck.schema.watch_log import DevicePhases, Phase
 
 
 class WatchedCause(Struct, frozen=True):
@@ -23,6 +23,7 @@ class WatchedRunRank(Struct, frozen=True):
     """One rank of a watched run. ``phases_us`` go by PHASES, mean per step.
 
     ``blocks`` are stretches of the run: the step in the middle, and the median, shortest and longest step of each.
+    ``device_phases`` are null where the program used no GPU.
     """
 
     rank: int
@@ -32,6 +33,7 @@ class WatchedRunRank(Struct, frozen=True):
     phases_us: tuple[float, ...]
     causes: tuple[WatchedCause, ...] = ()
     blocks: tuple[tuple[float, float, float, float], ...] = ()
+    device_phases: DevicePhases | None = None
 
     @property
     def usual_step_us(self) -> float:

@@ -128,6 +128,7 @@ def _rank(rank: WatchedRank, samples: Sequence[Sample], folder: Path) -> Watched
         phases_us=tuple(phases[phase] for phase in PHASES),
         causes=(*(_cause(cause, rank, samples, folder) for cause in find_causes(rank)), *drifts),
         blocks=_blocks(rank),
+        device_phases=rank.header.device_phases,
     )
 
 

@@ -4,7 +4,8 @@ import re
 from itertools import pairwise
 
 from bottleneck.report.watched import build, charts, render
-from bottleneck.schema.watch_log import PHASES
+from bottleneck.schema.records import replace
+from bottleneck.schema.watch_log import PHASES, DevicePhases
 from bottleneck.schema.watched import WatchedCause, WatchedRun, WatchedRunRank
 
 SLOW = WatchedCause(
@@ -54,3 +55,16 @@ def test_the_words_along_the_axes_stand_apart() -> None:
     widest = max(len(words) for _, words in chart.x_ticks)
     assert len(places) >= 3 and min(right - left for left, right in pairwise(places)) > 11 * widest
     assert chart.is_dense and not re.search("M-4.5 0a4.5", render(run(), "html"))
+
+
+def test_the_phases_on_the_device_are_shown_where_they_are_known() -> None:
+    watched = run()
+    device = DevicePhases(40, (0.0, 600.0, 300.0, 100.0, 0.0), 250.0)
+    on_gpu = replace(watched, ranks=(replace(watched.ranks[0], device_phases=device),))
+    for form in ("terminal", "html"):
+        assert "The phases on the device" in render(on_gpu, form)
+        assert "The phases on the device" not in render(watched, form)
+    copies = [line.text for line in build(on_gpu).lines if line.label == "Copies"]
+    assert copies == ["Copies of the batch to the device take 250 us of 1.00 ms of a step on the device"]
+    few = replace(watched, ranks=(replace(watched.ranks[0], device_phases=replace(device, copies_us=9.0)),))
+    assert not [line for line in build(few).lines if line.label == "Copies"]
