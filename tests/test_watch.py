@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from bottleneck.schema.watch_log import PHASES
 from bottleneck.watched.read_log import read_watched
 
 pytest.importorskip("torch")
@@ -86,16 +87,14 @@ def test_planted_faults_are_named_with_their_steps_and_lines(tmp_path: Path) -> 
     assert done.returncode == 0 and done.stdout == "trained 384\n"
     named = causes(tmp_path)
     assert named["gc"]["steps"] == [151]
-    # Where other programs had the processor for most of such a step, they are the reason.
-    (rank,) = read_watched(tmp_path / "log")
-    robbed = {slow.step for slow in rank.slow if (slow.waited_us or 0.0) > slow.us / 3}
-    at_line = set(named["line:train.py:24"]["steps"]) if "line:train.py:24" in named else set()
-    assert at_line <= {200, 300} <= at_line | robbed
     assert named["other-data"]["steps"] == [250]
     assert "held by train.py:46" in named["memory"]["headline"]
-    assert "Python collected garbage" in done.stderr and ("(log_metrics)" in done.stderr or not at_line)
+    # Where other programs had the processor for most of such a step, they are the reason that is named (test_causes).
+    (rank,) = read_watched(tmp_path / "log")
+    seen = {slow.step: slow.lines[0].function for slow in rank.slow if slow.lines}
+    assert (seen[200], seen[300]) == ("log_metrics", "log_metrics")
     page = (tmp_path / "log" / "report.html").read_text()
-    assert "Step time" in page and ("log_metrics" in page or not at_line)
+    assert all("Python collected garbage" in text for text in (done.stderr, page)) and "Step time" in page
 
 
 def test_a_steady_run_has_nothing_but_what_the_machine_did_to_it(tmp_path: Path) -> None:
@@ -186,6 +185,67 @@ def test_two_ranks_share_a_log_and_the_late_one_is_named(tmp_path: Path) -> None
     assert done.returncode == 0, done.stderr
     assert [rank.header.rank for rank in read_watched(tmp_path / "log")] == [0, 1]
     assert "rank 1: outside the backward pass it takes" in done.stderr.replace("\n       ", " ")
+
+
+# Each rank has a clock that goes on by what its work is said to take. In the backward pass the ranks meet, and each
+# clock becomes that of the last one: so they wait for one another by a clock that no other program disturbs.
+MEETS = """
+import sys
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from bottleneck.harness.messages import Program
+from bottleneck.harness.step_log import StepLog
+from bottleneck.harness.step_watch import StepWatch
+from bottleneck.harness.watched_windows import WatchedWindows, WindowWishes
+
+class Clock:
+    now_ns = 1_000_000_000
+    def __call__(self):
+        self.now_ns += 1_000
+        return self.now_ns
+
+dist.init_process_group("gloo")
+torch.set_num_threads(1)
+rank, log, clock = dist.get_rank(), Path("log"), Clock()
+wishes = WindowWishes(Program("train.py", form="script"), at_slow_steps=3)
+watch = StepWatch(StepLog(log, rank), None, rank, 2, clock, WatchedWindows(log, wishes, clock, rank))
+watch.start()
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(16, 4))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for step in range(400):
+    clock.now_ns += 5_000_000_000 if rank == int(sys.argv[1]) and step == 200 else 400_000_000
+    loss = model(torch.ones(2, 16)).sum()
+    loss.backward()
+    now = torch.tensor(clock.now_ns + 100_000_000)
+    dist.all_reduce(now, dist.ReduceOp.MAX)
+    clock.now_ns = int(now)
+    optimizer.step()
+    optimizer.zero_grad()
+watch.finish(0)
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize(("late", "recorded"), [(1, ["step-200", "step-200-rank-1"]), (0, ["step-200"])])
+def test_of_the_ranks_behind_the_first_only_a_late_one_is_recorded(
+    tmp_path: Path, late: int, recorded: list[str]
+) -> None:
+    (tmp_path / "train.py").write_text(MEETS)
+    (tmp_path / "log").mkdir()
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "train.py", str(late)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    ranks = read_watched(tmp_path / "log")
+    # Both were slow in that step: one computed, and one waited for it in the backward pass.
+    assert [[slow.step for slow in rank.slow] for rank in ranks] == [[200], [200]]
+    backward_us = [rank.slow[0].phases_us[PHASES.index("backward")] for rank in ranks]
+    assert backward_us[1 - late] > 4e6 > backward_us[late]
+    windows = [window for rank in ranks for window in rank.header.windows]
+    assert [window.folder for window in windows] == [f"windows/{name}" for name in recorded]
+    assert {(window.after, window.trigger) for window in windows} == {(200, "slow")}
+    assert all(list((tmp_path / "log" / window.folder).glob(".partial.*")) for window in windows)
 
 
 def test_windows_that_are_asked_for_are_recordings_and_leave_the_program_as_it_is(tmp_path: Path) -> None:
