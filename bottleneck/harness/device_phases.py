@@ -51,7 +51,8 @@ class _StepEvents:
 class PhaseEvents:
     """Records events in some steps of a program that uses a GPU.
 
-    All calls come from the thread that steps. What fails ends the timing on the device, and nothing else: ``is_off`` is true then.
+    All calls come from the thread that steps. What fails ends the timing on the device, and nothing else: ``is_off`` is
+    true then.
     """
 
     def __init__(self, cuda: Any, tensor_kind: Any, every: int = _EVERY) -> None:
