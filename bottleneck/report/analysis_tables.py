@@ -666,7 +666,9 @@ def part_name(part: PathPart) -> str:
 
 def check_words(check: ReplayCheck) -> str:
     """The replay check in words: 'error +0.01 % against the measured step; …'."""
-    words = f"{counted(check.steps, 'step')}, error {100 * check.error:+.2f} % against the measured one"
+    error = f"{100 * check.error:+.2f}"
+    error = f"{error} %" if float(error) else "<0.01 %"
+    words = f"{counted(check.steps, 'step')}, error {error} against the measured one"
     if check.held_share > 0:
         words += f"; {format_share(check.held_share)} of it are delays that nothing on record explains"
     return words

@@ -16,6 +16,7 @@ from bottleneck.schema.accounts import ACCOUNTS, HOST_STATES
 from bottleneck.schema.analysis import CriticalPath, Interval, LedgerEntry, PathPart, ReplayCheck
 from bottleneck.schema.evidence import AtAnyPace, Evidence, ShorterKernels, remembered
 from bottleneck.schema.intervals import Flags, tally
+from bottleneck.schema.kernel_names import plain_name
 from bottleneck.schema.linked_trace import LONGEST_ISSUE_US
 from bottleneck.schema.records import replace
 from bottleneck.schema.whatif import ChangedStep, WhatIf
@@ -277,19 +278,15 @@ def best_changes(evidence: Evidence) -> tuple[ChangedStep, ...]:
 
     They are of those that the steps show a reason for.
     """
-    graph, base = graph_of(evidence), _unchanged(evidence)
-    gains = []
+    changed = []
     for text in dict.fromkeys(_candidates(evidence)):
         try:
-            change = change_of((text,), evidence)
+            changed.append(_changed(evidence, (text,), change_of((text,), evidence)))
         except UsageError:  # a name that no pattern can spell
             continue
-        changed_us = time_steps(graph, _on_host(evidence, _pace(evidence).high) & change)
-        faster = base.wall_us / max(changed_us, 1e-9)
-        gains.append((faster, text, change))
-    gains.sort(key=lambda row: -row[0])
-    best = [(text, change) for faster, text, change in gains[:_BEST] if faster > _LEAST_SPEEDUP]
-    return tuple(_changed(evidence, (text,), change) for text, change in best)
+    # By the middle of the interval that is shown, as a factor.
+    changed.sort(key=lambda step: -step.speedup.low * step.speedup.high)
+    return tuple(step for step in changed if step.speedup.high > _LEAST_SPEEDUP)[:_BEST]
 
 
 def _candidates(evidence: Evidence) -> tuple[str, ...]:
@@ -298,7 +295,7 @@ def _candidates(evidence: Evidence) -> tuple[str, ...]:
     texts = []
     waits = Counter(line_of(str(source)) for source in sources_of_points(evidence)[graph.waits] if source)
     texts += [f"remove sync@{source}" for source, _ in waits.most_common(_TRIED_PER_KIND)]
-    texts += ["remove sync"] if graph.waits.any() else []
+    texts += ["remove sync"] if graph.waits.any() and len(waits) != 1 else []
     states = tally(graph.host.state, graph.host.us, len(HOST_STATES) + 1)
     has = {state: states[code] > 0 for code, state in enumerate(HOST_STATES)}
     texts += ["overlap input"] if has["input"] else []
@@ -322,17 +319,28 @@ def _kernels_to_floor(evidence: Evidence) -> list[str]:
         if kind == "compute":
             by_name[name] += us
     ranked = sorted(by_name, key=lambda name: -by_name[name])[:_TRIED_PER_KIND]
-    return [f"set kernel:{_as_pattern(name)}=floor" for name in ranked if by_name[name] > 0]
+    names = kernels["name"].astype(str).unique().tolist()
+    return [f"set kernel:{_as_pattern(name, names)}=floor" for name in ranked if by_name[name] > 0]
 
 
 _LONGEST_PATTERN = 60
+_LONG_WORD = re.compile(r"[A-Za-z_]\w{7,}")  # a shorter one, such as 'void' or 'cutlass', may be in any name
+_END_OF_PART = re.compile(r"(?<=\w{8})_")
 
 
-def _as_pattern(name: str) -> str:
-    """Returns a pattern for this name.
+def _as_pattern(name: str, names: Sequence[str]) -> str:
+    """Returns a short pattern that fits this name alone.
 
-    It is cut where it is long: signs of patterns, '@' and '=' become '?'.
+    It is the beginning of a word, as much of it as no other name holds. Without such a word it is the name, cut where
+    it is long: signs of patterns, '@' and '=' become '?'.
     """
+    others = [other for other in names if other != name]
+    words = (match[0] for match in _LONG_WORD.finditer(plain_name(name)))
+    ends = ((word, [*(part.start() for part in _END_OF_PART.finditer(word)), len(word)]) for word in words)
+    beginnings = (word[:end] for word, at in ends for end in at)
+    own = next((text for text in beginnings if not any(text in other for other in others)), None)
+    if own is not None:
+        return own
     spelled = re.sub(r"[\[\]*@=\n]", "?", name)
     return spelled if len(spelled) <= _LONGEST_PATTERN else f"{spelled[:_LONGEST_PATTERN]}*"
 

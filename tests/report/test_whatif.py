@@ -7,6 +7,7 @@ import pytest
 from bottleneck.report.analysis_tables import path_table
 from bottleneck.report.whatif import build, render
 from bottleneck.schema.analysis import CriticalPath, Interval, LedgerEntry, PathPart, ReplayCheck
+from bottleneck.schema.records import replace
 from bottleneck.schema.whatif import ChangedStep, WhatIf
 
 CHECK = ReplayCheck(0.0123, 0.04, 0.0, 3, None)
@@ -49,6 +50,12 @@ def test_the_replay_check_stands_with_every_answer() -> None:
         words = " ".join(terminal(answer).split())
         assert "3 steps, error +1.23 % against the measured one" in words
         assert "4.0 % of it are delays" in words
+
+
+def test_an_error_that_rounds_to_nothing_has_no_sign() -> None:
+    """It read 'error -0.00 %'."""
+    exact = replace(OPEN, path=replace(PATH, check=replace(CHECK, error=-0.00004)))
+    assert "error <0.01 % against the measured one" in " ".join(terminal(exact).split())
 
 
 def test_both_ledgers_add_up_as_printed() -> None:
