@@ -68,6 +68,8 @@ _FRAMEWORK = re.compile(
 )
 _RUNS_LOOP = re.compile(r": (?:fit|train|validate|evaluate|test|predict)$")
 _LEAST_SYNC, _LEAST_GC, _LEAST_SIDE, _LEAST_PYTHON = 0.005, 0.01, 0.02, 0.1
+# Ops that allocate, and do nothing else.
+_ALLOCATES = re.compile(r"^aten::(?:new_)?(?:empty\w*|resize_)$")
 _LEAST_ALLOCATOR, _LEAST_FAULTS = 0.01, 0.03
 # Of faults that were only counted: at most so much time, of which half may stay.
 _LEAST_COUNTED = 0.05
@@ -361,6 +363,7 @@ def device_allocations(evidence: Evidence) -> Draft | None:
         return None
     emptied = outermost_frames(evidence, _EMPTIES)
     line = line_at(evidence, float(emptied.start[0])) if emptied.start.size >= evidence.steps else None
+    freed = 0 if emptied.start.size else _freed_for_room(evidence)
     return Draft(
         slug="device-allocations",
         title="The driver allocates device memory during the step",
@@ -372,11 +375,18 @@ def device_allocations(evidence: Evidence) -> Draft | None:
                 if emptied.start.size
                 else []
             ),
+            *([f"{counted(freed, 'free')} in ops that allocate: the device's memory was full"] if freed else []),
             *idle_lines(evidence, "allocator"),
         ),
-        advice="Let the caching allocator keep its memory: no empty_cache() in the loop, and segments that can grow."
+        advice="Need less memory in a step (fewer samples, recomputed activations, no references that outlive it), and "
+        "let segments grow: the memory was full, so that the allocator gave its cache back to make room."
+        if freed
+        else "Let the caching allocator keep its memory: no empty_cache() in the loop, and segments that can grow."
         if line is None
         else f"Take torch.cuda.empty_cache() {at_source(line)} out of the step: what it gives back is taken again.",
+        brief="Need less memory in a step, and let the allocator's segments grow: the device's memory was full"
+        if freed
+        else None,
         places=(line,),
         code="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
         if line is None
@@ -385,6 +395,17 @@ def device_allocations(evidence: Evidence) -> Draft | None:
         claims=claims_of(evidence, "overhead.allocator"),
         confidence="medium" if evidence.steps > 1 else "low",
     )
+
+
+def _freed_for_room(evidence: Evidence) -> int:
+    """Counts frees by the driver inside of ops that allocate.
+
+    The caching allocator gives all that it keeps back when the driver has no memory left, and then asks again. One
+    alone may be a library's.
+    """
+    at_us = evidence.linked.trace.events["ts_us"].to_numpy()[_calls(evidence, "free")]
+    freed = int(np.count_nonzero(outermost_spans(evidence, _ALLOCATES).hold(at_us)))
+    return freed if freed > 1 else 0
 
 
 def caching_allocator_off(evidence: Evidence) -> Draft | None:

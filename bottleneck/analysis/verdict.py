@@ -41,7 +41,7 @@ from bottleneck.schema.op_names import at_source
 from bottleneck.schema.records import replace
 from bottleneck.schema.serving import WAIT, Serving, describe_pace, serving_of
 from bottleneck.schema.tables import WAITS, are_calls
-from bottleneck.units import format_part, format_share, format_us
+from bottleneck.units import format_part, format_share, format_us, listed
 
 # Below half of the step a group does not decide alone when the next one is this close.
 _CLEAR_LEAD = 0.1
@@ -534,20 +534,25 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
 
     It may also be two of them.
     """
-    first, second = decision.ranked[0], decision.ranked[1]
+    first = decision.ranked[0]
     if decision.by_kind:
         likely = _likely_shares(grounds)
-        shares = " and ".join(f"{_GROUP_WORDS[group]} {format_share(likely[group])}" for group in (first, second))
         if decision.bound == "mixed":
+            sharing = _sharing_groups(grounds, decision)
+            shares = listed([f"{_GROUP_WORDS[group]} {format_share(likely[group])}" for group in sharing])
             yield Clause("bound", f"No single limit, guessed from the types of ops: {shares} of {wall} per step")
         else:
             held = f"{_limits(grounds, first, 'probably ')}: {format_share(likely[first])} of {wall} per step"
             yield Clause("bound", f"{held}, guessed from the types of its ops")
         yield Clause("cause", _kinds(grounds))
-        if (most := _largest_of([row for row in grounds.kernels if first in {row.bound, _likely(row)}])) is not None:
+        leading = _leading_group(grounds, decision)
+        if leading != first:
+            yield Clause("place", f"of the {_GROUP_WORDS[leading]}: {_contributor(grounds, leading)}", label="Largest")
+        elif (most := _largest_of([row for row in grounds.kernels if first in {row.bound, _likely(row)}])) is not None:
             yield Clause("place", _line_of_many(grounds, most) or _with_time(grounds, most), label="Largest")
     elif decision.bound == "mixed":
-        shares = " and ".join(f"{_GROUP_WORDS[group]} {_shown(grounds, group)}" for group in (first, second))
+        sharing = _sharing_groups(grounds, decision)
+        shares = listed([f"{_GROUP_WORDS[group]} {_shown(grounds, group)}" for group in sharing])
         yield Clause("bound", f"No single limit: {shares} of {wall} per step")
         leading = _leading_group(grounds, decision)
         # The largest part of the second group is not the largest of the step.
@@ -678,17 +683,34 @@ def _doubt(grounds: Grounds, decision: BoundDecision) -> str | None:
     return f"another {_shown(grounds, UNMODELLED)} is unmodelled work, which could overturn this"
 
 
+def _sharing_groups(grounds: Grounds, decision: BoundDecision) -> tuple[str, ...]:
+    """Gives the groups that share a step without a single limit.
+
+    They are the largest and those within 10 points of it.
+    """
+    shares = _set_aside(grounds, _likely_shares(grounds) if decision.by_kind else decision.shares)
+    largest = shares[decision.ranked[0]]
+    return tuple(group for group in decision.ranked if largest - shares[group] <= _CLEAR_LEAD)
+
+
 def _leading_group(grounds: Grounds, decision: BoundDecision) -> str:
     """Gives the group whose largest part is named.
 
-    Of two that share the step it is the second where that has an account larger than any op of the first.
+    Of those that share the step it is not the first where another has an account larger than any op of the first.
     """
-    first, second = decision.ranked[:2]
-    account, entry = (_largest_entry(grounds, group) for group in (second, first))
-    op = _largest_kernel(grounds, _bounds_of(entry.account))
-    is_op = entry.account in _NAMED_BY_KERNEL and account.account not in _NAMED_BY_KERNEL
-    is_shared = decision.bound == "mixed" and not decision.by_kind
-    return second if is_shared and is_op and op is not None and account.us > op.us else first
+    first = decision.ranked[0]
+    if decision.bound != "mixed":
+        return first
+    if decision.by_kind:
+        op = _largest_of([row for row in grounds.kernels if first in {row.bound, _likely(row)}])
+    else:
+        entry = _largest_entry(grounds, first)
+        op = None if entry.account not in _NAMED_BY_KERNEL else _largest_kernel(grounds, _bounds_of(entry.account))
+    if op is None:
+        return first
+    others = [_largest_entry(grounds, group) for group in _sharing_groups(grounds, decision)[1:]]
+    larger = [entry for entry in others if entry.account not in _NAMED_BY_KERNEL and entry.us > op.us]
+    return max(larger, key=lambda entry: entry.us).group if larger else first
 
 
 def _contributor(grounds: Grounds, group: str) -> str:
@@ -816,7 +838,9 @@ def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Fi
     if decision.bound == "inconclusive":
         return None
     is_unmodelled = decision.bound == "device" or decision.by_kind
-    entry = _largest_entry(grounds, UNMODELLED if is_unmodelled else _leading_group(grounds, decision))
+    leading = _leading_group(grounds, decision)
+    is_unmodelled &= leading == decision.ranked[0]
+    entry = _largest_entry(grounds, UNMODELLED if is_unmodelled else leading)
     part = LargestPart(entry, _rows_of_part(grounds, entry))
     if any(part.is_answered_by(finding, grounds) for finding in findings if not finding.on_request):
         return None
@@ -852,10 +876,11 @@ def _rows_of_part(grounds: Grounds, entry: LedgerEntry) -> tuple[int, ...]:
 def _rate(grounds: Grounds, rows: Sequence[int]) -> str | None:
     """Says how near these rows of kernels are to their roof.
 
-    It reads like '31.0 % of the bandwidth'. Null if unknown.
+    It reads like '31.0 % of the bandwidth'. Null if that is unknown, or the bytes are open, for half of their time.
     """
     kernels = [grounds.kernels[row] for row in rows]
     us = math.fsum(row.us for row in kernels)
+    kernels = [row for row in kernels if row.reason_code != "open_bytes"]
     known_us = math.fsum(row.us for row in kernels if row.explained is not None)
     roof = {"compute": "the peak", "memory": "the bandwidth"}.get(kernels[0].bound) if kernels else None
     if roof is None or not known_us > us / 2:

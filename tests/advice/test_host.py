@@ -235,6 +235,18 @@ def test_a_cache_that_the_program_empties_is_told_with_its_line(tmp_path: Path) 
     assert "1 call of empty_cache() per step" in draft.evidence
 
 
+def test_frees_inside_of_an_allocation_are_full_memory(tmp_path: Path) -> None:
+    """A step of 370 ms beside others of 140 ms freed 17 segments in one aten::empty, and heard of empty_cache()."""
+    frees = [launch(900 + index, 2 + 3 * index, 2, "cudaFree") for index in range(3)]
+    events = [*gpu_events(12, 100, 10, steps=1), *frees]
+    case, inside = case_of(tmp_path / "a", events), case_of(tmp_path / "b", [*events, op("aten::empty", 1, 15)])
+    outside, full = (
+        host.device_allocations(with_ledger(each, WORK | {"overhead.allocator": 80.0})) for each in (case, inside)
+    )
+    assert outside is not None and "empty_cache()" in outside.advice
+    assert full is not None and full.advice.startswith("Need less memory") and "3 frees" in full.evidence[1]
+
+
 def by_the_driver(folder: Path, taken: int, freed: int) -> Evidence:
     """Steps of 40 kernels in which the driver allocates and frees so often."""
     calls = [launch(900 + index, 0.5 + 20 * index, 4, "cudaMalloc") for index in range(taken)]

@@ -283,6 +283,26 @@ def test_the_largest_part_of_two_groups_is_named(kernel_us: float, largest: str)
     assert verdict.bound == "mixed" and place.startswith(largest)
 
 
+def test_no_rate_is_told_of_work_whose_bytes_the_trace_leaves_open() -> None:
+    """A backward pass of embeddings was said to reach 1.5 % of the bandwidth, where its bytes were 0.1 to 6.6 GB."""
+    kernel = replace(_KERNEL, share=0.4, regime="far_below_roof", explained=0.015, reason_code="open_bytes")
+    verdict = decide(_grounds({"memory": 60.0, "compute": 40.0}, kernel))
+    assert "of the bandwidth" not in verdict.sentence and "No advice here makes this op faster" in verdict.sentence
+
+
+def test_all_groups_that_are_near_the_largest_share_the_step() -> None:
+    """An allocator took 27 % of a step, more than any op, beside 31 % in products and 29 % in copies."""
+    product = replace(_KERNEL, op="aten::mm", us=13.0, share=0.13, bound="unknown", account="unknown.matmul")
+    by_kind = {"unknown.matmul": 31.0, "unknown.copies": 29.0, "overhead.allocator": 27.0, "communication": 13.0}
+    known = {"compute": 31.0, "memory": 29.0, "overhead.allocator": 27.0, "communication": 13.0}
+    for accounts in (by_kind, known):
+        kernel = product if accounts is by_kind else replace(product, bound="compute", account="compute")
+        verdict = decide(_grounds(accounts, kernel))
+        (place,) = (clause.text for clause in verdict.clauses if clause.role == "place")
+        assert "compute 31.0 %, memory access 29.0 % and overhead 27.0 % of 100 us" in verdict.sentence
+        assert place.startswith("of the overhead: allocating and freeing memory, 27.0 us")
+
+
 def test_unmodelled_work_that_no_finding_answers_is_told_by_its_kind_and_its_largest_op() -> None:
     product = replace(_KERNEL, op="aten::mm", us=60.0, share=0.6, bound="unknown", account="unknown.matmul")
     other = replace(product, op="aten::mul", us=65.0, share=0.65, account="unknown.pointwise")
