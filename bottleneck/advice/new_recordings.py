@@ -6,6 +6,7 @@ It is given where a trace shows something else than what holds its program back.
 import math
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.distributed import transfers_steadily
@@ -27,7 +28,8 @@ from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.finding_order import LITTLE, SURE_FINDINGS
 from bottleneck.schema.reasons import REMEDIES
 from bottleneck.schema.records import replace
-from bottleneck.units import format_share
+from bottleneck.schema.tables import are_calls
+from bottleneck.units import counted, format_share
 
 
 class _Anew(Struct, frozen=True):
@@ -64,6 +66,11 @@ _INSTEAD: Mapping[str, _Anew] = {
         "Most of the window is work that is done once", "Record later steps, after warm-up: {message}.", quotes=True
     ),
 }
+_CAPTURED_AGAIN = _Anew(
+    "The window captures the same graph again and again",
+    "Record later steps. If they capture the graph again, as these do, mark where a step begins, and pass inputs of "
+    "the same sizes and addresses: torch.compiler.cudagraph_mark_step_begin().",
+)
 _MOST = 0.5
 _BROKEN = _Anew("The trace is not whole", "Record it again: a few whole steps, after warm-up.")
 _HOST = _Anew(
@@ -126,8 +133,9 @@ def _new_recording(evidence: Evidence, drafts: Sequence[Draft]) -> _Anew | None:
     caveats = sorted(evidence.analysis.caveats, key=lambda caveat: caveat.slug != ELSEWHERE)
     named = next((entry for entry in caveats if _shows_something_else(entry)), None)
     if named is not None:
-        anew = _INSTEAD[named.slug]
-        seen = () if anew.quotes else (named.message,)
+        again = _captured_again(evidence) if named.slug == GRAPH_CAPTURE else None
+        anew = _INSTEAD[named.slug] if again is None else _CAPTURED_AGAIN
+        seen = () if anew.quotes else tuple(filter(None, (named.message, again)))
         return replace(anew, advice=anew.advice.format(message=named.message), seen=seen)
     broken = next((entry for entry in caveats if entry.slug in BROKEN_TRACE_SLUGS - DISTURBED_SLUGS), None)
     if broken is not None:
@@ -146,6 +154,28 @@ def _new_recording(evidence: Evidence, drafts: Sequence[Draft]) -> _Anew | None:
             seen=(f"collectives hold {format_share(evidence.share_of_step(exposed_us))} of the step of this rank",),
         )
     return _PARTED if evidence.sides is not None and not evidence.sides.is_one_step else None
+
+
+def _captured_again(evidence: Evidence) -> str | None:
+    """Words captures of as many launches as before, with a replay between.
+
+    Null where each graph is captured once: graphs of several sizes are captured one after the other, before any replay.
+    """
+    captured, trace = evidence.linked.captured, evidence.linked.trace
+    if captured is None or captured.empty:
+        return None
+    at_us = trace.events["ts_us"].to_numpy()
+    sizes = captured.groupby("capture").size()
+    alike = sizes[sizes == sizes.mode().iloc[0]].index
+    begun_us = [float(at_us[rows.iloc[0]]) for number, rows in captured.groupby("capture")["event"] if number in alike]
+    replayed_us = at_us[are_calls(trace, "graph_launch")]
+    rounds = {int(np.searchsorted(begun_us, replay_us)) for replay_us in replayed_us.tolist()}
+    if len(begun_us) < 2 or not rounds >= {*range(1, len(begun_us))}:
+        return None
+    return (
+        f"a graph of {counted(int(sizes[alike[0]]), 'launch', 'launches')} is captured {len(begun_us)} times, and "
+        f"replayed {counted(replayed_us.size, 'time')} in all"
+    )
 
 
 def _where_nothing_gains(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:

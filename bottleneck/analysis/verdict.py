@@ -16,6 +16,7 @@ from bottleneck.schema.analysis import (
     BROKEN_TRACE_SLUGS,
     DISTURBED_SLUGS,
     ELSEWHERE,
+    GRAPH_CAPTURE,
     GROUPS,
     TRUNCATED,
     Bound,
@@ -83,7 +84,8 @@ class Grounds(Struct, frozen=True):
     have waited for its host. ``device_noun`` is what people call the device. ``quick_parts`` is, of each account of
     work, the part that is left if every call took as long as the quickest of its kind. ``row_modules`` is the time of
     a row of ``kernels`` by the class of its modules, 'Layer > Linear'; '' is outside of any. ``late_line`` is the
-    source line at which the late rank of ``straggler`` spends its time.
+    source line at which the late rank of ``straggler`` spends its time. ``captures`` marks a window whose launches are
+    for the most part captured into a graph.
     """
 
     ledger: Ledger
@@ -103,6 +105,7 @@ class Grounds(Struct, frozen=True):
     device_noun: str = "device"
     quick_parts: Mapping[str, float] = {}
     row_modules: Mapping[int, Mapping[str, float]] = {}
+    captures: bool = False
 
 
 class BoundDecision(Struct, frozen=True):
@@ -146,6 +149,7 @@ def grounds_of(evidence: Evidence) -> Grounds:
         device_noun="GPU" if analysis.device.is_gpu else "device",
         quick_parts=_quick_parts(evidence) if evidence.is_disturbed else {},
         row_modules=_row_modules(evidence),
+        captures=any(caveat.slug == GRAPH_CAPTURE for caveat in analysis.caveats),
     )
 
 
@@ -525,8 +529,9 @@ _STANDS_FOR_GROUP = 0.6
 # Of the overhead: time in which the device has too little to do in one go, and waits for nobody.
 _TOO_LITTLE_WORK = ("overhead.launch_floor", "overhead.kernel_gap", "overhead.dependency")
 _LEAST_TOO_LITTLE = 0.4
-# And what a program without a device does around its ops.
+# And what a program without a device does around its ops; with a device it also launches.
 _CALLS = ("overhead.python", "overhead.dispatch")
+_ISSUES = (*_CALLS, "overhead.launch")
 
 
 def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[Clause]:
@@ -584,6 +589,12 @@ def _of_one_group(grounds: Grounds, group: str) -> Iterator[Clause]:
             yield Clause("place", _contributor(grounds, group), label="Worst")
         return
     stands = largest.us >= _STANDS_FOR_GROUP * group_us
+    if grounds.captures and group == "overhead" and largest.account in _ISSUES:
+        held = f"Your {grounds.device_noun} waits while its host captures a graph: {format_part(group_us, wall_us)}"
+        yield Clause("bound", f"{held} per step ({_shown(grounds, group)})")
+        if line := _line_of(grounds, largest.account)[0]:
+            yield Clause("place", line, label="Worst")
+        return
     us, share = (largest.us, _shown_account(grounds, largest)) if stands else (group_us, _shown(grounds, group))
     words = _waiting(grounds, largest) if stands else _group_waits(grounds, entries, group_us)
     yield Clause("bound", f"{words}: {format_part(us, wall_us)} per step ({share})")

@@ -12,6 +12,8 @@ from bottleneck.schema.finding_order import SURE_FINDINGS
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, with_analysis, with_ledger
 from tests.advice.test_pages import all_slugs
+from tests.builders import kernel as kernel_of
+from tests.builders import launch, op
 from tests.report.samples import kernel
 
 _SMALL = Draft("half-precision", "Products", (), "Lower it.", Interval(10.0, 20.0), {"compute": 20.0})
@@ -33,6 +35,32 @@ def test_a_window_of_work_that_is_done_once_is_recorded_later(tmp_path: Path) ->
     (anew, other) = advised(case(tmp_path, Caveat("one-off", "one call takes 60 % of the window", 0.6)), _SMALL)
     assert anew == ("record-anew", "Record later steps, after warm-up: one call takes 60 % of the window.")
     assert other[0] == "half-precision"
+
+
+def capturing(folder: Path, *launches: int) -> Evidence:
+    """Captures of so many launches, each with a replay behind it."""
+    events = [op("aten::x", 0, 1_000 * len(launches))]
+    for number, count in enumerate(launches):
+        at, first = 1_000 * number, 100 * number
+        events += [
+            launch(first, at + 10, 1, "cudaStreamBeginCapture"),
+            *(launch(first + entered, at + 20 + entered, 0.5) for entered in range(1, count + 1)),
+            launch(first + 98, at + 800, 1, "cudaStreamEndCapture"),
+            launch(first + 99, at + 810, 5, "cudaGraphLaunch"),
+            kernel_of(first + 99, at + 820, 5),
+        ]
+    made = case_of(folder, events)
+    return replace(made, analysis=replace(made.analysis, caveats=(Caveat("graph-capture", "captured"),)))
+
+
+def test_a_graph_that_is_captured_in_each_step_is_told_to_be(tmp_path: Path) -> None:
+    """Three of five timed calls captured their graph again, in 210 ms, where a replay took 2 ms."""
+    (again,) = with_new_recording(capturing(tmp_path / "again", 40, 40, 40), [])
+    assert "again" in again.title and "cudagraph_mark_step_begin" in again.advice
+    assert again.evidence[1] == "a graph of 40 launches is captured 3 times, and replayed 3 times in all"
+    for name, launches in (("once", (40,)), ("sizes", (40, 30, 20))):
+        (once,) = with_new_recording(capturing(tmp_path / name, *launches), [])
+        assert once.title == "The window captures a graph that later steps replay" and once.evidence == ("captured",)
 
 
 @pytest.mark.parametrize("caveat", [Caveat("one-off", "a tenth", 0.1), Caveat("clock-skew", "all of it", 1.0)])

@@ -290,6 +290,14 @@ def test_no_rate_is_told_of_work_whose_bytes_the_trace_leaves_open() -> None:
     assert "of the bandwidth" not in verdict.sentence and "No advice here makes this op faster" in verdict.sentence
 
 
+def test_a_window_of_captures_waits_for_those_and_not_for_dispatching() -> None:
+    accounts = {"overhead.dispatch": 90.0, "overhead.python": 5.0, "memory": 5.0}
+    capturing = replace(_grounds(accounts, _KERNEL), captures=True)
+    assert decide(capturing).sentence.startswith("Your device waits while its host captures a graph: 95.0 of 100 us")
+    compiling = replace(_grounds({"overhead.compile": 90.0, "memory": 10.0}, _KERNEL), captures=True)
+    assert "captures a graph" not in decide(compiling).sentence
+
+
 def test_all_groups_that_are_near_the_largest_share_the_step() -> None:
     """An allocator took 27 % of a step, more than any op, beside 31 % in products and 29 % in copies."""
     product = replace(_KERNEL, op="aten::mm", us=13.0, share=0.13, bound="unknown", account="unknown.matmul")
