@@ -579,7 +579,9 @@ def _tracker_us(evidence: Evidence) -> tuple[float, str]:
     return spent_us, f"{first['path'].replace(chr(92), '/')}:{first['line']}"
 
 
-# Of a single step: more in one stretch without any record is not known to come again.
+# Of the time of all calls: with less the first place does not stand for them.
+_MOST_OF_CALLS = 0.9
+# Of a single step: more in one stretch without any record, and in start-up, is not known to come again.
 _MOSTLY_SILENT = 0.5
 
 
@@ -587,8 +589,8 @@ def python_call(evidence: Evidence) -> Draft | None:
     """Finds any other long stretch of Python in the step.
 
     The step stays there for a millisecond or more, or in a function that is named. A loop that reads in each round is
-    another rule's. No gain is predicted for a single step that is silent for the most part: it may be start-up, or a
-    pause, that later steps do not have.
+    another rule's. No gain is predicted for a single step that is silent for the most part, or starts up: later steps
+    may not have such a pause.
     """
     looped = looped_function(evidence)
     covered = frozenset[str]() if looped is None else looped.sources
@@ -598,13 +600,16 @@ def python_call(evidence: Evidence) -> Draft | None:
         return None
     place = place_of(rows[0].source or "")
     is_framework = place is not None and place[:2] in _framework_lines(evidence)
-    is_once = evidence.steps == 1 and rows[0].source is None and rows[0].detail == SILENCE
-    is_once &= evidence.share_of_step(rows[0].us) >= _MOSTLY_SILENT
+    others = _other_places(rows)
+    where = f"{_hottest(evidence, rows[0].source)}{others}"
+    is_silent = evidence.steps == 1 and rows[0].source is None and rows[0].detail == SILENCE
+    start_us = evidence.account_us("overhead.start_up", "overhead.compile")
+    is_once = is_silent and evidence.share_of_step(rows[0].us + start_us) >= _MOSTLY_SILENT
     return Draft(
         slug="python-call",
         title="The framework's own loop takes a part of each step"
         if is_framework
-        else _python_title(evidence, rows[0].source, spent_us),
+        else _python_title(evidence, rows[0].source, spent_us, others),
         evidence=(
             format_per_step(evidence, spent_us),
             *_places(rows),
@@ -619,10 +624,10 @@ def python_call(evidence: Evidence) -> Draft | None:
             if rows[0].source is None
             else "Let the framework do less in each step: fewer callbacks, log lines and progress updates."
             if is_framework
-            else f"Do what runs {_hottest(evidence, rows[0].source)} for the whole batch at once, with fewer and "
+            else f"Do what runs {where} for the whole batch at once, with fewer and "
             "larger ops, in place of Python for each item."
             if _runs_ops(evidence, rows[0].source)
-            else f"Take what runs {_hottest(evidence, rows[0].source)} out of the step: compute it once and keep it "
+            else f"Take what runs {where} out of the step: compute it once and keep it "
             "(ahead of training, or by functools.cache, where the same inputs come again), or do it for the whole "
             "batch at once with NumPy or torch, in place of Python for each item."
         ),
@@ -632,14 +637,14 @@ def python_call(evidence: Evidence) -> Draft | None:
         if rows[0].source is None
         else None
         if is_framework
-        else f"Take what runs {_hottest(evidence, rows[0].source)} out of the step, or do it for the whole batch",
+        else f"Take what runs {where} out of the step, or do it for the whole batch",
         places=(_hottest_source(evidence, rows[0].source),),
         code="trainer = Trainer(enable_progress_bar=False, log_every_n_steps=100)  # Lightning; others: logging_steps"
         if is_framework
         else None,
         gain_us=None if is_once else up_to(spent_us),
         gain_reason="nothing was recorded there, and the trace holds one step" if is_once else None,
-        comes_first=is_once,
+        comes_first=is_once and evidence.share_of_step(rows[0].us) >= _MOSTLY_SILENT,
         claims=claims_of(evidence, "overhead.python", most_us=spent_us),
         waits=tuple(rows),
     )
@@ -655,15 +660,27 @@ def _runs_ops(evidence: Evidence, source: str | None) -> bool:
     return is_function and any(fold.name == source and fold.calls > 0 for fold in evidence.analysis.lines)
 
 
-def _python_title(evidence: Evidence, source: str | None, us: float) -> str:
+def _other_places(rows: Sequence[IdleCause]) -> str:
+    """Words the number of places that the time is at beside the first.
+
+    Empty where that place holds most of it, or is not known.
+    """
+    first_us = math.fsum(row.us for row in rows if row.source == rows[0].source)
+    if rows[0].source is None or first_us >= _MOST_OF_CALLS * math.fsum(row.us for row in rows):
+        return ""
+    return f" and in {counted(len({row.source for row in rows}) - 1, 'other place')}"
+
+
+def _python_title(evidence: Evidence, source: str | None, us: float, others: str) -> str:
     """Gives the title of a finding on Python in the step.
 
-    It is 'Python in encode() takes 62 of 100 ms per step'. It names the function as far as that is known.
+    It is 'Python in encode() takes 62 of 100 ms per step'. It names the function as far as that is known, and counts
+    the ``others``.
     """
     line = hottest_line(evidence, source, "python")
     named = "" if line is None else line.named[-1]
     place = f"in {named.partition(' (')[0]}" if "() (" in named else at_source(source) if source else "between ops"
-    return f"Python {place} takes {format_part(us, evidence.step_us)} per step"
+    return f"Python {place}{others} takes {format_part(us, evidence.step_us)} per step"
 
 
 def _hottest(evidence: Evidence, source: str | None) -> str:

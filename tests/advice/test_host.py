@@ -334,6 +334,25 @@ def test_a_single_step_that_is_silent_for_the_most_part_promises_nothing(
     assert draft.brief is not None and ("several steps after warm-up" in draft.brief) != is_predicted
 
 
+def test_a_silent_stretch_beside_start_up_promises_nothing(tmp_path: Path) -> None:
+    """A first call of 1.02 s, 0.63 s of it start-up, was promised 0.15 to 0.29 s for 0.29 s of silence."""
+    row = idle_row("python", 3000.0, None, detail="long stretches without any record")
+    case = case_of(tmp_path, cpu_events(10, 3, 8, steps=1), unprofiled_us=90.0)
+    accounts = {"memory": 1000.0, "overhead.python": 3000.0, "overhead.start_up": 6000.0}
+    draft = host.python_call(with_ledger(case, accounts, [row]))
+    assert draft is not None and draft.gain_us is None and not draft.comes_first
+
+
+def test_python_at_several_places_is_not_given_to_the_first(tmp_path: Path) -> None:
+    """Of 209 ms in eight functions 106 ms were normalize()'s, and the title gave it all of them."""
+    rows = [idle_row("python", us, f"{name}() (train.py:{at})") for name, us, at in (("f", 2e3, 5), ("g", 1e3, 9))]
+    draft = host.python_call(cpu(tmp_path, {"memory": 1000.0, "overhead.python": 3000.0}, *rows))
+    assert draft is not None and draft.title.startswith("Python in f() and in 1 other place takes")
+    assert "what runs in f() (train.py:5) and in 1 other place out of the step" in draft.advice
+    draft = host.python_call(cpu(tmp_path, {"memory": 1000.0, "overhead.python": 2000.0}, rows[0]))
+    assert draft is not None and "other place" not in draft.title
+
+
 def test_a_sleep_in_the_step_is_to_be_removed_and_worth_nearly_all_of_itself(tmp_path: Path) -> None:
     case = cpu(
         tmp_path, {"memory": 1000.0, "overhead.wait": 4000.0}, idle_row("wait", 4000, "train.py:9", detail="sleep")
