@@ -51,7 +51,7 @@ from bottleneck.errors import BottleneckError, TraceError, UsageError
 from bottleneck.mapping.rank_reading import RankReading, stamp
 from bottleneck.report import lazily
 from bottleneck.report.json_text import from_json
-from bottleneck.schema.analysis import TWO_SIDED, Analysis, Caveat, Finding, RecordingInfo
+from bottleneck.schema.analysis import ONE_SIDE, TWO_SIDED, Analysis, Caveat, Finding, RecordingInfo
 from bottleneck.schema.compiled_kernels import Compiled
 from bottleneck.schema.device import Device
 from bottleneck.schema.digest import RankDigest, StepSharing
@@ -408,7 +408,7 @@ def examine(
         return _with_sides_told(evidence, Caveat("two-sided-step", f"{describe_sides(sides)}; {message}"), sides)
     which, other = ("later", earlier) if side.start_us > window.start_us else ("earlier", later)
     message = f"the {which} side is explained, the other is left out: --window {other}"
-    caveat = Caveat("one-side", f"{describe_sides(sides)}; {message}", max(1.0 - side.wall_us / window.wall_us, 0.0))
+    caveat = Caveat(ONE_SIDE, f"{describe_sides(sides)}; {message}", max(1.0 - side.wall_us / window.wall_us, 0.0))
     return _with_sides_told(_examine(trace, side, source, options), caveat, None)
 
 

@@ -117,7 +117,7 @@ def host_sync(evidence: Evidence) -> Draft | None:
         if is_late
         else "The device idles after the host waited for it",
         evidence=(
-            f"{format_count(evidence.analysis.totals.sync_count)} waiting calls per step; the device idles "
+            f"{counted(format_count(evidence.analysis.totals.sync_count), 'waiting call')} per step; the device idles "
             f"{format_us(idles_us)} ({format_share(evidence.share_of_step(idles_us))}) {when}",
             *(() if saved_us is None else (f"a replay of the step without them takes {format_us(high_us)} less",)),
             *idle_lines(evidence, "sync"),

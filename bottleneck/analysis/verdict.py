@@ -18,6 +18,7 @@ from bottleneck.schema.analysis import (
     ELSEWHERE,
     GRAPH_CAPTURE,
     GROUPS,
+    ONE_SIDE,
     TRUNCATED,
     Bound,
     Clause,
@@ -85,7 +86,7 @@ class Grounds(Struct, frozen=True):
     work, the part that is left if every call took as long as the quickest of its kind. ``row_modules`` is the time of
     a row of ``kernels`` by the class of its modules, 'Layer > Linear'; '' is outside of any. ``late_line`` is the
     source line at which the late rank of ``straggler`` spends its time. ``captures`` marks a window whose launches are
-    for the most part captured into a graph.
+    for the most part captured into a graph, ``left_out`` tells of the side of the recording that is not judged.
     """
 
     ledger: Ledger
@@ -106,6 +107,7 @@ class Grounds(Struct, frozen=True):
     quick_parts: Mapping[str, float] = {}
     row_modules: Mapping[int, Mapping[str, float]] = {}
     captures: bool = False
+    left_out: str | None = None
 
 
 class BoundDecision(Struct, frozen=True):
@@ -149,6 +151,7 @@ def grounds_of(evidence: Evidence) -> Grounds:
         device_noun="GPU" if analysis.device.is_gpu else "device",
         quick_parts=_quick_parts(evidence) if evidence.is_disturbed else {},
         row_modules=_row_modules(evidence),
+        left_out=next((caveat.message for caveat in analysis.caveats if caveat.slug == ONE_SIDE), None),
         captures=any(caveat.slug == GRAPH_CAPTURE for caveat in analysis.caveats),
     )
 
@@ -455,6 +458,8 @@ def _clauses(
         yield Clause("profiler", f"The profiler itself takes {format_share(own)} and is set aside")
     if grounds.sides:
         yield Clause("sides", describe_sides(grounds.sides))
+    if grounds.left_out:
+        yield Clause("sides", grounds.left_out)
     if unanswered := _unanswered(grounds, decision, findings):
         yield Clause("unanswered", unanswered)
     if first_step is not None:

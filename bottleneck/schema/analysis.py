@@ -125,7 +125,7 @@ LISTED_ALONE = "device-listed-alone"
 TRUNCATED = "truncated"
 # No longer holds once several ranks are looked at together.
 ONE_RANK = "one-rank"
-TWO_SIDED = "two-sided"
+ONE_SIDE, TWO_SIDED = "one-side", "two-sided"
 KERNELS_MISSING, SAMPLED = "kernels-missing", "sampled"
 # What the program's own process did is not what the program does.
 ELSEWHERE = "work-in-other-processes"
