@@ -80,6 +80,7 @@ _SCALED_AUTOCAST = (
     'with torch.autocast("cuda", dtype=torch.float16):\n    loss = model(x)\n'
     "scaler.scale(loss).backward()\nscaler.step(optimizer)\nscaler.update()"
 )
+_HOST_PACES = "the host, which the profiler slows, sets the pace: all of the gain needs a quicker host"
 _NARROW = ("bf16", "fp16", "fp8")
 _FP8 = (
     "from torchao.float8 import convert_to_float8_training\n"
@@ -210,6 +211,10 @@ def half_precision(evidence: Evidence) -> Draft | None:
         casts = np.where(products, work.memory_us() * cast_traffic, 0.0)
         least = np.clip(narrow.faster_us / 2 - casts, 0.0, None) + narrow.surely_halved_us
         gain, costs = work.gain(least, most), ()
+        if evidence.share_of_step(gain.high) < _LEAST_SHARE <= work.share(products):
+            most_us = work.most_at_any_pace(most)
+            if evidence.share_of_step(most_us) >= _LEAST_SHARE:
+                gain, costs = Interval(0.0, most_us), (_HOST_PACES,)
     part = _wide_part(work, products)
     words = (*_narrow_words(work, narrow), *costs, *work.describe(products), *work.critical_path_note(most))
     return Draft(
@@ -229,7 +234,9 @@ def half_precision(evidence: Evidence) -> Draft | None:
         if is_scaled
         else _AUTOCAST.format(kind="cpu" if evidence.is_host_only else "cuda"),
         tries=() if is_scaled else ("bf16-autocast",),
-        confidence="low" if work.share(products & work.bound("unknown")) > work.share(products) / 2 else "medium",
+        confidence="low"
+        if _HOST_PACES in costs or work.share(products & work.bound("unknown")) > work.share(products) / 2
+        else "medium",
         changes_results=True,
         only_measured=asks,
     )

@@ -452,6 +452,15 @@ def _clauses(
     yield from _opening(grounds, decision)
     if doubt := _doubt(grounds, decision):
         yield Clause("doubt", doubt, label="But")
+    yield from _not_judged(grounds)
+    if unanswered := _unanswered(grounds, decision, findings):
+        yield Clause("unanswered", unanswered)
+    if first_step is not None:
+        yield Clause("first", first_step.text, source=first_step.source, label="First")
+
+
+def _not_judged(grounds: Grounds) -> Iterator[Clause]:
+    """Yields what is set aside or left out, and sides that differ."""
     if (aside := _start_up_share(grounds.ledger)) >= _LEAST_ASIDE:
         yield Clause("start_up", f"Start-up that is paid once takes {format_share(aside)} and is set aside")
     if (own := _profiler_share(grounds.ledger)) >= _LEAST_OWN:
@@ -460,10 +469,6 @@ def _clauses(
         yield Clause("sides", describe_sides(grounds.sides))
     if grounds.left_out:
         yield Clause("sides", grounds.left_out)
-    if unanswered := _unanswered(grounds, decision, findings):
-        yield Clause("unanswered", unanswered)
-    if first_step is not None:
-        yield Clause("first", first_step.text, source=first_step.source, label="First")
 
 
 _MOST_SURE = 2
