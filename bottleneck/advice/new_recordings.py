@@ -68,8 +68,8 @@ _INSTEAD: Mapping[str, _Anew] = {
 }
 _CAPTURED_AGAIN = _Anew(
     "The window captures the same graph again and again",
-    "Record later steps. If they capture the graph again, as these do, mark where a step begins, and pass inputs of "
-    "the same sizes and addresses: torch.compiler.cudagraph_mark_step_begin().",
+    "Record later steps, which should replay the graph. If they capture it again, as these do, mark where a step "
+    "begins, and pass inputs of the same sizes and addresses: torch.compiler.cudagraph_mark_step_begin().",
 )
 _MOST = 0.5
 _BROKEN = _Anew("The trace is not whole", "Record it again: a few whole steps, after warm-up.")
