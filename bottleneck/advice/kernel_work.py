@@ -35,7 +35,7 @@ _OUTSIDE_MODEL = re.compile(r"^Optimizer\.(?:step|zero_grad)#|^enumerate\(DataLo
 _BACKWARD = re.compile(r"^aten::\w+_backward")
 _NAME_LIMIT = 1000
 _LONGEST = 80
-_LEAST_GAIN = 0.001  # of the step
+LEAST_GAIN = 0.001  # of the step
 _SETS_THE_PACE = 0.8  # of the step that a device works
 # What a compiled loop takes at most, as a multiple of its floor: on a CPU measured 1.2 to 1.7 (Inductor's C++ on a
 # chain of 8 multiplications of 16 million numbers). A device reaches the share of its bandwidth that timings taught
@@ -459,7 +459,7 @@ def requires_gain(rule: Callable[[Evidence], Draft | None]) -> Callable[[Evidenc
     @wraps(rule)
     def gaining_rule(evidence: Evidence) -> Draft | None:
         draft = rule(evidence)
-        if draft is None or draft.gain_us is None or draft.gain_us.high >= _LEAST_GAIN * evidence.step_us:
+        if draft is None or draft.gain_us is None or draft.gain_us.high >= LEAST_GAIN * evidence.step_us:
             return draft
         return None
 

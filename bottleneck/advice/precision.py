@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
+from bottleneck.advice.kernel_work import LEAST_GAIN, PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
 from bottleneck.advice.quantities import format_per_step, is_compiled
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import top_rows
@@ -211,7 +211,7 @@ def half_precision(evidence: Evidence) -> Draft | None:
         casts = np.where(products, work.memory_us() * cast_traffic, 0.0)
         least = np.clip(narrow.faster_us / 2 - casts, 0.0, None) + narrow.surely_halved_us
         gain, costs = work.gain(least, most), ()
-        if evidence.share_of_step(gain.high) < _LEAST_SHARE <= work.share(products):
+        if evidence.share_of_step(gain.high) < LEAST_GAIN:
             most_us = work.most_at_any_pace(most)
             if evidence.share_of_step(most_us) >= _LEAST_SHARE:
                 gain, costs = Interval(0.0, most_us), (_HOST_PACES,)
