@@ -12,7 +12,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from bottleneck.cost.call import Cost, Formula, OpCall, Tensor, Unmodelled, recorded
+from bottleneck.cost.call import Cost, Formula, OpCall, Scalar, Tensor, Unmodelled, recorded
 from bottleneck.cost.traffic import math_dtype, named
 from bottleneck.schema.records import replace
 
@@ -237,6 +237,34 @@ def _out_shape(call: OpCall, layout: ForwardLayout, inputs: Tensor, weight: Tens
     return (inputs.shape[0], weight.shape[1] * groups, *sizes)
 
 
+def in_general_order(call: OpCall) -> OpCall:
+    """Returns a convolution with the arguments and the result of `aten::convolution`.
+
+    A library's op has them in another order. Other calls are returned as they are. Raises Unmodelled where sizes were
+    not recorded.
+    """
+    layout = FORWARD.get(call.name)
+    if layout is None or (call.result is not None and layout is _GENERAL):
+        return call
+    weight = call.tensor(layout.weight)
+    inputs = _batched(call.tensor(layout.inputs), weight)
+    dimensions, is_transposed = len(weight.shape) - 2, bool(_is_transposed(call, layout))
+    stride, padding, dilation, output_padding = (
+        list(_per_dimension(call, position, dimensions, default))
+        for position, default in (
+            (layout.stride, 1),
+            (layout.padding, 0),
+            (layout.dilation, 1),
+            (layout.output_padding if is_transposed else None, 0),
+        )
+    )
+    groups = 1 if layout.groups is None else recorded(call.integer(layout.groups), "no_groups")
+    bias = None if layout.bias is None else call.optional_tensor(layout.bias)
+    texts = stride, padding, dilation, is_transposed, output_padding, groups
+    arguments = inputs, weight, bias, *(Scalar(str(value)) for value in texts)
+    return OpCall("aten::convolution", arguments, _out_shape(call, layout, inputs, weight))
+
+
 def _convolution(layout: ForwardLayout, call: OpCall) -> Convolution:
     """Gives the sizes of a forward op's convolution.
 
@@ -291,10 +319,7 @@ def _backward(layout: BackwardLayout, call: OpCall) -> Cost:
     """
     flags = layout.makes or call.flags(len(call.arguments) - 1)
     makes = recorded(flags, "no_gradients")
-    grad = call.tensor(layout.grad)
-    weight = _tensor_or_size(call, layout.weight, grad)
-    inputs = _batched(_tensor_or_size(call, layout.inputs, grad), weight)
-    grad = _batched(grad, weight)
+    grad, inputs, weight = _operands(layout, call)
     conv = Convolution(inputs, weight, grad.shape, transposed=_transposed_backward(call, layout, inputs, grad, weight))
     for_input, for_weight, for_bias = (*makes, False)[:3]
     operands = (for_input + for_weight) * (inputs.bytes + weight.bytes)
@@ -305,6 +330,17 @@ def _backward(layout: BackwardLayout, call: OpCall) -> Cost:
         bytes_low=grad.bytes + operands + bias_bytes,
         bytes_high=grad.bytes * sum(makes) + operands + bias_bytes,
     )
+
+
+def backward_operands(call: OpCall) -> tuple[Tensor, Tensor, Tensor]:
+    """Gives the output's gradient, the input and the weight of a backward op."""
+    return _operands(BACKWARD[call.name], call)
+
+
+def _operands(layout: BackwardLayout, call: OpCall) -> tuple[Tensor, Tensor, Tensor]:
+    grad = call.tensor(layout.grad)
+    weight = _tensor_or_size(call, layout.weight, grad)
+    return _batched(grad, weight), _batched(_tensor_or_size(call, layout.inputs, grad), weight), weight
 
 
 def _tensor_or_size(call: OpCall, position: int, like: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from bottleneck.cost import OP_FAMILIES, compute_cost
 from bottleneck.cost.call import Cost, OpCall, Tensor, Unmodelled, parse_call
+from bottleneck.cost.convolution import BACKWARD, backward_operands, in_general_order
 from bottleneck.predict.tensor_products import ALIGNED_BYTES
 from bottleneck.predict.vector_products import MOST_ROWS, unpacking_flops
 from bottleneck.schema.reasons import Reason
@@ -146,7 +147,8 @@ def split(call: StepCall, position: int = 0) -> tuple[Kernel, ...] | Reason:
 
 def _parse(call: StepCall) -> OpCall | Reason:
     try:
-        return parse_call(call.name, call.dims, call.types, call.strides, call.concrete, call.result)
+        parsed = parse_call(call.name, call.dims, call.types, call.strides, call.concrete, call.result)
+        return in_general_order(parsed)
     except Unmodelled as unmodelled:
         return unmodelled.reason
 
@@ -332,14 +334,16 @@ def _is_channels_last(tensor: Tensor) -> bool:
     return strides[1] == 1 and shape[1] > 1 and math.prod(shape[2:]) > 1
 
 
-def _convolution(call: OpCall, cost: Cost, result: float) -> list[Kernel]:
+def _convolution(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
     """Returns the kernels of a convolution.
 
     Kernels of cuDNN for tensor cores want channels last: input and result of other layouts are copied. The bias is
     added by a kernel of its own (ATen's Convolution.cpp).
     """
+    if call.name in BACKWARD:
+        return _convolution_backward(call, cost)
     main, x = convolution_kernel(call, cost), call.tensor(0)
-    kernels = [main]
+    kernels, result = [main], math.prod(call.result or ()) * x.item_bytes
     if _is_channels_last(x) or _is_channels_last(call.tensor(1)):
         # Several groups take longer there (torch/_inductor/graph.py, GROUPED_MULTIPLIER).
         grouped = replace(main, flops=main.flops * GROUPED_IN_CHANNELS_LAST)
@@ -352,26 +356,26 @@ def _convolution(call: OpCall, cost: Cost, result: float) -> list[Kernel]:
     return kernels
 
 
-def _convolution_backward(call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
+def _convolution_backward(call: OpCall, cost: Cost) -> list[Kernel]:
     """Returns two products of the size of the forward one.
 
     By the sizes of its input and weight.
     """
-    weight = call.tensor(2).shape
-    groups = call.tensor(1).shape[1] // max(weight[1], 1)
-    is_grouped = 1 < groups < call.tensor(1).shape[1]
-    slower = GROUPED_IN_CHANNELS_LAST if is_grouped and _is_channels_last(call.tensor(1)) else 1.0
+    grad, x, weight = backward_operands(call)
+    groups = x.shape[1] // max(weight.shape[1], 1)
+    is_grouped = 1 < groups < x.shape[1]
+    slower = GROUPED_IN_CHANNELS_LAST if is_grouped and _is_channels_last(x) else 1.0
     return [
         Kernel(
             _GROUPED if is_grouped else "convolution backward",
             bytes=cost.bytes_high,
             least_bytes=cost.bytes_low,
             flops=(cost.matrix_flops + cost.vector_flops) * slower,
-            least_flops=cost.matrix_flops / max(_WINOGRAD, math.prod(weight[2:]) / 4.0),
+            least_flops=cost.matrix_flops / max(_WINOGRAD, math.prod(weight.shape[2:]) / 4.0),
             dtype=cost.math_dtype or "fp32",
-            rows=call.tensor(0).numel / max(call.tensor(0).shape[1], 1),
-            columns=float(weight[0]),
-            inner=float(math.prod(weight[1:])),
+            rows=grad.numel / max(grad.shape[1], 1),
+            columns=float(weight.shape[0]),
+            inner=float(math.prod(weight.shape[1:])),
             launches=2.0,
         )
     ]
@@ -443,8 +447,6 @@ def _layer_norm(_call: OpCall, cost: Cost, _result: float) -> list[Kernel]:
 
 
 _BY_NAME: Mapping[str, Callable[[OpCall, Cost, float], list[Kernel]]] = {
-    "convolution": _convolution,
-    "convolution_backward": _convolution_backward,
     "_softmax": _softmax,
     "_log_softmax": _softmax,
     "_safe_softmax": _softmax,
@@ -466,6 +468,7 @@ _BY_NAME: Mapping[str, Callable[[OpCall, Cost, float], list[Kernel]]] = {
 }
 _BY_FAMILY: Mapping[str, Callable[[OpCall, Cost, float], list[Kernel]]] = {
     "matmul": _product,
+    "convolution": _convolution,
     "attention": _attention,
     "recurrent": _recurrent,
     "reduction": _of("reduction"),

@@ -25,6 +25,18 @@ def test_a_dense_convolution_changes_the_layout_of_input_and_result() -> None:
     assert kinds(convolution(64, 64)) == ["convolution", "layout", "result layout"]
 
 
+def test_a_convolution_of_a_library_is_split_as_the_one_that_calls_it() -> None:
+    dims, types = "[[8,64,56,56],[128,64,3,3],[],[],[],[],[],[],[]]", str(["float"] * 2 + ["Int"] * 7).replace("'", '"')
+    of_library = StepCall(
+        "aten::cudnn_convolution", dims, types, "", '["","","[1, 1]","[2, 2]","[1, 1]","1","False","False","True"]'
+    )
+    general = StepCall(
+        "aten::convolution", dims, types, "", '["","","","[2, 2]","[1, 1]","[1, 1]","False","[0, 0]","1"]'
+    )
+    assert kernels(of_library) == kernels(general)
+    assert kernels(general)[0].rows == 8 * 28 * 28
+
+
 def test_a_pointwise_convolution_is_a_product_in_the_layout_of_its_tensors() -> None:
     (main,) = kernels(convolution(64, 128, window=1))
     assert (main.kind, main.columns, main.inner) == ("pointwise convolution", 128, 64)
