@@ -37,6 +37,7 @@ from bottleneck.report.kernel_names import cut_end, cut_place, short_names
 from bottleneck.report.text import clean, join_units, sparkline_cells
 from bottleneck.schema.checks import Check, Status
 from bottleneck.schema.records import replace
+from bottleneck.schema.watch_log import PHASES
 from bottleneck.units import apportion
 
 STYLES = {
@@ -81,7 +82,8 @@ _PLAIN = str.maketrans(
 class Glyphs(Struct, frozen=True):
     """The characters of one character set.
 
-    ``bars`` differ in shape, so that a bar reads without colour.
+    ``bars`` differ in shape, so that a bar reads without colour. Those of the phases of a step have none: a phase is no
+    account.
     """
 
     bars: dict[str, str]
@@ -94,7 +96,8 @@ class Glyphs(Struct, frozen=True):
 
 
 UNICODE = Glyphs(
-    {"compute": "█", "memory": "▓", "overhead": "░", "communication": "▚", "transfer": "▌", "unknown": "·"},
+    {"compute": "█", "memory": "▓", "overhead": "░", "communication": "▚", "transfer": "▌", "unknown": "·"}
+    | dict(zip(PHASES, "▒▀▄▞▐", strict=True)),
     "─",
     "·",
     "•",
@@ -103,7 +106,8 @@ UNICODE = Glyphs(
     "│",
 )
 ASCII = Glyphs(
-    {"compute": "#", "memory": "=", "overhead": "-", "communication": "+", "transfer": ">", "unknown": "?"},
+    {"compute": "#", "memory": "=", "overhead": "-", "communication": "+", "transfer": ">", "unknown": "?"}
+    | dict(zip(PHASES, "%~_/.", strict=True)),
     "-",
     "|",
     "*",

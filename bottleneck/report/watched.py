@@ -41,13 +41,6 @@ _ON_LATE = {
     "optimizer": "Compare the machine of rank {rank} with the others': other programs, a slower card or processor",
     "rest": "See what rank {rank} alone does between its steps: logging, checkpoints, validation",
 }
-_GROUPS = {
-    "data": "transfer",
-    "forward": "compute",
-    "backward": "memory",
-    "optimizer": "communication",
-    "rest": "overhead",
-}
 _MOST_CAUSES, _MOST_STEPS, _MOST_WINDOWS = 8, 6, 20
 # A share of the run from which waiting for data is its headline.
 _LOADER_BOUND, _MUCH = 0.25, 0.05
@@ -186,7 +179,7 @@ def _phases(rank: WatchedRunRank) -> BarSection:
     total_us = rank.usual_step_us
     shares = [us / total_us if total_us else 0.0 for us in rank.phases_us]
     rows = [
-        TableRow((_WORDS[phase], format_us(us), format_share(share)), group=_GROUPS[phase])
+        TableRow((_WORDS[phase], format_us(us), format_share(share)), group=phase)
         for phase, us, share in zip(PHASES, rank.phases_us, shares, strict=True)
     ]
     rows.append(TableRow(("the usual step", format_us(total_us), ""), role="total"))
@@ -196,8 +189,7 @@ def _phases(rank: WatchedRunRank) -> BarSection:
         tuple(rows),
     )
     parts = tuple(
-        (_GROUPS[phase], share, f"{_WORDS[phase]} {format_share(share)}")
-        for phase, share in zip(PHASES, shares, strict=True)
+        (phase, share, f"{_WORDS[phase]} {format_share(share)}") for phase, share in zip(PHASES, shares, strict=True)
     )
     return BarSection("A usual step by its phases", parts, table)
 
@@ -247,9 +239,12 @@ def charts(run: WatchedRun) -> tuple[LineChart, ...]:
     )
     if not any(curve.points for curve in curves):
         return ()
+    is_each = all(median == low == high for rank in run.ranks for _, median, low, high in rank.blocks)
     return (
         LineChart(
-            "Step time: the median of each stretch, and its shortest and longest step",
+            "Time of each step"
+            if is_each
+            else "Step time: the median of each stretch, and its shortest and longest step",
             "step",
             curves,
             format_us,

@@ -62,6 +62,8 @@ def _reject(path: Path, kind: str, fix: str) -> NoReturn:
     raise TraceError(f"{path} is {kind}, not a PyTorch profiler trace", fix=fix)
 
 
+_WATCHED = "the log of a run that bottleneck watched"
+
 # A key at the top of a JSON object -> the format.
 _BY_KEY: tuple[tuple[str, str], ...] = (
     ("viztracer_metadata", "a VizTracer trace"),
@@ -69,6 +71,7 @@ _BY_KEY: tuple[tuple[str, str], ...] = (
     ("rocprofiler-sdk-tool", "a rocprofv3 file"),
     ("nbformat", "a Jupyter notebook"),
     ("ledger", "an analysis of bottleneck, not a trace"),
+    ("step_source", _WATCHED),
 )
 
 # The format -> raw event categories, or their starts.
@@ -92,7 +95,7 @@ def reject_json(path: Path, top: object, categories: Iterable[str]) -> NoReturn:
     categories = list(categories)
     kind = _recognise(top, categories)
     if kind:
-        _reject(path, kind, _EXPORT)
+        _reject(path, kind, f"bottleneck watch {path.parent}" if kind == _WATCHED else _EXPORT)
     what = "a trace of another program" if categories else "JSON without trace events"
     raise TraceError(
         f"{path} is {what}, not a PyTorch profiler trace",

@@ -143,10 +143,11 @@ def _cause(cause: SlowCause, rank: WatchedRank, samples: Sequence[Sample], folde
     if len(cause.steps) == 1:
         headline = f"{cause.what}: step {longest.step:,} took {format_us(longest.us - longest.usual_us)} more, {times}"
     else:
-        count, sum_ = counted(len(cause.steps), "step"), format_us(cause.beyond_us)
-        where = f"of steps {min(cause.steps):,} to {max(cause.steps):,} " if len(cause.steps) > 2 else ""
+        count, sum_ = len(cause.steps), format_us(cause.beyond_us)
+        ends = f"{min(cause.steps):,} to {max(cause.steps):,}"
+        which = f"{count:,} of the steps {ends}" if count > 2 else counted(count, "step")
         longest_one = f"the longest (step {longest.step:,}) {times}"
-        headline = f"{cause.what}: {count} {where}took {sum_} more than usual, {longest_one}"
+        headline = f"{cause.what}: {which} took {sum_} more than usual, {longest_one}"
     window = next((one for one in rank.header.windows if one.after >= cause.steps[0]), None)
     if cause.kind.startswith(PHASE) and window is not None:
         where = shlex.quote(str(folder / window.folder))

@@ -3,7 +3,9 @@
 import re
 from itertools import pairwise
 
+from bottleneck.report.terminal import ASCII, UNICODE
 from bottleneck.report.watched import build, charts, render
+from bottleneck.schema.analysis import GROUPS
 from bottleneck.schema.records import replace
 from bottleneck.schema.watch_log import PHASES, DevicePhases
 from bottleneck.schema.watched import WatchedCause, WatchedRun, WatchedRunRank
@@ -47,6 +49,22 @@ def test_sentences_begin_with_a_capital() -> None:
 def test_the_page_has_the_phases_with_their_bar() -> None:
     page = render(run(SLOW), "html")
     assert page.count('<rect class="g-') == len(PHASES) and "waiting for data" in page
+
+
+def test_phases_have_marks_of_their_own() -> None:
+    """They had those of accounts, so that the forward pass looked like compute."""
+    page = render(run(), "html")
+    assert {f"g-{phase}" for phase in PHASES} <= set(re.findall(r'<rect class="([^"]+)"', page))
+    for glyphs in (UNICODE, ASCII):
+        assert len(set(glyphs.bars.values())) == len(glyphs.bars)
+    assert not any(glyph in render(run(), "terminal") for glyph in map(UNICODE.bars.get, GROUPS) if glyph != "·")
+
+
+def test_a_chart_without_stretches_says_so() -> None:
+    (stretches,), rank = charts(run()), run().ranks[0]
+    (steps,) = charts(replace(run(), ranks=(replace(rank, blocks=((1.0, 9.0, 9.0, 9.0), (2.0, 8.0, 8.0, 8.0))),)))
+    assert stretches.title.startswith("Step time: the median of each stretch")
+    assert steps.title == "Time of each step"
 
 
 def test_the_words_along_the_axes_stand_apart() -> None:
