@@ -72,6 +72,8 @@ _CAPTURED_AGAIN = _Anew(
     "begins, and pass inputs of the same sizes and addresses: torch.compiler.cudagraph_mark_step_begin().",
 )
 _MOST = 0.5
+# Windows of work that is done once, and findings on work that is done once as well: later steps have it no more.
+_DONE_ONCE, _OF_FIRST_STEPS = frozenset({ONE_OFF, GRAPH_CAPTURE}), frozenset({"device-allocations"})
 _BROKEN = _Anew("The trace is not whole", "Record it again: a few whole steps, after warm-up.")
 _HOST = _Anew(
     "What the host did is not in the trace",
@@ -105,8 +107,10 @@ def with_new_recording(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draf
     if anew is None:
         return [*leading, *others, *([] if leading else _where_nothing_gains(evidence, others))]
     # Says the same with fewer words on what to record.
-    others = [draft for draft in others if draft.slug != "incomplete-trace"] if evidence.is_broken else others
-    return [*leading, _draft(anew), *others]
+    unsaid = {"incomplete-trace"} if evidence.is_broken else set[str]()
+    if any(caveat.slug in _DONE_ONCE and _shows_something_else(caveat) for caveat in evidence.analysis.caveats):
+        unsaid |= _OF_FIRST_STEPS
+    return [*leading, _draft(anew), *(draft for draft in others if draft.slug not in unsaid)]
 
 
 def _middle_us(draft: Draft) -> float:
