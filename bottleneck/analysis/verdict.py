@@ -69,6 +69,7 @@ _LEAST_ASIDE = 0.01  # of the step, in start-up that is worth a line
 _PROFILER, _MOST_OWN, _LEAST_OWN = "overhead.profiler", 0.8, 0.05
 _HOST_ACCOUNTS = tuple(key for key, account in ACCOUNTS.items() if account.group == "overhead")
 # Rounding may leave nothing of a step that only waits.
+_LEAST_SHOWN = 0.001  # of a step: less than the tables of shares show
 _LEAST_JUDGED = 1e-6
 
 # Accounts whose time a sentence names by the largest kernel instead of the account.
@@ -423,7 +424,8 @@ def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
     step = None if first is None else _first_step(grounds, decision, first)
     clauses = tuple(_clauses(grounds, decision, findings, step))
     text, action = join_clauses(clauses), None if step is None else step.text
-    is_group = decision.bound in GROUPS and not decision.by_kind and not _share_aside(grounds)
+    # What is set aside and too little to show is no reason for another share than that of the table.
+    is_group = decision.bound in GROUPS and not decision.by_kind and _share_aside(grounds) < _LEAST_SHOWN
     shown = _shown(grounds, decision.bound) if is_group else format_share(decision.share)
     return Verdict(decision.bound, decision.regime, decision.share, text, decision.shares, action, clauses, shown)
 

@@ -160,7 +160,7 @@ REASONS: Mapping[str, str] = {
     # The processors of the host.
     "one_thread": "one thread: random numbers come from one generator, one after the other",
     "small_product": "small product: m = {m}, n = {n}, k = {k}",
-    "small_loop": "too small for 2 threads: {size:B}, and loops split from 32768 elements",
+    "small_loop": "too small for 2 threads: {size:B}, and loops split from 32,768 elements",
     # Of copies that take longer than theirs.
     "pageable": "pageable host memory",
     "slow_pageable": "pageable host memory: about {pace:B/s} of the link's {limit:B/s}",

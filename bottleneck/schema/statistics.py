@@ -19,7 +19,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Literal
 
 from bottleneck.schema.measurements import Ratio, Timing
-from bottleneck.units import counted
+from bottleneck.units import counted, format_share
 
 if TYPE_CHECKING:
     from bottleneck.schema.gate_result import TimeResult, TimeVerdict
@@ -332,9 +332,9 @@ def _undecided_reason(batches: Batches, rule: SlowdownRule) -> str:
         return f"{counted(count, 'pair')} showed a slowdown, which {fresh} did not confirm"
     allowed, visible = _share(_allowed(batches.first, rule)), _share(_visible_slowdown(_logs(batches.first), rule))
     if visible is None or allowed is None or visible > allowed:
-        seen = "" if visible is None else f", and would have shown no less than {visible:.1%}"
+        seen = "" if visible is None else f", and would have shown no less than {format_share(visible)}"
         return f"{counted(count, 'pair')} scatter too much{seen}"
-    return f"a slowdown of {allowed:.1%} is neither proved nor ruled out by {counted(count, 'pair')}"
+    return f"a slowdown of {format_share(allowed)} is neither proved nor ruled out by {counted(count, 'pair')}"
 
 
 def _take_until_decided(

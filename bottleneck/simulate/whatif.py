@@ -32,6 +32,7 @@ from bottleneck.simulate.replay import (
     time_once,
     time_steps,
 )
+from bottleneck.units import format_share
 
 # A replay that is further off, a step with more unexplained delays, a run of steps that settles further from the
 # measured one, or more launches by threads outside of the chain: each predicts nothing.
@@ -63,14 +64,14 @@ def check_replay(evidence: Evidence) -> ReplayCheck:
     if not evidence.is_host_only and not graph.device.row.size:
         reason = "no device work is tied to the steps"
     elif abs(error) > MOST_ERROR:
-        reason = f"a replay of the recorded steps is off by {abs(error):.0%}"
+        reason = f"a replay of the recorded steps is off by {format_share(abs(error))}"
     elif held > MOST_HELD:
-        reason = f"for {held:.0%} of the step work was delayed by something that the trace does not show"
+        reason = f"for {format_share(held)} of the step work was delayed by something that the trace does not show"
     elif abs(settled) > MOST_UNSETTLED:
         more = "longer" if settled > 0 else "shorter"
-        reason = f"steps that follow one another would be {abs(settled):.0%} {more} than the recorded ones"
+        reason = f"steps that follow one another would be {format_share(abs(settled))} {more} than the recorded ones"
     elif graph.foreign_share > MOST_FOREIGN:
-        reason = f"{graph.foreign_share:.0%} of the launches are by threads that the replay does not follow"
+        reason = f"{format_share(graph.foreign_share)} of the launches are by threads that the replay does not follow"
     return ReplayCheck(error, max(held, 0.0), settled, graph.steps, reason)
 
 

@@ -422,6 +422,14 @@ def test_shares_of_the_sentence_are_those_of_the_table() -> None:
     assert f"limits your device: 786 us of 1.00 ms per step ({shown})" in decide(grounds).sentence
 
 
+def test_what_is_set_aside_and_too_little_to_show_changes_no_share() -> None:
+    """A picture said 58.6 % of the step, its table 58.7 %, for 0.04 % of the profiler's own."""
+    accounts = {"overhead.python": 586.6, "memory": 413.0, "overhead.profiler": 0.4}
+    assert decide(_grounds(accounts)).share_words == "58.7 %"
+    accounts = {"overhead.python": 486.6, "memory": 313.0, "overhead.profiler": 200.4}
+    assert decide(_grounds(accounts)).share_words == "60.9 %"
+
+
 def test_sentence_adds_up_the_shapes_of_one_op_before_it_names_the_largest() -> None:
     shapes = [replace(_KERNEL, op="aten::mul", shapes=f"[[{size}]]", us=20, share=0.2) for size in (1, 2, 3)]
     single = replace(_KERNEL, op="aten::add", us=35, share=0.35)

@@ -396,7 +396,7 @@ def failure(
 
 def test_a_sync_is_reported_with_its_line_once_though_two_counters_changed() -> None:
     story = failure([SYNC, OPS])
-    assert story.what == "syncs 0 to 1, ops 1 204 to 1 206 per step"
+    assert story.what == "syncs 0 to 1, ops 1,204 to 1,206 per step"
     assert story.why == (Cause("+1 aten::item in head at train.py:57, changed here", "total += loss.item()"),)
     assert story.fix == Fix("undo that, or:", 'bottleneck accept mlp --metric ops,syncs --reason "…"')
 
@@ -454,7 +454,7 @@ def test_what_vanished_asks_for_a_look_at_the_workload() -> None:
 
 def test_a_growth_that_rounding_would_hide_is_reported_exactly() -> None:
     broken = CounterChange("flops", 344_571_904, 344_571_968, "broken")
-    assert failure([broken]).what == "flops 344 571 904 to 344 571 968 per step"
+    assert failure([broken]).what == "flops 344,571,904 to 344,571,968 per step"
 
 
 def test_creep_is_not_accepted_by_its_metric() -> None:
@@ -465,7 +465,7 @@ def test_creep_is_not_accepted_by_its_metric() -> None:
 
 
 def test_amounts_are_exact_but_for_those_with_a_unit() -> None:
-    assert amount("ops", 1234567) == "1 234 567"
+    assert amount("ops", 1234567) == "1,234,567"
     assert amount("flops", 344571904) == "345 MFLOP"
     assert amount("h2d_bytes", 512) == "512"
     assert amount("module:decoder.0.launches", 31) == "31"

@@ -106,7 +106,7 @@ def test_a_doubt_about_a_slowdown_of_the_budget_itself_is_reported() -> None:
     logs = [0.0285 + each for each in (0.004, -0.004, 0.003, -0.003, 0.005, -0.005, 0.0)]
     found = judge_slowdown(Batches(pairs(logs)), RULE)
     assert found.verdict == "undecided"
-    assert found.reason == "a slowdown of 3.0% is neither proved nor ruled out by 7 pairs"
+    assert found.reason == "a slowdown of 3.0 % is neither proved nor ruled out by 7 pairs"
 
 
 @given(LOGS, st.randoms())

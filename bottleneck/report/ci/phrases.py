@@ -69,7 +69,7 @@ def amount(metric: str, value: int | None) -> str:
 
 
 def _exact(value: int | None) -> str:
-    return UNKNOWN_AMOUNT if value is None else f"{value:,}".replace(",", " ")
+    return UNKNOWN_AMOUNT if value is None else f"{value:,}"
 
 
 def describe_culprit(culprit: Culprit) -> str:

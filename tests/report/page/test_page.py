@@ -174,6 +174,18 @@ def test_documents_of_other_reports_are_pages_too() -> None:
         assert [tag for tag, _ in page.tags].count("script") == 1
 
 
+def test_what_was_run_stands_beneath_the_first_picture() -> None:
+    """Before and after stood between the answer and its bars, which lay below the first screen of a phone."""
+    from bottleneck.report.comparison import build as build_comparison
+    from tests.report import comparisons
+
+    document = build_comparison(comparisons.slower())
+    page = document_to_html(document)
+    assert document.facts
+    assert page.index('id="section-1"') < page.index('class="facts"') < page.index('id="section-2"')
+    assert 'class="facts"' in document_to_html(replace(document, sections=()))
+
+
 def tiles(analysis: Analysis) -> dict[str, str]:
     """The number of each tile beside the verdict, by its title."""
     page = to_html(analysis)

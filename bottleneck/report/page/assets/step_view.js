@@ -65,7 +65,7 @@ function drawStepTimes(host, steps, choose) {
   svg.setAttribute("viewBox", `0 0 ${bars.length} 1`);
   svg.setAttribute("preserveAspectRatio", "none");
   svg.setAttribute("role", "img");
-  svg.setAttribute("aria-label", `Times of ${times.length} steps, in order, up to ${formatUs(most)}`);
+  svg.setAttribute("aria-label", `Times of ${withThousands(times.length, 0)} steps, in order, up to ${formatUs(most)}`);
   bars.forEach((bar, at) => {
     const rect = document.createElementNS("http://www.w3.org/2000/svg", "rect"), title = document.createElementNS("http://www.w3.org/2000/svg", "title"), height = top > 0 ? Math.min(Math.max(bar.us / top, 0.03), 1) : 1;
     for (const [name, value] of [["x", at + 0.08], ["width", 0.84], ["y", 1 - height], ["height", height]]) rect.setAttribute(name, value);
@@ -81,7 +81,7 @@ function drawStepTimes(host, steps, choose) {
   const asides = times.filter((entry) => entry.set_aside).length;
   host.replaceChildren(
     make("div", { class: "step-times", style: { "max-width": `${bars.length * 3.2}rem` } }, svg),
-    make("div", { class: "tools-row", role: "group", "aria-label": "Steps that this file holds" }, buttons, make("span", { class: "note", text: `${times.length} steps, up to ${formatUs(most)}${asides ? `; pale: ${asides} left out of the analysis` : ""}${perBar > 1 ? `; a bar is the slowest of ${perBar}` : ""}` })),
+    make("div", { class: "tools-row", role: "group", "aria-label": "Steps that this file holds" }, buttons, make("span", { class: "note", text: `${withThousands(times.length, 0)} steps, up to ${formatUs(most)}${asides ? `; pale: ${withThousands(asides, 0)} left out of the analysis` : ""}${perBar > 1 ? `; a bar is the slowest of ${perBar}` : ""}` })),
   );
   return (chosen) => {
     buttons.forEach((button, at) => button.setAttribute("aria-pressed", String(at === chosen)));
@@ -191,7 +191,7 @@ function drawTimeline(host, packed) {
     lanes.hidden = step.lanes.length < 4;
     const one = packed.ranks[rank], all = analysis.ranks.length;
     whose.textContent = one.rank === null || all < 2 ? "" : `Rank ${one.rank}, ${rank === 0 ? `which sets the pace of ${all} ranks` : `one of ${all} ranks`}.${packed.ranks.length < all && packed.ranks.length > 1 ? ` This page shows ${packed.ranks.length} of them.` : ""}`;
-    note.textContent = clean(`${step.step}${analysis.steps.count > 1 && at === 0 && rank === 0 ? ", the step of median length" : ""}, as it was recorded: ${formatUs(step.length_us)} under the profiler, ${step.count} events${step.left_out ? `, and ${step.left_out} left out, the shortest and those around the whole step` : ""}. Device work and idle time are coloured by the account of the ledger. A click on a row of a table or on a finding marks its intervals here.${chart.curves.some((curve) => curve.seldom) ? " No reading of some sensors falls into this step: their lines join the readings before and after it." : ""}`);
+    note.textContent = clean(`${step.step}${analysis.steps.count > 1 && at === 0 && rank === 0 ? ", the step of median length" : ""}, as it was recorded: ${formatUs(step.length_us)} under the profiler, ${withThousands(step.count, 0)} events${step.left_out ? `, and ${withThousands(step.left_out, 0)} left out, the shortest and those around the whole step` : ""}. Device work and idle time are coloured by the account of the ledger. A click on a row of a table or on a finding marks its intervals here.${chart.curves.some((curve) => curve.seldom) ? " No reading of some sensors falls into this step: their lines join the readings before and after it." : ""}`);
     markWanted();
   }
 
