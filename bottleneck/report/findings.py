@@ -204,7 +204,8 @@ def _with_advice(finding: Finding, characters: int, said: Collection[str | None]
     """
     same = "" if adds(finding) else " (saves the same time)"
     change = (finding.brief or finding.advice).rstrip(". ")
-    shown = (change if len(change) <= characters else first_clauses(change, characters)) + "."
+    shown = change if len(change) <= characters else first_clauses(change, characters)
+    shown += "" if shown.endswith("…") else "."
     gain = _speedup(finding)
     text = f"{gain}{same}: {_continued(shown)}" if gain else shown
     lines = () if finding.slug in said else (LabelledLine("", text),)
@@ -214,13 +215,13 @@ def _with_advice(finding: Finding, characters: int, said: Collection[str | None]
 def _in_a_row(finding: Finding, characters: int, said: Collection[str | None], *, is_named: bool) -> Action:
     """A finding with its gain beside the title.
 
-    Without its name it fits one row, with the gain in its short form where the title needs the room.
+    Without its name it fits one row; the gain is brief where the title would be cut for it.
     """
     gain = None if finding.slug in said else _speedup(finding)
     beside = f" ({gain})" if gain else ""
-    if not is_named and gain and len(finding.title) + len(beside) > _ONE_ROW:
-        beside = f" ({finding.describe_speedup(short=True)})"
     if not is_named:
+        if gain and len(finding.title) + len(beside) > _ONE_ROW:
+            beside = f" ({finding.describe_speedup_briefly()})"
         return Action(cut_text(finding.title, _ONE_ROW - len(beside)) + beside)
     return Action(cut_text(titled(finding), max(characters, _LEAST_TITLE)) + beside, key=finding.slug)
 

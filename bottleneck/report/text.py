@@ -37,15 +37,17 @@ def clean(text: str, limit: int = 200) -> str:
 def cut_text(text: str, limit: int) -> str:
     """Cuts the text at ``limit`` characters.
 
-    The cut is after a sentence where one ends in its second half, else after a word.
+    The cut is after a sentence or a clause where one ends in its second half: what is left is whole and bears no mark.
+    Else it is before a comma there or after a word, with an ellipsis.
     """
     if len(text) <= limit:
         return text
     head = text[:limit]
     sentence = max(head.rfind(". "), head.rfind("; "))
     if sentence >= limit // 2:
-        return head[:sentence] + (" …" if head[sentence] == ";" else ". …")
-    words = head[: max(head.rfind(" "), limit // 2)]
+        return text[:sentence] + ("." if text[sentence] == "." else "")
+    comma = head.rfind(", ")
+    words = head[: comma if comma >= limit // 2 else max(head.rfind(" "), limit // 2)]
     # A number stays with its unit.
     return _LONE_NUMBER.sub("", words).rstrip(" ,;:(") + " …"
 

@@ -526,6 +526,7 @@ _WIDEST = 2.5
 _NOTHING_LEFT = 10.0
 # A change that may make the step so much slower, or more, is no certain gain.
 _LEAST_CERTAIN = 0.95
+_LEAST_TOLD = 1.005  # a speedup below it reads 1.00, and "at least 1.00 times" says nothing
 
 
 def is_certain(speedup: Interval) -> bool:
@@ -629,23 +630,37 @@ class Finding(Struct, frozen=True):
         low, high = self.predicted_speedup.low, self.predicted_speedup.high
         return (low >= _WIDEST and high >= _NOTHING_LEFT) or high > _WIDEST * low >= _WIDEST
 
-    def describe_speedup(self, *, short: bool = False) -> str | None:
+    def describe_speedup(self) -> str | None:
         """The predicted speedup in words; null where none is predicted.
 
-        One that reaches far below 1 predicts nothing, and says so. The short form is '1.27 to 2.26x'.
+        One that reaches far below 1 predicts nothing, and says so.
         """
         if self.predicted_speedup is None:
             return None
+        low = self.predicted_speedup.low
+        if self.is_open and low < _LEAST_TOLD:
+            return "may help little or much, try it"
+        words = f"{self._times(' to ')} times {'as many samples per second' if self.per == 'sample' else 'as fast'}"
+        return words if low >= _LEAST_CERTAIN else f"may help or hurt, try it: {words}"
+
+    def describe_speedup_briefly(self) -> str | None:
+        """The predicted speedup for a place of few letters: '1.02-1.03x'."""
+        if self.predicted_speedup is None:
+            return None
+        low = self.predicted_speedup.low
+        if self.is_open and low < _LEAST_TOLD:
+            return "try it"
+        words = f"{self._times('-')}x{' samples' if self.per == 'sample' else ''}"
+        return words if low >= _LEAST_CERTAIN else f"try it: {words}"
+
+    def _times(self, to: str) -> str:
+        """The predicted speedup in digits; both ends where they differ as shown."""
+        assert self.predicted_speedup is not None
         low, high = self.predicted_speedup.low, self.predicted_speedup.high
+        if self.is_open:
+            return f"at least {format_ratio(low)}"
         ends = [(format_ratio(low), format_ratio(high)), *((f"{low:.{at}f}", f"{high:.{at}f}") for at in (3, 4))]
-        interval = next((f"{first} to {last}" for first, last in ends if first != last), format_ratio(low))
-        times = f"at least {format_ratio(low)}" if self.is_open else interval
-        is_certain = low >= _LEAST_CERTAIN
-        if short:
-            unit = "x samples/s" if self.per == "sample" else "x"
-            return f"{times}{unit}" if is_certain else f"try it: {times}{unit}"
-        words = f"{times} times {'as many samples per second' if self.per == 'sample' else 'as fast'}"
-        return words if is_certain else f"may help or hurt, try it: {words}"
+        return next((f"{first}{to}{last}" for first, last in ends if first != last), format_ratio(low))
 
 
 # The kind of evidence of a bound: a replay of the recorded steps, times measured for it, or the recorded time of all

@@ -305,7 +305,7 @@ def test_the_short_form_shows_the_text_of_a_line_in_its_advice_only() -> None:
         assert tuple(line.text for line in short.items[0].lines if line.label == "line") == lines
 
 
-@pytest.mark.parametrize(("spare", "gain"), [(0, "1.25 to 1.67x samples/s"), (30, "1.25 to 1.67 times as many")])
+@pytest.mark.parametrize(("spare", "gain"), [(0, "1.25-1.67x samples"), (30, "1.25 to 1.67 times as many")])
 def test_a_title_in_one_row_is_whole_where_the_short_form_of_its_gain_has_room(spare: int, gain: str) -> None:
     title = "t" * (50 - spare)
     other = replace(
@@ -314,3 +314,21 @@ def test_a_title_in_one_row_is_whole_where_the_short_form_of_its_gain_has_room(s
     analysis = replace(gpu_overhead(), findings=(gaining(1)[0], other))
     section_of_two = findings_in_brief(analysis, most=2, advised=-1, characters=74)
     assert section_of_two.items[1].lead.startswith(f"{title} ({gain}")
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "per", "words", "brief"),
+    [
+        (1.02, 1.03, "step", "1.02 to 1.03 times as fast", "1.02-1.03x"),
+        (1.72, 2.0, "sample", "1.72 to 2.00 times as many samples per second", "1.72-2.00x samples"),
+        (0.9, 1.14, "step", "may help or hurt, try it: 0.90 to 1.14 times as fast", "try it: 0.90-1.14x"),
+        (1.001, 30.0, "step", "may help little or much, try it", "try it"),
+        (1.7, 30.0, "step", "at least 1.70 times as fast", "at least 1.70x"),
+    ],
+)
+def test_a_speedup_is_told_in_words_and_briefly(
+    low: float, high: float, per: Literal["step", "sample"], words: str, brief: str
+) -> None:
+    """A gain that is only known from below read 'at least 1.00 times as fast'."""
+    finding = replace(ADVICE[0], predicted_speedup=Interval(low, high), per=per)
+    assert (finding.describe_speedup(), finding.describe_speedup_briefly()) == (words, brief)

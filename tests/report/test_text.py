@@ -189,6 +189,22 @@ def test_a_number_is_not_cut_from_its_unit(limit: int, shown: str | None) -> Non
 
 
 @pytest.mark.parametrize(
+    ("limit", "shown"),
+    [
+        (40, "Keep one layout from end to end."),  # a whole sentence bears no mark: it read 'end to end. …'
+        (25, "Keep one layout from end …"),
+        (70, "Keep one layout from end to end. Copies cost time, as all do"),
+        (55, "Keep one layout from end to end."),
+        (14, "Keep one …"),
+        (90, "Keep one layout from end to end. Copies cost time, as all do; so do casts"),
+    ],
+)
+def test_a_text_is_cut_where_a_thought_ends(limit: int, shown: str) -> None:
+    text = "Keep one layout from end to end. Copies cost time, as all do; so do casts"
+    assert cut_text(text, limit) == shown
+
+
+@pytest.mark.parametrize(
     ("amount", "shown"),
     [
         ("2.50 us", "2.5 us"),
