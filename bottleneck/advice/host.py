@@ -11,6 +11,7 @@ from itertools import islice
 import numpy as np
 
 from bottleneck.advice.hot_lines import hottest_line
+from bottleneck.advice.kernel_work import has_backward_pass
 from bottleneck.advice.looped_functions import looped_function
 from bottleneck.advice.process_pools import SLEEPS, waits_beside_pools
 from bottleneck.advice.python_loops import reading_loop
@@ -26,6 +27,7 @@ from bottleneck.advice.quantities import (
     line_at,
     op_calls_per_step,
     ops_in_window,
+    optimizer_names,
     outermost_frames,
     outermost_spans,
     outermost_us,
@@ -133,21 +135,22 @@ def host_sync(evidence: Evidence) -> Draft | None:
 
 
 def _launches_go_on(evidence: Evidence) -> bool:
-    """True if the host launches kernels before and after a wait.
+    """True if the host launches kernels before and after most of its waiting.
 
-    The wait is for the device.
+    Else it mostly waits for the result of the step.
     """
-    start_us = evidence.linked.trace.events["ts_us"].to_numpy()
-    launched_us = start_us[_calls(evidence, "launch", "graph_launch")]
-    waits_us = start_us[_calls(evidence, *WAITS)]
+    events = evidence.linked.trace.events
+    start_us, dur_us = events["ts_us"].to_numpy(), events["dur_us"].to_numpy()
+    launched_us, waits = start_us[_calls(evidence, "launch", "graph_launch")], _calls(evidence, *WAITS)
     low, high = launched_us.min(initial=np.inf), launched_us.max(initial=-np.inf)
-    return bool(((waits_us > low) & (waits_us < high)).any())
+    between = waits & (start_us > low) & (start_us < high)
+    return bool(between.any() and 2 * dur_us[between].sum() > dur_us[waits].sum())
 
 
 def _without_waiting(evidence: Evidence, others: Integers) -> tuple[str, str]:
     """Gives advice and code by the calls with most of the waiting.
 
-    They are synchronize(), a gradient scaler, sizes of an exchange, or other reads.
+    They are synchronize(), a gradient scaler, sizes of an exchange or of a choice, or other reads.
     """
     # Reading a value waits for a stream, or in a copy.
     waits, all_waits = _calls(evidence, *WAITS), _calls(evidence, "synchronise_device")
@@ -164,11 +167,29 @@ def _without_waiting(evidence: Evidence, others: Integers) -> tuple[str, str]:
     if dur_us[waits][_reads_splits(evidence, start)].sum() > dur_us[waits].sum() / 2:
         of_data = outermost_spans(evidence, _EXCHANGE_MARK).hold(start)
         return _SPLITS_EARLIER if dur_us[waits][of_data].sum() > dur_us[waits].sum() / 2 else _SPLITS_FIXED
-    return (
-        "Keep on the device what .item(), .cpu() or nonzero() reads in each step, and read it every so many steps or "
-        "one step later.",
-        "losses.append(loss.detach())  # and, every 100 steps: torch.stack(losses).mean().item()",
-    )
+    if dur_us[waits][outermost_spans(evidence, _CHOOSES).hold(start)].sum() > dur_us[waits].sum() / 2:
+        return _WITHOUT_CHOICES
+    return _VALUES_LATER if has_backward_pass(evidence) or optimizer_names(evidence) else _RESULTS_LATER
+
+
+_VALUES_LATER = (
+    "Keep on the device what .item(), .cpu() or nonzero() reads in each step, and read it every so many steps or "
+    "one step later.",
+    "losses.append(loss.detach())  # and, every 100 steps: torch.stack(losses).mean().item()",
+)
+_RESULTS_LATER = (
+    "Keep on the device what .item() or .cpu() reads, and copy it back without waiting while the next input is "
+    "computed.",
+    'result, copied = output.to("cpu", non_blocking=True), torch.cuda.Event()\n'
+    "copied.record()  # and copied.synchronize() before result is read",
+)
+# Ops whose result is as large as the data says: the host waits for its size before it can launch what follows.
+_CHOOSES = re.compile(r"^aten::(?:nonzero|masked_select|repeat_interleave|_?unique\w*)$")
+_WITHOUT_CHOICES = (
+    "Boolean masks and nonzero() make tensors whose sizes the host has to wait for: keep the full size and mask it, or "
+    "take a fixed number of elements.",
+    "kept = torch.where(mask, values, 0)  # in place of values[mask]; or values.topk(100).values",
+)
 
 
 # GradScaler reads whether a gradient overflowed before it calls the optimizer, unless that looks for itself.

@@ -105,6 +105,44 @@ def test_a_wait_for_the_result_of_a_single_step_can_not_be_spared(tmp_path: Path
     assert several is not None and several.gain_us is not None and several.gain_us.high > 500
 
 
+def test_most_of_the_waiting_for_the_result_is_no_late_launch(tmp_path: Path) -> None:
+    """A pipeline was told to spare the .cpu() that gave its picture, because it had also copied a few tokens before."""
+
+    def pipeline(read_us: float) -> list[dict[str, object]]:
+        """Forty small kernels that are launched late behind a read, a long one, and the wait for its result."""
+        events = [step(0, 0, 6000), launch(1, 4, 4), kernel(1, 20, read_us), op("aten::item", 12, read_us + 16)]
+        events.append(launch(7, 14, read_us + 12, "cudaStreamSynchronize"))
+        for number in range(40):
+            at = read_us + 30 + 20 * number
+            events += [op("aten::mul", at, 15, external_id=10 + number), launch(10 + number, at + 5, 5)]
+            events += [kernel(10 + number, at + 14, 3)]
+        end = read_us + 900
+        events += [launch(2, end, 4), kernel(2, end + 10, 2000), op("aten::to", end + 10, 2010)]
+        return [*events, launch(8, end + 12, 2006, "cudaStreamSynchronize"), op("aten::mul", end + 2100, 700)]
+
+    assert host.host_sync(case_of(tmp_path / "result", pipeline(100))) is None
+    between = host.host_sync(case_of(tmp_path / "between", pipeline(2500)))
+    assert between is not None and between.gain_us is not None
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ([], "copy it back without waiting"),
+        ([op("autograd::engine::evaluate_function: MulBackward0", 2040, 2)], "every so many steps"),
+        ([complete("Optimizer.step#SGD.step", "user_annotation", 2040, 2)], "every so many steps"),
+        ([op("aten::nonzero", 11, 2019, external_id=9)], "Boolean masks"),
+        ([op("aten::index", 11, 2019, external_id=9)], "copy it back without waiting"),
+    ],
+    ids=["inference", "a backward pass", "an optimizer", "a choice", "no choice"],
+)
+def test_advice_on_a_wait_fits_what_is_read(tmp_path: Path, more: list[Event], words: str) -> None:
+    """An image pipeline was told to keep its losses."""
+    draft = host.host_sync(case_of(tmp_path, [*waiting(2000), *more]))
+    assert draft is not None and words in draft.advice
+    assert ("losses" in (draft.code or "")) == (words == "every so many steps")
+
+
 CHECK = "aten::_amp_foreach_non_finite_check_and_unscale_"
 
 
