@@ -70,6 +70,7 @@ def evaluation_mode(evidence: Evidence) -> Draft | None:
         claims=work.claims(high),
         code="model.eval()\nwith torch.inference_mode():\n    output = model(batch)",
         corrects_results=True,
+        cannot_lose=True,
     )
 
 

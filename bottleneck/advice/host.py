@@ -668,6 +668,7 @@ def python_call(evidence: Evidence) -> Draft | None:
         comes_first=is_once and evidence.share_of_step(rows[0].us) >= _MOSTLY_SILENT,
         claims=claims_of(evidence, "overhead.python", most_us=spent_us),
         waits=tuple(rows),
+        asks_again=rows[0].source is None,
     )
 
 

@@ -62,7 +62,9 @@ class Draft(Struct, frozen=True):
     pieces show that it gains. ``comes_first`` marks a draft that stands before all others: what they say is of a step
     that it disturbs. ``places`` are sources that title and advice name; evidence carries its own (``SourcedLine``).
     ``brief`` is the change in a few words, where ``advice`` is too long for the first lines of a report.
-    ``waits`` are the idle times that the rule added up, where they are not all of an account.
+    ``waits`` are the idle times that the rule added up, where they are not all of an account. ``asks_again`` marks
+    advice that begins with another recording, which has to show what to change. ``cannot_lose`` marks a change that
+    leaves work out and adds none: however wide its gain, it does not make the step slower.
     """
 
     slug: str
@@ -92,6 +94,8 @@ class Draft(Struct, frozen=True):
     places: tuple[str | None, ...] = ()
     brief: str | None = None
     waits: tuple[IdleCause, ...] = ()
+    asks_again: bool = False
+    cannot_lose: bool = False
 
 
 # Advice that fits nearly every program, whatever its work is for.
@@ -175,7 +179,8 @@ def rank(
 
     Advice that changes what the program computes counts for half of its gain in this order, so that it comes before
     advice that keeps the results only where it is worth more than twice as much; a larger batch that nobody tried
-    counts for a quarter. Advice that makes wrong results right comes before all others.
+    counts for a quarter. Work in fp64 is asked for by mistake as a rule, and counts in full. Advice that begins with
+    another recording counts for half. Advice that makes wrong results right comes before all others.
 
     ``program`` are the words that name the program to `bottleneck verify`; null where it cannot try changes on it.
     ``widenings`` make gains as wide as trials of each kind of evidence showed; noise goes by the gains as the rules
@@ -250,6 +255,7 @@ def _widened(
     speedup = widen(speedup_of(gain_us, step_us), widening)
     low_us, high_us = (step_us * (1 - 1 / end) for end in (speedup.low, speedup.high))
     high_us = min(high_us, most_us)
+    low_us = max(low_us, min(gain_us.low, 0.0)) if draft.cannot_lose else low_us
     return Interval(min(low_us, high_us), high_us), (describe(draft.basis, widening),)
 
 
@@ -362,10 +368,13 @@ def _keys(drafts: Sequence[Draft], gains_us: Sequence[Interval | None], step_us:
 def _counted_part(draft: Draft) -> float:
     """Returns the part of a gain that counts.
 
-    Half where the results change, and half of that of a batch that was not tried.
+    Half where the results change, unless nobody asked for them as they are, and half of that of a batch that was not
+    tried. Half where another recording has to show what to change.
     """
     untried = draft.per == "sample" and draft.confidence != "high"
-    return (0.25 if untried else 0.5) if draft.changes_results else 1.0
+    if draft.changes_results and draft.slug not in _ACCIDENTS:
+        return 0.25 if untried else 0.5
+    return 0.5 if draft.asks_again else 1.0
 
 
 def _behind_remedies(key: _Key, draft: Draft, first: Mapping[str, _Key]) -> _Key:

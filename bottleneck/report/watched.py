@@ -197,7 +197,7 @@ def _phases(rank: WatchedRunRank) -> BarSection:
 def _phases_on_device(device: DevicePhases) -> TableSection:
     """The phases by the device's own clock, with the copies to it."""
     rows = [
-        TableRow((_WORDS[phase], format_us(us)), group=_GROUPS[phase])
+        TableRow((_WORDS[phase], format_us(us)), group=phase)
         for phase, us in zip(PHASES, device.phases_us, strict=True)
     ]
     rows.append(TableRow(("of them, copies from the host before the backward pass", format_us(device.copies_us))))

@@ -153,6 +153,18 @@ def test_advice_that_changes_the_results_comes_first_only_if_worth_more_than_twi
     assert {each.slug for each in found if each.changes_results} == {"batch"}
 
 
+@pytest.mark.parametrize(("slug", "first"), [("double-precision", "double-precision"), ("half-precision", "fuse")])
+def test_results_in_fp64_that_nobody_asked_for_count_in_full(slug: str, first: str) -> None:
+    changed = replace(draft(300.0, slug=slug), changes_results=True)
+    assert ranked(draft(200.0, slug="fuse"), changed)[0].slug == first
+
+
+@pytest.mark.parametrize(("us", "first"), [(401.0, "record"), (399.0, "fuse")])
+def test_advice_that_begins_with_another_recording_counts_for_half(us: float, first: str) -> None:
+    """A mask generator was told to record again in place of leaving fp64, which saves nearly as much."""
+    assert ranked(draft(200.0, slug="fuse"), replace(draft(us, slug="record"), asks_again=True))[0].slug == first
+
+
 def test_two_findings_that_claim_the_same_time_do_not_add_up() -> None:
     first, second = ranked(draft(600.0, {"overhead.sync": 600.0}), draft(500.0, {"overhead.sync": 500.0}))
     assert first.added_gain_us == Interval(300.0, 600.0) and second.added_gain_us == Interval(0.0, 0.0)
@@ -231,6 +243,15 @@ def test_a_widened_interval_may_reach_below_one_and_says_which_trials_it_comes_f
         "interval from 20 trials of formulas on CPUs: 4 of 5 measurements lay within those that were stated with each "
         "end moved out 1.20 times",
     )
+
+
+@pytest.mark.parametrize("low_us", [0.0, -20.0])
+def test_leaving_work_out_loses_no_more_than_its_rule_says(low_us: float) -> None:
+    """A model in training mode was told that model.eval() may cost 28 of 291 ms."""
+    (widened,) = rank([replace(draft(Interval(low_us, 100.0)), cannot_lose=True)], case(), widenings=_widenings(1.2))
+    assert widened.predicted_gain_us is not None
+    assert widened.predicted_gain_us.low == pytest.approx(low_us)
+    assert widened.predicted_gain_us.high > 100.0
 
 
 def test_order_and_noise_go_by_gains_as_stated() -> None:
