@@ -264,7 +264,8 @@ def _coded(edges: Floats, spans: dict[int, Spans]) -> tuple[Floats, Integers]:
 def _unmarked_forward(edges: Floats, code: Integers, op_start: Floats, op_end: Floats) -> Spans:
     """Gives forward work that no mark names.
 
-    It is what runs before a backward pass, or after data where no pass follows.
+    It is what runs before a backward pass, or after data where no pass follows. Many loops clear the gradients between
+    the model and its loss: what runs before that is forward too, if it has as many ops as what follows or more.
 
     It begins with the first op of the main thread, and ends with the next mark before a backward pass, else with the
     last op. ``op_start`` and ``op_end`` are those of outermost ops, both in order.
@@ -272,8 +273,13 @@ def _unmarked_forward(edges: Floats, code: Integers, op_start: Floats, op_end: F
     low, high = np.append(-np.inf, edges), np.append(edges, np.inf)
     codes = np.concatenate(([_OTHER], code, [_OTHER]))
     before, after = np.append(_OTHER, codes[:-1]), np.append(codes[1:], _OTHER)
-    open_ = np.flatnonzero((codes == _OTHER) & ((after == _BACKWARD) | (before == _DATA)))
-    first, last = (np.searchsorted(op_start, edge[open_]) for edge in (low, high))
+    first, last = (np.searchsorted(op_start, edge) for edge in (low, high))
+    ops = np.append(last - first, [0, 0])
+    is_passed = np.append(after == _BACKWARD, [False, False])
+    clears = (after == _OPTIMIZER) & (before != _BACKWARD) & (is_passed[1:-1] | is_passed[2:])
+    clears &= ops[:-2] >= np.where(is_passed[1:-1], 0, ops[2:])
+    open_ = np.flatnonzero((codes == _OTHER) & ((after == _BACKWARD) | (before == _DATA) | clears))
+    first, last = first[open_], last[open_]
     held = np.flatnonzero(last > first)
     open_, first, last = open_[held], first[held], last[held]
     end = np.where(after[open_] == _BACKWARD, high[open_], np.minimum(op_end[last - 1], high[open_]))

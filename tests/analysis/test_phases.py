@@ -62,6 +62,29 @@ def test_it_does_not_matter_how_many_moments_are_looked_at_together(monkeypatch:
     assert (parts.phases, parts.ranges) == (whole.phases, whole.ranges)
 
 
+@pytest.mark.parametrize(
+    ("losses", "forward"),
+    [([Op(34, 2)], 19 + 6), ([], 19), ([Op(34, 1), Op(35, 1), Op(36, 1)], 6)],
+    ids=["a loss behind it", "none", "more behind it than before"],
+)
+def test_a_loop_may_clear_its_gradients_between_the_model_and_its_loss(losses: list[Op], forward: float) -> None:
+    """Twenty-one linear layers of such a loop were of no phase."""
+    scene = trained(Kernel(99, 1, launch=(97, 1)))
+    zeroed = Event("annotation", "Optimizer.zero_grad#SGD.zero_grad", 31, 3 if losses else 9)
+    ops = [Op(12, 6), Op(20, 11), *losses, *scene.ops[1:]]
+    told = phases(analysis_of(Scene(100, scene.kernels, ops, [zeroed, STEP])))
+    assert told["forward"] == pytest.approx(forward)
+    assert told["optimizer"] == pytest.approx(15 + zeroed.dur)
+
+
+def test_ops_between_a_backward_pass_and_its_update_are_not_forward() -> None:
+    passes = [Op(20, 10, NODE, thread=ENGINE), Op(60, 10, NODE, thread=ENGINE)]
+    ops = [passes[0], Op(32, 2), Op(35, 2), Op(50, 8), passes[1]]
+    update = Event("annotation", "Optimizer.step#SGD.step", 40, 5)
+    told = phases(analysis_of(Scene(100, [Kernel(99, 1, launch=(97, 1))], ops, [update])))
+    assert told == pytest.approx({"forward": 10, "backward": 20, "optimizer": 5, "other": 65})
+
+
 def test_forward_and_backward_of_a_closure_are_not_the_optimizers() -> None:
     scene = trained(Kernel(99, 1, launch=(97, 1)))
     zeroed = Event("annotation", "Optimizer.zero_grad#SGD.zero_grad", 34, 4)
