@@ -71,7 +71,10 @@ _FIRST: Mapping[Bound, tuple[NoGainCode, ...]] = {
 }
 # Findings that advise a change, beside those whose trials it names.
 _ADVISED_BY: Mapping[NoGainCode, frozenset[str]] = {
-    "read-later": frozenset({"host-sync", "item-calls", "logged-parameters", "printed-tensor", "read-in-rounds"}),
+    # One graph for the step needs the reads out of its way, whatever they take themselves.
+    "read-later": frozenset(
+        {"host-sync", "item-calls", "logged-parameters", "printed-tensor", "read-in-rounds", "late-launches"}
+    ),
     "compile": frozenset(
         {"eager-overhead", "host-overhead", "unfused-chain", "unfused-norm", "unfused-attention", "tiny-kernels"}
         | {"graph-breaks", "compiling-in-step", "compile-break-even"}

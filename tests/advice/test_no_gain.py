@@ -79,6 +79,27 @@ def test_a_read_that_the_device_runs_dry_for_is_not_listed(tmp_path: Path) -> No
     assert "read-later" not in listed(case)
 
 
+def test_a_read_that_is_in_the_way_of_a_graph_is_not_listed(tmp_path: Path) -> None:
+    """Its first step was to take the read out of the step, and the same report said that this brings nothing."""
+    events = [frame("train.py(12): train", 0, 4000)]
+    for number in range(4):
+        at = 1000 * number
+        events.append(step(number, at, 999))
+        for index in range(40):
+            now, correlation = at + 20 * index, 100 * number + index
+            events += [op("aten::mul", now, 15, external_id=correlation), launch(correlation, now + 5, 5)]
+            events += [kernel(correlation, now + 14, 3)]
+        events += [op("aten::item", at + 800, 8), launch(1000 + number, at + 802, 4, "cudaStreamSynchronize")]
+        now, correlation = at + 830, 100 * number + 90
+        events += [op("aten::mul", now, 15, external_id=correlation), launch(correlation, now + 5, 5)]
+        events += [kernel(correlation, now + 14, 3)]
+    case = case_of(tmp_path, events)
+    late = next(finding for finding in advise(case) if finding.slug == "late-launches")
+    assert "calls that wait for the device (1 per step)" in late.advice
+    assert no_gain._MAKERS["read-later"](case) is not None
+    assert "read-later" not in listed(case)
+
+
 def test_a_step_of_products_gains_nothing_by_a_compiler_or_a_graph(tmp_path: Path) -> None:
     lines = listed(queued(tmp_path, PRODUCTS))
     assert {"compile", "graph"} <= set(lines)
