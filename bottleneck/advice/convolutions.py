@@ -3,6 +3,7 @@
 import itertools
 import math
 import re
+from collections.abc import Mapping
 
 import numpy as np
 from msgspec import Struct
@@ -214,6 +215,8 @@ def _after_convolution(work: KernelWork, norms: Flags) -> Flags:
     return np.asarray(norms & (first > 0) & convolution[before] & together)
 
 
+# By the vendor of the trace: the library that runs convolutions, and the units that it multiplies on.
+_LIBRARIES: Mapping[str, tuple[str, str]] = {"cuda": ("cuDNN", "tensor cores"), "rocm": ("MIOpen", "matrix cores")}
 _BENCHMARK = 9  # place among the arguments of aten::_convolution (native_functions.yaml)
 _LARGE_PART = 0.05
 
@@ -225,7 +228,8 @@ def untuned_convolutions(evidence: Evidence) -> Draft | None:
     """
     work = work_of(evidence)
     rows = work.family("convolution")
-    if evidence.is_host_only or work.share(rows) < _LARGE_PART or _benchmarks(work) is not False:
+    library, _ = _LIBRARIES.get(evidence.linked.trace.flavour, (None, None))
+    if evidence.is_host_only or library is None or work.share(rows) < _LARGE_PART or _benchmarks(work) is not False:
         return None
     shapes = np.unique(work.signature[rows]).size
     calls = float(np.unique(work.op[rows]).size)
@@ -233,15 +237,15 @@ def untuned_convolutions(evidence: Evidence) -> Draft | None:
         return None  # sizes that change from step to step would be measured anew each time
     return Draft(
         slug="untuned-convolutions",
-        title="cuDNN chooses convolution algorithms by rule of thumb",
+        title=f"{library} chooses convolution algorithms by rule of thumb",
         evidence=(
             f"convolutions of {counted(shapes, 'shape')} take {format_share(work.share(rows))} of the step; the calls "
             "were recorded with benchmark = False",
             *work.describe(rows),
         ),
-        advice="Let cuDNN measure its algorithms once per shape.",
+        advice=f"Let {library} measure its algorithms once per shape.",
         gain_reason="not predicted: which algorithm is the quickest is only known once all have run",
-        code="torch.backends.cudnn.benchmark = True",
+        code="torch.backends.cudnn.benchmark = True" + ("" if library == "cuDNN" else f"  # sets it for {library} too"),
         tries=("cudnn-benchmark",),
         confidence="low",
     )
@@ -382,9 +386,10 @@ def channels_first(evidence: Evidence) -> Draft | None:
     low, high, words = _priced_by_pixels(work, rows)
     gain, most = work.gain(low, high, rows), np.clip(high, 0.0, None)
     layout = "channels_last_3d" if _are_volumes(work, rows) else "channels_last"
+    _, units = _LIBRARIES.get(evidence.linked.trace.flavour, ("", "matrix units"))
     return Draft(
         slug="channels-first",
-        title="Images are NCHW; the tensor cores need NHWC, so each convolution transposes",
+        title=f"Images are NCHW; the {units} need NHWC, so each convolution transposes",
         evidence=(
             f"kernels that only change the layout of images take {format_us(float(less.sum()))} per step "
             f"({format_share(work.share(rows))})",

@@ -149,6 +149,16 @@ def test_convolutions_recorded_without_benchmark_are_worth_measuring(tmp_path: P
     assert draft.tries == ("cudnn-benchmark",)
 
 
+@pytest.mark.parametrize(("flavour", "library"), [("cuda", "cuDNN"), ("rocm", "MIOpen"), ("xpu", None)])
+def test_the_library_of_the_vendor_is_named(tmp_path: Path, flavour: str, library: str | None) -> None:
+    """A job on AMD's devices was told to let cuDNN measure its algorithms."""
+    case = on_gpu(tmp_path, [convolution(500)] * 3)
+    case = replace(case, linked=replace(case.linked, trace=replace(case.linked.trace, flavour=flavour)))
+    draft = untuned_convolutions(case)
+    assert (draft is None) == (library is None)
+    assert draft is None or (library is not None and library in draft.title and library in draft.advice)
+
+
 def test_measured_algorithms_and_those_of_a_cpu_are_left_alone(tmp_path: Path) -> None:
     assert untuned_convolutions(on_gpu(tmp_path, [convolution(500, benchmark="True")] * 3)) is None
     assert untuned_convolutions(on_cpu(tmp_path / "cpu", [convolution(500)] * 3)) is None
