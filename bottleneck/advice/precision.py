@@ -357,13 +357,14 @@ def half_precision_does_not_pay(evidence: Evidence) -> Draft | None:
 
 
 def half_precision_not_known(evidence: Evidence) -> Draft | None:
-    """Finds fp32 products on a CPU whose rates are not known.
+    """Finds fp32 products on a processor whose rates are not known.
 
-    No gain is predicted: with AVX512-BF16 or AMX bf16 is faster, without them a hundred times slower. So it is no first
-    step, and shown on request.
+    No gain is predicted. On a CPU with AVX512-BF16 or AMX bf16 is faster, without them a hundred times slower. So it is
+    no first step there, and shown on request. GPUs with CUDA multiply fp16 at least as fast as fp32.
     """
     work, device = work_of(evidence), evidence.analysis.device
-    if not evidence.is_host_only or device.peaks_flops_per_s or evidence.is_broken:
+    on_host = evidence.is_host_only
+    if device.peaks_flops_per_s or evidence.is_broken or not (on_host or evidence.linked.trace.flavour == "cuda"):
         return None
     products = _fp32_products(work) & work.in_model
     if work.share(products) < _MUCH_OF_STEP:
@@ -371,15 +372,22 @@ def half_precision_not_known(evidence: Evidence) -> Draft | None:
     what = "Convolutions" if work.us_of(products & work.family("convolution")) > work.us_of(products) / 2 else "Matmuls"
     return Draft(
         slug="half-precision-not-known",
-        title=f"{what} take much of the step, and what this CPU could do is not known",
+        title=f"{what} take much of the step, and what this {'CPU' if on_host else 'GPU'} could do is not known",
         evidence=(f"fp32 products take {format_per_step(evidence, work.us_of(products))}", *work.describe(products)),
         advice="Run the program with `bottleneck run` on that machine: it measures how fast the CPU multiplies in bf16 "
-        "and with more threads. Or try bf16 autocast there, and all its cores.",
-        code=_AUTOCAST.format(kind="cpu"),
-        gain_reason="the trace does not say which CPU it ran on, nor on how many threads",
-        tries=("bf16-autocast",),
+        "and with more threads. Or try bf16 autocast there, and all its cores."
+        if on_host
+        else "Run forward pass and loss under fp16 autocast, training with a gradient scaler: tensor cores, which most "
+        "GPUs since Volta have, multiply fp16 several times as fast as fp32. With the name of the device (--device) the "
+        "gain is predicted.",
+        brief=None if on_host else "Try fp16 autocast: tensor cores, which most GPUs since Volta have, multiply it faster",
+        code=_AUTOCAST.format(kind="cpu") if on_host else _SCALED_AUTOCAST,
+        gain_reason="the trace does not say which CPU it ran on, nor on how many threads"
+        if on_host
+        else "the trace does not say which GPU it ran on",
+        tries=("bf16-autocast",) if on_host else (),
         changes_results=True,
-        on_request=True,
+        on_request=on_host,
     )
 
 

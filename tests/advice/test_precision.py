@@ -10,6 +10,7 @@ from bottleneck.advice.precision import (
     fp32_products,
     half_precision,
     half_precision_does_not_pay,
+    half_precision_not_known,
     unpacked_weights,
     weights_for_few_rows,
 )
@@ -170,6 +171,28 @@ def test_inference_on_a_gpu_may_hold_weights_in_16_bits_and_casts_nothing(tmp_pa
 def test_a_gpu_without_any_matrix_units_stays_in_fp32(tmp_path: Path) -> None:
     plain = replace(device_by_name("Tesla T4"), peaks_flops_per_s={"fp32_vector": 8e12})
     assert half_precision(with_analysis(on_gpu(tmp_path, [product(30_000)]), device=plain)) is None
+
+
+@pytest.mark.parametrize(
+    ("kernel", "more", "flavour", "is_told"),
+    [
+        (SIMT, {}, "cuda", True),
+        (TENSOR, halves(2), "cuda", False),
+        (SIMT, {}, "rocm", False),
+    ],
+    ids=["fp32", "bf16", "another vendor"],
+)
+def test_fp32_products_of_a_gpu_without_a_name_are_told_without_a_gain(
+    tmp_path: Path, kernel: str, more: dict[str, object], flavour: str, is_told: bool
+) -> None:
+    """A training in fp32 on a Volta that its trace does not name was told of its loader alone."""
+    named = on_gpu(tmp_path, [TRAINS, product(4000.0, kernel, **more)])
+    linked = replace(named.linked, trace=replace(named.linked.trace, flavour=flavour))
+    case = replace(with_analysis(named, device=replace(named.analysis.device, peaks_flops_per_s={})), linked=linked)
+    draft = half_precision_not_known(case)
+    assert (draft is not None) == is_told
+    assert draft is None or (draft.gain_us is None and not draft.on_request and "fp16" in draft.advice)
+    assert half_precision_not_known(named) is None
 
 
 def test_bf16_products_have_nothing_to_halve(tmp_path: Path) -> None:
