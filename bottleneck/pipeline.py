@@ -60,10 +60,12 @@ from bottleneck.schema.evidence import (
     AtAnyPace,
     Evidence,
     Explanation,
+    PricedCalls,
     ShorterKernels,
     TwoSided,
     conclude,
 )
+from bottleneck.schema.intervals import Floats
 from bottleneck.schema.job import LeftOut
 from bottleneck.schema.linked_trace import Linked, Trace, Window
 from bottleneck.schema.records import replace
@@ -237,6 +239,13 @@ def _predict(evidence: Evidence, change: Sequence[str] | ShorterKernels | AtAnyP
     if isinstance(change, AtAnyPace):
         return most_gain_us(evidence, change) if _is_replayed(evidence.linked) else None
     return predict_gain_us(evidence, change) if _is_replayed(evidence.linked) else None
+
+
+def _price(evidence: Evidence, runs: Floats, dtype: str) -> PricedCalls:
+    # Imported for findings on products in fp32 only.
+    from bottleneck.predict.other_dtype import price_in_dtype  # noqa: PLC0415
+
+    return price_in_dtype(evidence, runs, dtype)
 
 
 def _digest_each(
@@ -480,6 +489,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         sides=ledger.sides,
         samples=samples_of_trace(source, costed.linked),
         predict=_predict,
+        price=_price,
         held_up=profiled_ledger.held_up,
     )
     if host is not None:

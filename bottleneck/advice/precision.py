@@ -27,8 +27,8 @@ from bottleneck.units import SHORT_DTYPE, US_PER_S, counted, format_share, forma
 _LEAST_SHARE = 0.05
 # Narrow products have to be this much faster to pay for the casts around them.
 _FASTER = 1.5
-# Kernels of the narrower dtype are taken to reach as much of their peak as the present ones do of their own. What
-# holds those far below it (launch, tails, latency) stays, about half of their time. In ten public traces
+# Kernels without a price are taken to reach as much of their peak in the narrower dtype as the present ones do of their
+# own. What holds those far below it (launch, tails, latency) stays, about half of their time. In ten public traces
 # with sizes 64 % of such time is far below, in the mean: without sizes half of that stays, a third of the time.
 _FAR_BELOW, _STAYS, _STAYS_UNKNOWN = 0.5, 0.5, 1 / 3
 # Each operand of a product is read wide and written narrow, about half of its bytes; gradients are cast too, and the
@@ -100,7 +100,7 @@ class _Narrower(Struct, frozen=True):
 
     ``peak`` is that of ``dtype``, ``ratio`` it and the peak of fp32, ``ratios`` the same per row of the work.
     ``products`` marks the rows that multiply in fp32, ``others`` other fp32 work that is bound by its bytes;
-    ``faster_us`` and ``halved_us`` are what both save at most, ``surely_halved_us`` what the others save at least.
+    ``faster_us`` and ``halved_us`` are what both save at most, ``surely_faster_us`` and ``surely_halved_us`` at least.
     """
 
     dtype: str
@@ -110,6 +110,7 @@ class _Narrower(Struct, frozen=True):
     products: Flags
     others: Flags
     faster_us: Floats
+    surely_faster_us: Floats
     halved_us: Floats
     surely_halved_us: Floats
 
@@ -148,16 +149,13 @@ def _narrower(evidence: Evidence) -> _Narrower | None:
     )
     if work.share(products) < _LEAST_SHARE:
         return None  # autocast starts from products: without them nothing changes
-    faster = np.where(products, work.us * (1 - _left(work, ratios)), 0.0)
-    # The matrix of a product with a vector is read once: its bytes are all that gets less.
-    of_vectors = products & work.op_like(_TIMES_VECTOR)
-    faster = np.where(of_vectors, np.minimum(faster, work.memory_us() / 2), faster)
+    surely_faster, faster = _saved_us(work, products, ratios, dtype)
     # At most the time halves as the bytes do; for certain only what the bytes need at the bandwidth.
     bytes_us = np.where(work.bound("unknown"), work.us, work.memory_us())
     halved = np.where(others, (bytes_us if evidence.is_host_only else work.us) / 2, 0.0)
     follows = True if _may_hold_narrow_weights(evidence) else _follows_convolutions(work, products)
     surely = np.where(others & follows, bytes_us / 4, 0.0)
-    return _Narrower(dtype, narrow, narrow / full, ratios, products, others, faster, halved, surely)
+    return _Narrower(dtype, narrow, narrow / full, ratios, products, others, faster, surely_faster, halved, surely)
 
 
 def _may_hold_narrow_weights(evidence: Evidence) -> bool:
@@ -186,12 +184,13 @@ def half_precision(evidence: Evidence) -> Draft | None:
     """Finds fp32 products and tensors that 16 bits make faster (rule 20).
 
     16 bits halve the bytes and multiply faster by the device's peaks. These are bf16, or fp16 with a gradient scaler on
-    GPUs whose matrix units take no bf16 (Volta, Turing). Gain: products t - t P_fp32/P_bf16 (bytes: t/2), other work of
-    the model in fp32 that is bound by its bytes t/2, at most; from half of the products' part, less the casts: autocast
-    keeps norms, softmax and losses in fp32. In inference on a GPU the weights themselves are narrow, so that nothing is
-    cast (published on an A100: Segment Anything 12.1 to 39.8 images/s, SDXL 7.36 to 4.63 s). A CPU only counts where
-    its calibrated bf16 peak says so: without AVX512-BF16 or AMX it is a hundred times slower. There casts and calls
-    cost more (``_host_cost_us``), and the rule is silent unless the middle of the gain is 5 %.
+    GPUs whose matrix units take no bf16 (Volta, Turing). Gain: products t less the time of the same sizes by learned
+    rates, without such a price t - t P_fp32/P_bf16 (bytes: t/2) at most and half of it at least, less the casts; other
+    work of the model in fp32 that is bound by its bytes t/2, at most: autocast keeps norms, softmax and losses in fp32.
+    In inference on a GPU the weights themselves are narrow, so that nothing is cast (published on an A100: Segment
+    Anything 12.1 to 39.8 images/s, SDXL 7.36 to 4.63 s). A CPU only counts where its calibrated bf16 peak says so:
+    without AVX512-BF16 or AMX it is a hundred times slower. There casts and calls cost more (``_host_cost_us``), and
+    the rule is silent unless the middle of the gain is 5 %.
     """
     narrow, work = _narrower(evidence), work_of(evidence)
     if narrow is None:
@@ -209,7 +208,7 @@ def half_precision(evidence: Evidence) -> Draft | None:
     else:
         cast_traffic = 0.0 if _may_hold_narrow_weights(evidence) else _CAST_TRAFFIC
         casts = np.where(products, work.memory_us() * cast_traffic, 0.0)
-        least = np.clip(narrow.faster_us / 2 - casts, 0.0, None) + narrow.surely_halved_us
+        least = np.clip(narrow.surely_faster_us - casts, 0.0, None) + narrow.surely_halved_us
         gain, costs = work.gain(least, most), ()
         if evidence.share_of_step(gain.high) < LEAST_GAIN:
             most_us = work.most_at_any_pace(most)
@@ -488,6 +487,39 @@ def _fp32_products(work: KernelWork) -> Flags:
     return np.asarray((work.dtype("fp32") & ~work.reads(*_NARROW) & work.family(*PRODUCTS)) | by_name)
 
 
+def _saved_us(work: KernelWork, products: Flags, ratio: Floats | float, dtype: str) -> tuple[Floats, Floats]:
+    """Returns what each product saves in another type, at least and at most.
+
+    By the learned rates of that type where there are any for its sizes. Otherwise its arithmetic runs ``ratio`` times
+    as fast at most, and half of that gain is certain.
+    """
+    faster = np.where(products, work.us * (1 - _left(work, ratio)), 0.0)
+    # The matrix of a product with a vector is read once: its bytes are all that gets less.
+    of_vectors = products & work.op_like(_TIMES_VECTOR)
+    faster = np.where(of_vectors, np.minimum(faster, work.memory_us() / 2), faster)
+    least, most = faster / 2, faster.copy()
+    evidence = work.evidence
+    if evidence.is_host_only or evidence.price is None:
+        return least, most
+    place = np.flatnonzero(products & (work.signature >= 0))
+    # The kernels of one call.
+    _, first, call = np.unique(
+        evidence.attribution["group"].to_numpy()[work.row[place]], return_index=True, return_inverse=True
+    )
+    signature, us = work.signature[place[first]], np.bincount(call, _run_us(work)[place])
+    runs = np.bincount(signature, minlength=len(evidence.costs)) / evidence.steps
+    now, then = (evidence.price(evidence, runs, name) for name in ("fp32", dtype))
+    surely, more = (
+        work.us[place] * np.clip(1.0 - after_us[signature] / np.maximum(us, 1e-9), 0.0, 1.0)[call]
+        for after_us in (then.high_us, then.low_us)
+    )
+    # What holds back a call that takes longer than the rates explain may hold back the other one too.
+    surely = np.where((us > now.high_us[signature])[call], np.minimum(least[place], surely), surely)
+    is_priced = np.isfinite(more)
+    least[place[is_priced]], most[place[is_priced]] = surely[is_priced], more[is_priced]
+    return least, most
+
+
 def _left(work: KernelWork, ratio: Floats | float) -> Floats:
     """Returns the part of each product's time that is left.
 
@@ -509,8 +541,8 @@ def _run_us(work: KernelWork) -> Floats:
 def fp32_products(evidence: Evidence) -> Draft | None:
     """Finds fp32 products on plain units where tensor cores take TF32.
 
-    Rule 27. Gain: t (1 - P_fp32/P_tf32) with the device's peaks at most, from half of it. The units follow from kernel
-    names.
+    Rule 27. Gain: t less the time in TF32 by learned rates; without such a price t (1 - P_fp32/P_tf32) with the
+    device's peaks at most, from half of it. The units follow from kernel names.
     """
     work, peaks = work_of(evidence), evidence.analysis.device.peaks_flops_per_s
     fast, slow = peaks.get("tf32_tensor"), peaks.get("fp32_vector")
@@ -521,7 +553,7 @@ def fp32_products(evidence: Evidence) -> Draft | None:
     rows &= _fp32_products(work) & work.bound("compute", "unknown")
     if work.share(rows) < _LEAST_SHARE:
         return None
-    less = np.where(rows, work.us * (1 - _left(work, fast / slow)), 0.0)
+    least, less = _saved_us(work, rows, fast / slow, "tf32")
     return Draft(
         slug="fp32-products",
         title="fp32 matmuls do not use the tensor cores",
@@ -532,7 +564,7 @@ def fp32_products(evidence: Evidence) -> Draft | None:
             *work.critical_path_note(less),
         ),
         advice="Allow TF32 for products and convolutions (10 bits of mantissa), or go on to bf16.",
-        gain_us=work.gain(less / 2, less),
+        gain_us=work.gain(least, less),
         claims=work.claims(less),
         code='torch.set_float32_matmul_precision("high")\ntorch.backends.cudnn.allow_tf32 = True',
         tries=("tf32",),

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.predict.interval import GAIN, SPREADS, read_spreads, run_of, spread_parts
-from bottleneck.predict.price import PricedWork
+from bottleneck.predict.interval import ANOTHER_BOARD, GAIN, SPREADS, read_spreads, run_of, spread_parts
+from bottleneck.predict.price import PricedKernels, PricedWork
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.intervals import Floats
 
@@ -103,11 +103,24 @@ def _errors(side: PricedWork, other: PricedWork) -> tuple[dict[str, float], floa
 
     And the part of the step that this is. By kind of work and engine, start and host.
     """
-    table, run = read_spreads(), run_of(side.backend)
     changed = _changed_part(side, other)
     device, start, host = side.sensitivities()
     is_other_host = side.units != other.units or side.backend != other.backend
     hosts = np.array([start, host]) * (1.0 - _same_host(side, other)) if is_other_host else np.zeros(2)
+    run = run_of(side.backend)
+    errors = _device_errors(side.priced_kernels, run, device, changed)
+    busy = side.found.us * side.work.count
+    share = float((busy * changed).sum() / max(busy.sum(), 1e-9)) * device + sum(hosts)
+    for name, weight in zip(("start", "host"), hosts, strict=True):
+        errors[name] = weight * read_spreads()[f"{run}: {name}"]
+    return errors, share
+
+
+def _device_errors(side: PricedKernels, run: str, device: float, changed: Floats) -> dict[str, float]:
+    """Returns the relative errors of a step by the kernels that changed.
+
+    By kind of work and engine.
+    """
     errors: dict[str, float] = {}
     engines = np.array(side.engines)
     for engine in set(side.engines):
@@ -119,15 +132,22 @@ def _errors(side: PricedWork, other: PricedWork) -> tuple[dict[str, float], floa
             if part > _NO_ERROR and name == "products" and engine.endswith("_tensor"):
                 errors |= _tensor_errors(side, device * is_on * changed, engine)
             elif part > _NO_ERROR:
-                errors[f"{name} on {engine}"] = math.sqrt(part) * table[f"{run}: {name}"]
-    busy = side.found.us * side.work.count
-    share = float((busy * changed).sum() / max(busy.sum(), 1e-9)) * device + sum(hosts)
-    for name, weight in zip(("start", "host"), hosts, strict=True):
-        errors[name] = weight * table[f"{run}: {name}"]
-    return errors, share
+                errors[f"{name} on {engine}"] = math.sqrt(part) * read_spreads()[f"{run}: {name}"]
+    return errors
 
 
-def _tensor_errors(side: PricedWork, part: Floats, engine: str) -> dict[str, float]:
+def half_width_of_work(work: PricedKernels, is_timed: bool) -> float:
+    """Returns half the interval of the time of kernels, as a logarithm.
+
+    They replace measured ones, so that nothing of their error cancels. ``is_timed`` says whether programs were timed on
+    the device.
+    """
+    errors = _device_errors(work, "eager", 1.0, np.ones(work.work.count.size))
+    own = read_spreads()[f"{GAIN}eager"] * math.hypot(_OF_CHANGES, *errors.values())
+    return own if is_timed else math.hypot(own, read_spreads()[ANOTHER_BOARD])
+
+
+def _tensor_errors(side: PricedKernels, part: Floats, engine: str) -> dict[str, float]:
     """Returns the relative errors of a step by its products on tensor cores.
 
     By what all have in common, and by shape. Only this ``part`` of each kernel has errors.
@@ -175,5 +195,5 @@ def _keys(side: PricedWork) -> list[tuple[float | str, ...]]:
     )
     return [
         (engine, *values)
-        for engine, *values in zip(side.engines, *(column.tolist() for column in columns), strict=True)
+        for engine, *values in zip(side.priced_kernels.engines, *(column.tolist() for column in columns), strict=True)
     ]

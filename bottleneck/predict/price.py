@@ -53,7 +53,7 @@ from bottleneck.schema.intervals import Floats
 from bottleneck.schema.predicted_step import Backend, PredictedBound, PredictedKernels, PredictedStep
 from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
-from bottleneck.schema.step_calls import StepCalls
+from bottleneck.schema.step_calls import EngineSettings, StepCalls
 from bottleneck.units import US_PER_S, counted, format_share, format_si, format_us
 
 BOUNDS: tuple[Literal["compute"], Literal["memory"], Literal["latency"], Literal["overhead"]] = (
@@ -115,13 +115,33 @@ def kernels_of(groups: Sequence[KernelGroup]) -> list[Kernel]:
     return [kernel for group in groups for kernel in group.kernels]
 
 
+class PricedKernels(Struct, frozen=True):
+    """Kernels on a device with their times.
+
+    ``work``, ``ceilings``, ``found`` and ``floor`` have an entry per kernel, ``engines`` the names of the ceilings.
+    """
+
+    work: KernelColumns
+    ceilings: KernelCeilings
+    engines: list[str]
+    floor: tuple[Floats, Floats, Floats]
+    found: PredictedTimes
+
+
+def price_kernels(kernels: Sequence[Kernel], settings: EngineSettings, device: Device) -> PricedKernels:
+    """Returns kernels with their times on a device, none below its floor."""
+    work = as_columns(kernels)
+    ceilings, engines = ceilings_of(kernels, settings, device)
+    floor = floors(work, ceilings, device)
+    return PricedKernels(work, ceilings, engines, floor, _above(floor[2], times(work, ceilings, read_rates())))
+
+
 class PricedWork(Struct, frozen=True):
     """Work of one step on a device with its times.
 
-    The time of each kernel, and of the host. ``work``, ``ceilings``, ``found`` and ``floor`` have an entry per kernel,
-    ``engines`` the names of the ceilings. ``units`` is the time of the host before the first kernel and for issuing, in
-    times of its ``pace``, ``own_work`` the part of it that is no launching. The true pace may be ``pace_factor`` times
-    as slow or quick; 1 where it was given.
+    The time of its kernels (``priced_kernels``), and of the host. ``units`` is the time of the host before the first
+    kernel and for issuing, in times of its ``pace``, ``own_work`` the part of it that is no launching. The true pace
+    may be ``pace_factor`` times as slow or quick; 1 where it was given.
     """
 
     calls: StepCalls
@@ -129,15 +149,21 @@ class PricedWork(Struct, frozen=True):
     backend: Backend
     groups: list[KernelGroup]
     unknown: dict[Reason, int]
-    work: KernelColumns
-    ceilings: KernelCeilings
-    engines: list[str]
-    floor: tuple[Floats, Floats, Floats]
-    found: PredictedTimes
+    priced_kernels: PricedKernels
     units: tuple[float, float]
     own_work: tuple[float, float]
     pace: float
     pace_factor: float
+
+    @property
+    def work(self) -> KernelColumns:
+        """The kernels of the step."""
+        return self.priced_kernels.work
+
+    @property
+    def found(self) -> PredictedTimes:
+        """The times of the kernels."""
+        return self.priced_kernels.found
 
     @property
     def busy_us(self) -> float:
@@ -190,10 +216,6 @@ def price_work(
     kernels = kernels_of(groups)
     if why_not or not kernels:
         return why_not or "no call of the step has a predicted time"
-    work = as_columns(kernels)
-    ceilings, engines = ceilings_of(kernels, calls.settings, device)
-    floor = floors(work, ceilings, device)
-    predicted = _above(floor[2], times(work, ceilings, rates))
     own_work = own_work_units(calls, rates)
     lead, issue = host_time_units(host_counts(calls, backend, kernels), rates)
     units = lead + own_work[0], issue + own_work[1]
@@ -205,11 +227,7 @@ def price_work(
         backend,
         groups,
         unknown,
-        work,
-        ceilings,
-        engines,
-        floor,
-        predicted,
+        price_kernels(kernels, calls.settings, device),
         units,
         own_work,
         pace,
@@ -234,13 +252,13 @@ def step_of(priced: PricedWork) -> PredictedStep:
     """The time of priced work, with its interval."""
     calls, device, backend = priced.calls, priced.device, priced.backend
     work, us = priced.work, priced.us()
-    spreads = spread_parts(work, priced.found, priced.ceilings.is_tensor, priced.sensitivities())
+    spreads = spread_parts(work, priced.found, priced.priced_kernels.ceilings.is_tensor, priced.sensitivities())
     own = math.log(interval_factor(spreads, run_of(backend), calls_of(work)))
     if not priced.is_timed:
         own = math.hypot(own, float(priced.sensitivities()[0]) * read_spreads()[ANOTHER_BOARD])
     by_host = [math.log(other_us / us) for other_us in priced.us_by_host]
     floor_us = step_floor_us(calls, device, backend)
-    rows = _rows(priced.groups, work, priced.found, priced.floor, priced.engines)
+    rows = _rows(priced.groups, work, priced.found, priced.priced_kernels.floor, priced.priced_kernels.engines)
     parts = _groups(us, rows, work, priced.found)
     return PredictedStep(
         device=device.name,
@@ -409,7 +427,8 @@ def _reasons(priced: PricedWork) -> list[str]:
         reasons.append(f"no program was timed on {name}: its efficiencies are those of other NVIDIA GPUs")
     if priced.pace_factor > 1.0 and not priced.is_host_bound:
         reasons.append("the host's pace is the usual one of the device's year, since --host-pace gives none")
-    if any(engine.endswith("_tensor") for engine in priced.engines) and not is_timed(priced.device.architecture):
+    is_on_tensor = any(engine.endswith("_tensor") for engine in priced.priced_kernels.engines)
+    if is_on_tensor and not is_timed(priced.device.architecture):
         reasons.append("no products on tensor cores were timed on this generation: their rates are those of others")
     reasons += _host_work(priced) + _returned(priced)
     if priced.calls.origin == "trace":

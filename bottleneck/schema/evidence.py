@@ -103,6 +103,8 @@ class Evidence:
     ``predict`` gives the time per step that changes of the step save, by a replay; null where the steps cannot be
     replayed well enough to name a change in words. Without it no replay is at hand.
 
+    ``price`` gives the times of calls in another type of numbers, by learned rates. Without it none are at hand.
+
     ``held_up`` are calls of the host in the window that are held up: the process did not run. Columns are ``HELD_UP``;
     ``op`` is the row in OPS, ``beyond_us`` what such a call takes beyond the usual time of its op.
 
@@ -123,6 +125,7 @@ class Evidence:
     samples: Sequence[Sample] = ()
     bound: Bound | None = None
     predict: "Predict | None" = None
+    price: "Price | None" = None
     held_up: pd.DataFrame = field(default_factory=lambda: pd.DataFrame(columns=HELD_UP))
     cache: dict[Callable[..., object], object] = field(default_factory=dict, init=False, repr=False)
 
@@ -264,6 +267,20 @@ class AtAnyPace:
     kernels: ShorterKernels | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class PricedCalls:
+    """Times of calls in another type of numbers, by learned rates.
+
+    The ends of an interval in which the sum of all is expected: for each row of CALLS the time of one run, null where
+    it has no price.
+    """
+
+    low_us: "npt.NDArray[np.float64]"
+    high_us: "npt.NDArray[np.float64]"
+
+
+# The times of calls in fp32 if their numbers were of a type or multiplied in TF32, by the runs of each row of CALLS.
+Price = Callable[[Evidence, "npt.NDArray[np.float64]", str], PricedCalls]
 # The time per step that some changes save: in words that `bottleneck whatif` takes, of kernels, or both at any pace.
 Predict = Callable[[Evidence, Sequence[str] | ShorterKernels | AtAnyPace], float | None]
 

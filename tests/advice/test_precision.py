@@ -287,8 +287,20 @@ def test_fp32_products_on_plain_units_gain_from_tf32(tmp_path: Path) -> None:
     assert draft is not None
     assert draft.gain_us is not None
     assert draft.tries == ("tf32",)
-    assert draft.gain_us.high == pytest.approx(3000 * (1 - 67 / 495), rel=0.01)
-    assert draft.gain_us.low == pytest.approx(draft.gain_us.high / 2)
+    assert draft.gain_us.high == pytest.approx(3000 - 2051 * 67 / 495, rel=0.01)  # no more than its floor in TF32
+    assert draft.gain_us.low == pytest.approx(3000 - 137.4e9 / (0.46 * 495e12) * 1e6, rel=0.02)  # at 46 % of the peak
+
+
+def test_a_product_of_known_sizes_saves_what_the_rates_of_the_other_type_leave(tmp_path: Path) -> None:
+    thin = Call("aten::mm", 3000.0, [[262144, 256], [256, 128]], SIMT)  # 17 GFLOP, 403 MB in fp32
+    large, thin_gain = (
+        half_precision(on_gpu(tmp_path / str(at), [call])) for at, call in enumerate([product(3000), thin])
+    )
+    assert large is not None and large.gain_us is not None and thin_gain is not None and thin_gain.gain_us is not None
+    assert large.gain_us.low > 3000 - 137.4e9 / (0.4 * 989e12) * 1e6  # more than 40 % of the peak
+    assert thin_gain.gain_us.high < 3000 - (201e6 - 50e6) / 3.35e12 * 1e6  # of its bytes 50 MB fit into the cache
+    # It takes ten times as long as the rates explain: half of its time may stay.
+    assert thin_gain.gain_us.low == pytest.approx(3000 * 0.25, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["cutlass_80_tensorop_s1688gemm_256x128_32x3_nn_align1", TENSOR])

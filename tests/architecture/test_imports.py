@@ -24,7 +24,7 @@ MAY_IMPORT = {
     **{stage: BASE | {stage} for stage in STAGES},
     "mapping": BASE | {"mapping"},
     "simulate": BASE | {"analysis", "simulate"},
-    "pipeline": BASE | STAGES | {"mapping", "simulate"},
+    "pipeline": BASE | STAGES | {"mapping", "simulate", "predict"},
     "harness": BASE | STAGES | {"harness"},
     "predict": BASE | {"cost", "devices", "analysis", "predict"},
     **{task: BASE | MACHINE | {task} for task in TASKS},
