@@ -40,7 +40,7 @@ def train(steps=0):
         time.sleep(0.002)
     print(steps, float(sum(p.detach().double().sum() for p in model.parameters())).hex())
 """
-ENDS = "\nsys.exit(7)\n"
+ENDS = "\nif __name__ == '__main__':\n    sys.exit(7)\n"
 
 
 class Program:
@@ -208,7 +208,8 @@ def test_a_program_that_starts_its_loader_in_each_epoch_is_recorded_and_its_work
     code = (
         "data = torch.utils.data.TensorDataset(torch.randn(64, 16))\n"
         "epochs = 0\n"
-        "while not os.path.exists('stop'):\n"
+        # From Python 3.14 on, workers of a loader import the program.
+        "while __name__ == '__main__' and not os.path.exists('stop'):\n"
         "    for x, in torch.utils.data.DataLoader(data, batch_size=2, num_workers=1):\n"
         "        model(x).mean().backward(); optimizer.step()\n"
         "    epochs += 1\n"
