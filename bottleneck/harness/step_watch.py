@@ -11,6 +11,7 @@ import collections
 import contextlib
 import dataclasses
 import gc
+import operator
 import os
 import platform
 import resource
@@ -47,6 +48,7 @@ _END, _BEGIN, _PASS = range(len(PHASES), len(PHASES) + 3)
 _KIND_BITS = 3
 _KINDS = (1 << _KIND_BITS) - 1
 _FIELDS = tuple(name for name, _ in STEP_FIELDS)
+_US_OF, _CPU_US_OF = (operator.itemgetter(_FIELDS.index(name)) for name in ("us", "cpu_us"))
 _US, _CPU_US, _SWITCHES, _FAULTS = (_FIELDS.index(name) for name in ("us", "cpu_us", "switches", "faults"))
 # What is usual is told from so many steps; it is looked at anew after so many more.
 _USUAL_STEPS, _LOOK_EVERY = 64, 32
@@ -87,7 +89,11 @@ class Usual:
 
     def add(self, records: Sequence[Sequence[Any]]) -> None:
         """Adds steps by their records, whose fields are STEP_FIELDS."""
-        for record in records:
+        is_usual = len(self._recent) >= _LEAST_STEPS and max(map(_US_OF, records), default=0.0) <= self.limit_us
+        if is_usual:  # nearly always
+            self._recent.extend(records)
+            self._slow = max(self._slow - _WEIGHT_OF_USUAL * len(records), 0)
+        for record in () if is_usual else records:
             if record[_US] <= self.limit_us or len(self._recent) < _LEAST_STEPS:
                 self._recent.append(record)
                 self._slow = max(self._slow - _WEIGHT_OF_USUAL, 0)
@@ -115,9 +121,9 @@ class Usual:
 
     def _look(self) -> None:
         self._until_look, self._record = _LOOK_EVERY, None
-        times_us = [record[_US] for record in self._recent]
+        times_us = list(map(_US_OF, self._recent))
         usual_us = statistics.median(times_us)
-        deviation_us = _MAD_TO_DEVIATION * statistics.median(abs(us - usual_us) for us in times_us)
+        deviation_us = _MAD_TO_DEVIATION * statistics.median([abs(us - usual_us) for us in times_us])
         self.limit_us = max(_TIMES * usual_us, usual_us + _DEVIATIONS * deviation_us, usual_us + _LEAST_US)
 
 
@@ -529,11 +535,12 @@ class StepWatch:
         """
         before, self._usage = self._usage, usage
         used_us = 1e6 * (usage.ru_utime + usage.ru_stime - before.ru_utime - before.ru_stime)
-        total_us, last = sum(record[_US] for record in records), records[-1]
-        of_others_us = sum(record[_CPU_US] for record in records[:-1])
+        last = records[-1]
+        of_others_us = sum(map(_CPU_US_OF, records)) - last[_CPU_US]
         last[_CPU_US] = min(max(used_us - of_others_us, 0.0), last[_US])
         last[_SWITCHES] = usage.ru_nivcsw - before.ru_nivcsw
         last[_FAULTS] = usage.ru_majflt - before.ru_majflt
+        total_us = sum(map(_US_OF, records))
         if total_us and last[_US] <= self._usual.limit_us:
             self._cpu_share += _OF_NEW * (min(used_us / total_us, 1.0) - self._cpu_share)
 
