@@ -72,6 +72,8 @@ _HOST_ACCOUNTS = tuple(key for key, account in ACCOUNTS.items() if account.group
 _LEAST_SHOWN = 0.001  # of a step: less than the tables of shares show
 _LEAST_JUDGED = 1e-6
 
+# Groups whose time is that of ops; other groups are named by their accounts.
+_WORK = frozenset({"compute", "memory"})
 # Accounts whose time a sentence names by the largest kernel instead of the account.
 _NAMED_BY_KERNEL = frozenset({"compute", "memory", "unknown"})
 
@@ -565,6 +567,8 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
         leading = _leading_group(grounds, decision)
         if leading != first:
             yield Clause("place", f"of the {_GROUP_WORDS[leading]}: {_contributor(grounds, leading)}", label="Largest")
+        elif first not in _WORK:
+            yield Clause("place", _contributor(grounds, first), label="Largest")
         elif (most := _largest_of([row for row in grounds.kernels if first in {row.bound, _likely(row)}])) is not None:
             yield Clause("place", _line_of_many(grounds, most) or _with_time(grounds, most), label="Largest")
     elif decision.bound == "mixed":
@@ -722,7 +726,7 @@ def _leading_group(grounds: Grounds, decision: BoundDecision) -> str:
     Of those that share the step it is not the first where another has an account larger than any op of the first.
     """
     first = decision.ranked[0]
-    if decision.bound != "mixed":
+    if decision.bound != "mixed" or first not in _WORK:
         return first
     if decision.by_kind:
         op = _largest_of([row for row in grounds.kernels if first in {row.bound, _likely(row)}])

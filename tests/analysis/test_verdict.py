@@ -311,6 +311,15 @@ def test_all_groups_that_are_near_the_largest_share_the_step() -> None:
         assert place.startswith("of the overhead: allocating and freeing memory, 27.0 us")
 
 
+def test_overhead_that_is_the_largest_group_is_named_by_its_account_and_not_by_a_small_op() -> None:
+    """Of a step of 235 ms with 37 % overhead a product of two small tensors was named, with 34 us."""
+    small = replace(_KERNEL, op="aten::mul", us=0.1, share=0.001, bound="overhead", account="overhead.launch_floor")
+    accounts = {"unknown.matmul": 29.0, "unknown.copies": 31.0, "overhead.allocator": 36.9, "communication": 3.1}
+    verdict = decide(_grounds(accounts, small))
+    (place,) = (clause.text for clause in verdict.clauses if clause.role == "place")
+    assert verdict.bound == "mixed" and place.startswith("allocating and freeing memory, 36.9 us")
+
+
 def test_unmodelled_work_that_no_finding_answers_is_told_by_its_kind_and_its_largest_op() -> None:
     product = replace(_KERNEL, op="aten::mm", us=60.0, share=0.6, bound="unknown", account="unknown.matmul")
     other = replace(product, op="aten::mul", us=65.0, share=0.65, account="unknown.pointwise")
