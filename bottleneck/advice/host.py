@@ -69,7 +69,7 @@ _FRAMEWORK = re.compile(
     r"(?:^|[/\\])(?:lightning|pytorch_lightning|transformers|trl|composer)[/\\](?:[^\n(]*[/\\])?trainer\w*\.py\(\d+\): "
 )
 _RUNS_LOOP = re.compile(r": (?:fit|train|validate|evaluate|test|predict)$")
-_LEAST_SYNC, _LEAST_GC, _LEAST_SIDE, _LEAST_PYTHON = 0.005, 0.01, 0.02, 0.1
+_LEAST_SYNC, _LEAST_GC, _LEAST_SIDE, _LEAST_PYTHON = 0.005, 0.01, 0.02, 0.05
 # Ops that allocate, and do nothing else.
 _ALLOCATES = re.compile(r"^aten::(?:new_)?(?:empty\w*|resize_)$")
 _LEAST_ALLOCATOR, _LEAST_FAULTS = 0.01, 0.03

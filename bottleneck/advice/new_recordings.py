@@ -73,7 +73,8 @@ _CAPTURED_AGAIN = _Anew(
 )
 _MOST = 0.5
 # Windows of work that is done once, and findings on work that is done once as well: later steps have it no more.
-_DONE_ONCE, _OF_FIRST_STEPS = frozenset({ONE_OFF, GRAPH_CAPTURE}), frozenset({"device-allocations"})
+_DONE_ONCE = frozenset({ONE_OFF, GRAPH_CAPTURE})
+_OF_FIRST_STEPS = frozenset({"device-allocations", "python-call"})
 _BROKEN = _Anew("The trace is not whole", "Record it again: a few whole steps, after warm-up.")
 _HOST = _Anew(
     "What the host did is not in the trace",

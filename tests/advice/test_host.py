@@ -461,6 +461,14 @@ def test_a_frameworks_own_loop_is_not_to_be_taken_out(
     assert ("out of the step" in draft.advice) != is_framework
 
 
+@pytest.mark.parametrize(("us", "is_told"), [(6000.0, True), (4000.0, False)])
+def test_python_that_holds_a_twentieth_of_the_step_is_told(tmp_path: Path, us: float, is_told: bool) -> None:
+    """An image pipeline walked over its hooks for 24 of 250 ms, and its report said nothing of it."""
+    row = idle_row("python", us, "walk() (hooks.py:248)", detail="walk")
+    accounts = {"memory": 100_000.0 - us, "overhead.python": us}
+    assert (host.python_call(cpu(tmp_path, accounts, row)) is not None) == is_told
+
+
 def test_many_short_stretches_of_python_are_the_ops_they_call(tmp_path: Path) -> None:
     short = idle_row("python", 5000.0, detail="main", calls=500.0)
     torch = idle_row("python", 900.0, detail="main > run_backward")
