@@ -377,9 +377,8 @@ def half_precision_not_known(evidence: Evidence) -> Draft | None:
         "and with more threads. Or try bf16 autocast there, and all its cores."
         if on_host
         else "Run forward pass and loss under fp16 autocast, training with a gradient scaler: tensor cores, which most "
-        "GPUs since Volta have, multiply fp16 several times as fast as fp32. With the name of the device (--device), "
-        "the gain is predicted.",
-        brief=None if on_host else "Try fp16 autocast: the tensor cores of most GPUs since Volta multiply it faster",
+        "GPUs since Volta have, multiply fp16 several times as fast as fp32. With --device NAME the gain is predicted.",
+        brief=None if on_host else "Try fp16 autocast: tensor cores (most GPUs since Volta) multiply it faster",
         code=_AUTOCAST.format(kind="cpu") if on_host else _SCALED_AUTOCAST,
         gain_reason="the trace does not say which CPU it ran on, nor on how many threads"
         if on_host
