@@ -24,6 +24,10 @@ from bottleneck.schema.trials import LoaderSearch, Trial, TriedSetting
 from bottleneck.units import counted
 
 PREFETCH_FACTORS = (2, 4, 8)
+# The batch sizes that are tried with the best setting, over the program's own.
+_TIMES_BATCH = (1, 2, 4)
+# The part of the search's time that is left for these.
+_BATCH_SHARE = 0.15
 # Rounds of the first rung; three are the fewest that show a scatter.
 _ROUNDS, _RUNGS = 3, 4
 # Of the seconds for the pairs of a change: with those and as many that confirm them, two minutes at the default.
@@ -75,6 +79,7 @@ class Halving:
     draw: random.Random
     clock: Clock = time.monotonic
     tell: Callable[[str], None] = lambda _: None
+    rungs_at_most: int | None = None
     timings: dict[int, Timing] = field(default_factory=dict)
     rungs: dict[int, int] = field(default_factory=dict)
     reasons: dict[int, str] = field(default_factory=dict)
@@ -83,7 +88,7 @@ class Halving:
         """Runs all rungs; false where the time was over before."""
         taken: dict[int, list[float]] = {index: [] for index in self.alive}
         rounds = _ROUNDS
-        for rung in range(_RUNGS):
+        for rung in range(self.rungs_at_most or _RUNGS):
             self.tell(f"{counted(len(self.alive), 'setting')} of the loader, rung {rung + 1}")
             for _ in range(rounds):
                 if not self._take_round(taken):
@@ -138,6 +143,7 @@ class _Loader:
     loaders: int
     own: LoaderSetting
     samples: int | None
+    batches: int
     processors: int
     is_on_gpu: bool
     call: SourceCall | None
@@ -157,7 +163,7 @@ class _Loader:
             "left out, since workers beyond them only take turns"
         )
         pins = "pinned memory was left out: the step works on no NVIDIA GPU"
-        batch = "the batch size stays as it is, since another changes the results: --try batch-x2 tries one, per sample"
+        batch = "the call keeps the batch size, since another changes the results: --try batch-x2 tries one, per sample"
         return tuple(
             filter(None, (several if self.loaders > 1 else "", processors, "" if self.is_on_gpu else pins, batch))
         )
@@ -209,12 +215,52 @@ def search_settings(setup: TrialSetup, name: str) -> tuple[LoaderSearch | None, 
         halving = Halving(
             lambda index, limit_s: worker.loader_turn(settings[index], limit_s),
             list(range(len(settings))),
-            worker.until,
+            began + (1 - _BATCH_SHARE) * seconds,
             draw,
             tell=setup.tell,
         )
-        stopped_by = _run(halving)
-    return _record(halving, loader, settings, time.monotonic() - began, stopped_by), loader.number
+        stopped_by, best = _run(halving), halving.best(0)
+        batches: tuple[TriedSetting, ...] = ()
+        if stopped_by != "user" and best is not None and -1 not in halving.reasons:
+            sizes = larger_batches(settings[best], loader.samples, loader.batches)
+            halving.until = worker.until
+            batches, ended_by = time_batches(sizes, worker.loader_turn, halving)
+            stopped_by = "user" if ended_by == "user" else stopped_by
+    record = _record(halving, loader, settings, time.monotonic() - began, stopped_by)
+    return replace(record, batches=batches), loader.number
+
+
+def larger_batches(setting: LoaderSetting, samples: int | None, batches: int) -> tuple[LoaderSetting, ...]:
+    """Gives the setting with the program's own batch size and larger ones.
+
+    None where the loader does not tell its batch size, or the data set has no two batches of the next size.
+    """
+    sizes = [] if samples is None else [samples * times for times in _TIMES_BATCH if times == 1 or batches >= 2 * times]
+    return tuple(replace(setting, batch_size=size) for size in sizes) if len(sizes) > 1 else ()
+
+
+def time_batches(
+    sizes: Sequence[LoaderSetting], turn: Callable[[LoaderSetting, float], float | None], search: Halving
+) -> tuple[tuple[TriedSetting, ...], Literal["time", "user"] | None]:
+    """Times settings that differ in the batch size, per sample, once the search is over.
+
+    A size is tried in turns with the others; one that the program cannot take has the reason.
+    """
+    if not sizes:
+        return (), None
+
+    def per_sample(index: int, limit_s: float) -> float | None:
+        step_us = turn(sizes[index], limit_s)
+        return None if step_us is None else step_us / (sizes[index].batch_size or 1)
+
+    order = list(range(len(sizes)))
+    sizing = Halving(per_sample, order, search.until, search.draw, search.clock, search.tell, rungs_at_most=1)
+    stopped_by = _run(sizing)
+    tried = (
+        TriedSetting(size, sizing.timings.get(index), sizing.rungs.get(index, 0), index == 0, sizing.reasons.get(index))
+        for index, size in enumerate(sizes)
+    )
+    return tuple(tried) if sizing.timings else (), stopped_by
 
 
 def _run(halving: Halving) -> Literal["time", "user"] | None:

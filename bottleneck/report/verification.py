@@ -22,7 +22,7 @@ from bottleneck.report.json_text import encode
 from bottleneck.report.speedup_intervals import TITLE, speedup_intervals, speedup_scale
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN, as_sentence, clean
-from bottleneck.schema.measurements import Difference, Ratio, TrialVerdict
+from bottleneck.schema.measurements import Difference, Ratio, Timing, TrialVerdict
 from bottleneck.schema.trials import LoaderSearch, Trial, TriedSetting, Verification
 from bottleneck.units import counted, format_ratio, format_ratio_range, format_share, format_si, format_us
 
@@ -67,9 +67,22 @@ def _step_us(done: Verification) -> float | None:
 def _loader_tables(done: Verification) -> tuple[TableSection, ...]:
     """The settings of a loader that were tried, quickest first, for each search."""
     searches = [trial.loader_search for trial in done.trials if trial.loader_search is not None]
-    return tuple(
-        map(_loader_table, (search for search in searches if any(tried.sample_us for tried in search.settings)))
+    timed = [search for search in searches if any(tried.sample_us for tried in search.settings)]
+    return (*map(_loader_table, timed), *(_batch_table(search) for search in timed if search.batches))
+
+
+def _batch_table(search: LoaderSearch) -> TableSection:
+    """The best setting with larger batches, which change the results."""
+    rows = []
+    for tried in search.batches:
+        timing, role = tried.sample_us, "own" if tried.is_own else tried.reason or ""
+        shown = (UNKNOWN, UNKNOWN) if timing is None else _in_ms(timing)
+        rows.append(TableRow((str(tried.setting.batch_size), *shown, role)))
+    heads = (
+        columns("name", "batch size") + columns("number", "ms per sample", "95 % interval") + columns("words", "role")
     )
+    note = "with the setting that was tried; another batch size changes the results, and is part of no call above"
+    return TableSection("Batches of the loader", heads, tuple(rows), notes=(note,))
 
 
 def _loader_table(search: LoaderSearch) -> TableSection:
@@ -108,8 +121,13 @@ def _cells_of(tried: TriedSetting, search: LoaderSearch) -> tuple[str, ...]:
     ]
     if timing is None:
         return name, UNKNOWN, UNKNOWN, str(tried.rungs), ", ".join(filter(None, role))
+    return name, *_in_ms(timing), str(tried.rungs), ", ".join(filter(None, role))
+
+
+def _in_ms(timing: Timing) -> tuple[str, str]:
+    """The median and the interval in milliseconds."""
     median, low, high = (f"{us / 1e3:.3g}" for us in (timing.median, timing.low, timing.high))
-    return name, median, f"{low} to {high}", str(tried.rungs), ", ".join(filter(None, role))
+    return median, f"{low} to {high}"
 
 
 # What a verdict means for a change that is not to be kept.

@@ -742,12 +742,13 @@ def larger_budget_s(measured: MeasuredPieces) -> float:
 
 @dataclass(frozen=True)
 class LoaderSetting:
-    """Arguments of a DataLoader that change its speed and not its batches.
+    """Arguments of a DataLoader that change its speed.
 
-    ``prefetch_factor`` is null without workers.
+    ``prefetch_factor`` is null without workers, and ``batch_size`` where the batches stay as they are.
     """
 
     num_workers: int = 0
     prefetch_factor: int | None = None
     pin_memory: bool = False
     persistent_workers: bool = False
+    batch_size: int | None = None

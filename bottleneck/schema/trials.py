@@ -33,7 +33,8 @@ class LoaderSearch:
     ``best`` is the setting that was tried against the program as it is, null where none was timed. ``constructor`` is
     the call that makes it, and ``line`` where the program has its own; both null where the trial did not show it to be
     faster. ``samples`` is how many samples a batch has; null where the loader does not tell, and then times are per
-    step. ``notes`` say what was left out, and why. ``stopped_by`` is what ended the search early.
+    step. ``notes`` say what was left out, and why. ``stopped_by`` is what ended the search early. ``batches`` are the
+    best setting with larger batches, the program's own first: they change the results, and are part of no call.
     """
 
     settings: tuple[TriedSetting, ...]
@@ -44,6 +45,7 @@ class LoaderSearch:
     seconds: float = 0.0
     notes: tuple[str, ...] = ()
     stopped_by: Literal["time", "user"] | None = None
+    batches: tuple[TriedSetting, ...] = ()
 
 
 @dataclass(frozen=True)

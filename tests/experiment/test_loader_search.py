@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottleneck.experiment import loader_search as module
-from bottleneck.experiment.loader_search import Halving, grid, survivors, try_loader_settings
+from bottleneck.experiment.loader_search import (
+    Halving,
+    grid,
+    larger_batches,
+    survivors,
+    time_batches,
+    try_loader_settings,
+)
 from bottleneck.experiment.trial import ChangePrediction, TrialEffort, TrialSetup
 from bottleneck.experiment.worker import Refused
 from bottleneck.harness.messages import Program
@@ -131,6 +138,31 @@ def test_the_grid_has_no_more_workers_than_processors_and_begins_with_the_progra
     assert all(setting.num_workers <= processors for setting in settings[1:])
     assert any(setting.pin_memory for setting in settings) == may_pin
     assert all((setting.prefetch_factor is None) == (setting.num_workers == 0) for setting in settings)
+
+
+def test_larger_batches_are_tried_where_the_data_set_has_two_of_them() -> None:
+    best = LoaderSetting(2, 4, persistent_workers=True)
+    sizes = [one.batch_size for one in larger_batches(best, 32, 8)]
+    assert sizes == [32, 64, 128] and larger_batches(best, 32, 8)[1] == replace(best, batch_size=64)
+    assert [one.batch_size for one in larger_batches(best, 32, 7)] == [32, 64]
+    assert larger_batches(best, 32, 3) == () == larger_batches(best, None, 100)
+
+
+def test_batches_are_compared_per_sample_and_one_that_fails_has_the_reason() -> None:
+    sizes = larger_batches(LoaderSetting(), 10, 100)
+
+    def turn(setting: LoaderSetting, _: float) -> float | None:
+        if setting.batch_size == 40:
+            raise Refused("failed", "out of memory")
+        return {10: 100.0, 20: 160.0}[setting.batch_size or 0]
+
+    search = Turns([1.0, 2.0]).halving()
+    tried, stopped_by = time_batches(sizes, turn, search)
+    assert stopped_by is None
+    medians = [one.sample_us and round(one.sample_us.median, 6) for one in tried]
+    assert medians == [10.0, 8.0, None] and [one.is_own for one in tried] == [True, False, False]
+    assert tried[2].reason == "out of memory"
+    assert time_batches((), turn, search) == ((), None)
 
 
 LOADER = """

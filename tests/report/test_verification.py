@@ -318,6 +318,22 @@ def test_the_quickest_setting_of_a_loader_is_first_in_ms_per_sample() -> None:
     assert table.columns[1].title == "ms per sample"
 
 
+def test_larger_batches_have_a_table_of_their_own() -> None:
+    sizes = tuple(
+        TriedSetting(replace(QUICK, batch_size=size), None if us is None else Timing(us, us, us, 3), is_own=size == 64)
+        for size, us in ((64, 200.0), (128, 150.0), (256, None))
+    )
+    search = replace(SEARCH, batches=(*sizes[:2], replace(sizes[2], reason="out of memory")))
+    done = replace(SEARCHED, trials=(replace(SEARCHED.trials[0], loader_search=search),))
+    table = next(part for part in build(done).sections if getattr(part, "title", "") == "Batches of the loader")
+    assert [row.cells for row in table.rows] == [
+        ("64", "0.2", "0.2 to 0.2", "own"),
+        ("128", "0.15", "0.15 to 0.15", ""),
+        ("256", "-", "-", "out of memory"),
+    ]
+    assert "Batches of the loader" not in render(SEARCHED, "terminal")
+
+
 def test_a_search_that_found_nothing_faster_writes_no_call() -> None:
     slower = replace(FASTER, verdict="no effect", loader_search=replace(SEARCH, constructor=None, line=None))
     assert "Write" not in render(replace(SEARCHED, trials=(slower,)), "terminal")

@@ -137,8 +137,11 @@ def _tuned(subject: Subject, values: Mapping[str, Any]) -> Step:
 
 
 def _loader_with(torch: Any, loader: Any, setting: LoaderSetting, resting: Resting) -> Any:
-    """A loader of the same batches with this setting."""
-    settings = {**_settings(loader), **asdict(setting)}
+    """A loader of the same data with this setting."""
+    other = asdict(setting)
+    if setting.batch_size is None:
+        del other["batch_size"]
+    settings = _settings(loader, **other)
     if not setting.num_workers:
         # Torch refuses what only workers need.
         settings = {name: value for name, value in settings.items() if name not in _OF_WORKERS}
@@ -215,6 +218,7 @@ class LoaderTurns:
             "loaders": len(self._loaders),
             "own": asdict(own),
             "samples": loader.batch_size,
+            "batches": len(loader) if _has_length(loader) else 0,
             "processors": usable_processors(),
             "is_on_gpu": runs_on_gpu(self._subject),
             "call": None if self._call is None else asdict(self._call),
