@@ -13,6 +13,8 @@ from bottleneck.harness.stopwatch import Step
 
 # In runs of fewer layers there is next to nothing between their inputs and outputs that need not be kept.
 _LAYERS_AT_LEAST = 4
+# Of models of transformers, and of diffusers.
+_SWITCHES = "gradient_checkpointing_enable", "enable_gradient_checkpointing"
 
 
 def _checkpoint(subject: Subject) -> Step:
@@ -20,14 +22,33 @@ def _checkpoint(subject: Subject) -> Step:
 
     Blocks are the children, with layers of their own, of the outermost `nn.Sequential` or `nn.ModuleList`; a sequence
     of single layers is cut into about as many runs as each run has layers (Chen et al. 2016, arXiv 1604.06174).
-    Batch norms in recomputed parts update their statistics twice.
+    Batch norms in recomputed parts update their statistics twice. A model with a switch of its own, as those of
+    `transformers` and `diffusers` have, is recomputed by that: it knows what must not happen twice, such as adding keys
+    and values to a cache.
     """
     if not subject.train:
         raise NotApplicable("needs a step that trains: without a backward pass nothing is kept")
-    containers = [holder for module in subject.modules for holder in _containers(subject.torch, module)]
-    if not sum(_recompute_parts(subject.torch, container) for container in containers):
+    switched = [module for module in subject.modules if _switches_itself(module)]
+    others = [module for module in subject.modules if module not in switched]
+    containers = [holder for module in others for holder in _containers(subject.torch, module)]
+    if not sum(_recompute_parts(subject.torch, container) for container in containers) and not switched:
         raise NotApplicable(f"needs blocks in an nn.Sequential or nn.ModuleList, or {_LAYERS_AT_LEAST} layers in a row")
     return subject.step
+
+
+def _switches_itself(module: Any) -> bool:
+    """Tells whether the model has a switch for recomputing, which is then on.
+
+    Such switches only work in training mode.
+    """
+    switch = next((getattr(module, name) for name in _SWITCHES if callable(getattr(module, name, None))), None)
+    if switch is None or not module.training:
+        return False
+    try:
+        switch()
+    except (NotImplementedError, ValueError):  # this kind of model supports none
+        return False
+    return True
 
 
 def _containers(torch: Any, module: Any) -> Iterator[Any]:

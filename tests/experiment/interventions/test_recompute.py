@@ -80,3 +80,32 @@ def test_inference_keeps_nothing_anyway() -> None:
 def test_a_network_of_few_layers_has_nothing_to_recompute() -> None:
     with pytest.raises(NotApplicable, match="needs blocks"):
         CHECKPOINT.apply(training(torch, lambda: perceptron(torch), inputs))
+
+
+class Cached(Listed):
+    """Blocks that add their inputs to a cache: computed twice, they would add them twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_recomputed = False
+
+    def gradient_checkpointing_enable(self) -> None:
+        self.is_recomputed = True
+
+    def forward(self, values: Any) -> Any:
+        cache: list[Any] = []
+        for block in self.blocks:
+            values = block(values)
+            if not self.is_recomputed:
+                cache.append(values)
+        return values
+
+
+@pytest.mark.parametrize(("trains", "is_switched"), [(True, True), (False, False)])
+def test_a_model_with_a_switch_of_its_own_is_recomputed_by_that(trains: bool, is_switched: bool) -> None:
+    changed = training(torch, Cached, inputs)
+    model = changed.modules[0].train(trains)
+    wrapped = [block.forward for block in model.blocks]
+    CHECKPOINT.apply(changed)
+    assert model.is_recomputed is is_switched
+    assert ([block.forward for block in model.blocks] == wrapped) is is_switched
