@@ -20,6 +20,7 @@ from benchmarks.pages import write_between_markers
 from benchmarks.published.predicted import HeldCase, hold
 from benchmarks.published.score import CHANGE, Score, score
 from benchmarks.published.stated import read_cases
+from bottleneck.report.predicted_changes import verdict_words
 from bottleneck.units import format_share
 
 PAGE = Path(__file__).parents[2] / "docs/explanation/published.md"
@@ -61,7 +62,8 @@ def gains_table(held: Sequence[HeldCase]) -> str:
     rows = [
         f"| {one.case.item} {one.case.file.stem} | {one.case.device} | {gain.stated.before} → {gain.stated.after} "
         f"| {gain.stated.gain:.2f} | {gain.predicted.speedup:.2f} "
-        f"({gain.predicted.interval.low:.2f} to {gain.predicted.interval.high:.2f}) | {gain.verdict} "
+        f"({gain.predicted.interval.low:.2f} to {gain.predicted.interval.high:.2f}) | "
+        f"{verdict_words(gain.verdict, gain.predicted.speedup)} "
         f"| {'yes' if gain.is_inside else 'no'} |"
         for one in held
         for gain in one.gains

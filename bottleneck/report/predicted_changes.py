@@ -34,8 +34,9 @@ _VERDICTS: dict[PredictedVerdict, str] = {
     "helps": "helps",
     "nothing": "nothing",
     "hurts": "slower",
-    "open": "may help or not",
 }
+# Where the interval holds 1, what is expected tells more than that: from this factor on it has a direction.
+_DIRECTION = 1.05
 # Names of changes as sentences have them; tables show the names that `--try` takes.
 CHANGE_WORDS: Mapping[str, str] = {
     "bf16-autocast": "bf16 autocast",
@@ -54,7 +55,10 @@ CHANGE_WORDS: Mapping[str, str] = {
     "compile-reduce-overhead": 'torch.compile(mode="reduce-overhead")',
     "compile-max-autotune": 'torch.compile(mode="max-autotune")',
 }
-_NOTE = "in brackets the interval that holds it in 80 of 100 cases; 'may help or not': the interval holds 1"
+_NOTE = (
+    "in brackets the interval that holds it in 80 of 100 cases; 'probably', 'about the same': the brackets leave open "
+    "whether it helps"
+)
 _LIST_NOTE = "what each change does: bottleneck verify --list"
 # Changes that make another step of the same program: its samples are counted, not its steps.
 _LARGER_STEPS = frozenset({"batch-x2"})
@@ -215,19 +219,25 @@ def _interval_bar(change: PredictedChange) -> IntervalBar:
     )
 
 
+def verdict_words(verdict: PredictedVerdict, speedup: float) -> str:
+    """Says which side of 1 a change is on, or probably is."""
+    if verdict != "open":
+        return _VERDICTS[verdict]
+    if speedup > _DIRECTION:
+        return "probably helps"
+    return "probably slower" if speedup < 1 / _DIRECTION else "about the same"
+
+
 def _alone(device: DeviceChanges) -> TableSection:
     """Each change by itself on one device."""
-    rows = [TableRow(("now, unchanged", "", _us(device.step.us), _memory(device.peak_bytes), ""), key="as it is")]
+    rows = [TableRow((*_unchanged(device), ""), key="as it is")]
     rows += [
-        TableRow(
-            (change.change, _times(change), _us(change.step.us), _memory(change.peak_bytes), _VERDICTS[change.verdict]),
-            key=change.change,
-        )
+        TableRow((*_cells(change), verdict_words(change.verdict, change.speedup)), key=change.change)
         for change in device.alone
     ]
     heads = (
         *columns("name", "change"),
-        *columns("number", "times as fast", "step", "peak"),
+        *columns("number", "times as fast", "step", "memory"),
         *columns("words", "verdict"),
     )
     notes = (
@@ -239,6 +249,15 @@ def _alone(device: DeviceChanges) -> TableSection:
     return TableSection(title, heads, tuple(rows), notes, is_cards=True, menu="Each change alone")
 
 
+def _unchanged(device: DeviceChanges) -> tuple[str, str, str, str]:
+    """Cells of the step as it is."""
+    return "now, unchanged", "", _us(device.step.us), _memory(device.peak_bytes)
+
+
+def _cells(change: PredictedChange) -> tuple[str, str, str, str]:
+    return change.change, _times(change), _us(change.step.us), _memory(change.peak_bytes)
+
+
 def _orders(devices: Sequence[DeviceChanges]) -> Iterator[TableSection]:
     """Yields the changes in the order in which they are best made.
 
@@ -247,17 +266,15 @@ def _orders(devices: Sequence[DeviceChanges]) -> Iterator[TableSection]:
     for device in devices:
         if device.total is None:
             continue
-        rows = [
-            TableRow((change.change, _times(change), _us(change.step.us), _memory(change.peak_bytes)))
-            for change in device.order
-        ]
+        rows = [TableRow(_unchanged(device), key="as it is")]
+        rows += [TableRow(_cells(change)) for change in device.order]
         total = (
             "together, against now",
             _times(device.total),
             _us(device.total.step.us),
             _memory(device.total.peak_bytes),
         )
-        heads = (*columns("name", "change"), *columns("number", "times as fast as the row above", "step", "peak"))
+        heads = (*columns("name", "change"), *columns("number", "times as fast as the row above", "step", "memory"))
         title = f"In which order on {without_maker(device.device)}"
         alone = {change.change: change for change in device.alone}
         is_hidden = host_sets_pace(device.step) and any(alone[one.change].verdict != "helps" for one in device.order)

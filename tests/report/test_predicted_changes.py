@@ -7,8 +7,8 @@ import pytest
 from bottleneck.devices.match import device_by_name
 from bottleneck.predict.changes import PRICED, ChangedSteps, predict_changes
 from bottleneck.report.document import Intervals, TableSection
-from bottleneck.report.predicted_changes import CHANGE_WORDS, build, render
-from bottleneck.schema.predicted_changes import PredictedChanges
+from bottleneck.report.predicted_changes import CHANGE_WORDS, build, render, verdict_words
+from bottleneck.schema.predicted_changes import PredictedChanges, PredictedVerdict
 from bottleneck.schema.records import replace
 from bottleneck.units import format_memory, format_us
 from tests.predict.test_changes import Program
@@ -119,3 +119,26 @@ def test_a_step_that_does_not_fit_says_so_in_its_sentence(answer: PredictedChang
         "but its memory does not fit: 122 GiB at its peak, of 80 GiB"
         in build(replace(answer, devices=(large,))).sentence
     )
+
+
+@pytest.mark.parametrize(
+    ("verdict", "speedup", "words"),
+    [
+        ("open", 1.29, "probably helps"),
+        ("open", 1.02, "about the same"),
+        ("open", 0.98, "about the same"),
+        ("open", 0.91, "probably slower"),
+        ("hurts", 0.99, "slower"),
+        ("nothing", 1.0, "nothing"),
+    ],
+)
+def test_an_interval_that_holds_1_says_what_is_expected(verdict: PredictedVerdict, speedup: float, words: str) -> None:
+    assert verdict_words(verdict, speedup) == words
+
+
+def test_both_tables_begin_with_the_step_as_it_is(answer: PredictedChanges) -> None:
+    device = answer.devices[0]
+    ordered = replace(answer, devices=(replace(device, order=device.alone[:2], total=device.alone[0]),))
+    tables = [part for part in build(ordered).sections if isinstance(part, TableSection)]
+    assert {table.title.split(" on ")[0] for table in tables} == {"Each change alone", "In which order"}
+    assert {table.rows[0].cells[0] for table in tables} == {"now, unchanged"}
