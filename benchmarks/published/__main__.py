@@ -47,6 +47,7 @@ def main() -> None:
     parts = {
         "gains": gains_table(held),
         "times": times_table(held),
+        "pipelines": pipelines_table(held),
         "score": score_table(held),
         "refused": refusals(held),
     }
@@ -81,6 +82,19 @@ def times_table(held: Sequence[HeldCase]) -> str:
         for name, time in one.times.items()
     ]
     head = "| case | device | step | stated (ms) | predicted (ms) | ratio |\n" + "| --- " * 6 + "|"
+    return "\n".join((head, *rows))
+
+
+def pipelines_table(held: Sequence[HeldCase]) -> str:
+    """Each stated time of a whole pipeline beside the predicted one of the step that the program has."""
+    rows = [
+        f"| {one.case.item} {one.case.file.stem} | {name} | {stated_us / _US_PER_MS:.3g} "
+        f"| {work.us() / _US_PER_MS:.3g} | {(stated_us - work.us()) / _US_PER_MS:.3g} |"
+        for one in held
+        for name, work in one.steps.items()
+        if not one.case.is_step and (stated_us := one.case.steps[name].us) is not None
+    ]
+    head = "| case | step | whole, stated (ms) | step, predicted (ms) | left (ms) |\n" + "| --- " * 5 + "|"
     return "\n".join((head, *rows))
 
 
