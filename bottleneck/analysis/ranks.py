@@ -25,7 +25,7 @@ from bottleneck.schema.measurements import StepTimes
 from bottleneck.schema.op_names import at_source, place_of
 from bottleneck.schema.records import replace
 from bottleneck.system.working_memory import Spool
-from bottleneck.units import counted, format_share, format_us, listed
+from bottleneck.units import counted, format_part, format_share, format_us, listed
 
 # A rank is called a straggler when the others wait for it this part of their step.
 _STRAGGLING = 0.05
@@ -251,7 +251,8 @@ def _find_straggler(
     walls = [one.steps.wall_us for at, one in enumerate(ordered) if at != position]
     if waited_us < _STRAGGLING * float(np.mean(walls)):
         return None
-    return position, _straggler(slow, waited_us, numbers[position], numbers, ordered[position])
+    waited = format_part(waited_us, float(np.mean(walls)))
+    return position, _straggler(slow, waited, numbers[position], numbers, ordered[position])
 
 
 def _waited_us(ordered: Sequence[RankDigest], times: Sequence[GroupTimes], position: int) -> float:
@@ -279,11 +280,11 @@ def _waited_us(ordered: Sequence[RankDigest], times: Sequence[GroupTimes], posit
 
 
 def _straggler(
-    slow: SlowRank | None, waited_us: float, rank: int, numbers: Sequence[int], digest: RankDigest
+    slow: SlowRank | None, waited: str, rank: int, numbers: Sequence[int], digest: RankDigest
 ) -> tuple[Clause, ...]:
     """Gives clauses on the wait for a rank and its cause.
 
-    The others wait for the rank, or for the slow rank or host that it is of.
+    The others wait for the rank, or for the slow rank or host that it is of; ``waited`` is how long, of their step.
     """
     late = {rank} if slow is None else {rank, *slow.ranks}
     waiting = [number for number in numbers if number not in late]
@@ -302,7 +303,7 @@ def _straggler(
         if slow.line is not None and slow.line_us is not None:
             usual = format_us(slow.usual_line_us or 0)
             cause = f"it spends {format_us(slow.line_us)} {at_source(slow.line)}, the others {usual}"
-    late_rank = f"{name[:1].upper()}{name[1:]} is late: {who} {format_us(waited_us)} per step in collectives for it"
+    late_rank = f"{name[:1].upper()}{name[1:]} is late: {who} {waited} per step in collectives for it"
     rank_waited_for = Clause("late_rank", late_rank)
     return (rank_waited_for, Clause("late_cause", cause, label="Why")) if cause else (rank_waited_for,)
 

@@ -124,7 +124,7 @@ def test_the_rank_that_comes_late_to_gloo_is_named(tmp_path: Path) -> None:
         info = {"backend": "gloo", "rank": rank, "world_size": 2}
         write_trace(tmp_path / f"rank{rank}.json", events, deviceProperties=[], distributedInfo=info)
     analysis = analyse([tmp_path / "rank0.json", tmp_path / "rank1.json"])
-    assert "Rank 1 is late: rank 0 waits 400 us per step in collectives for it" in analysis.verdict.sentence
+    assert "Rank 1 is late: rank 0 waits 400 us of 1.00 ms per step in collectives for it" in analysis.verdict.sentence
     assert [rank.skew_us for rank in analysis.ranks] == [0, pytest.approx(400)]
     waiting = [
         math.fsum(entry.us for entry in rank.ledger if entry.group == "communication") for rank in analysis.ranks

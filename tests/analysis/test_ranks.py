@@ -65,7 +65,7 @@ def test_rank_that_starts_collectives_last_is_the_straggler() -> None:
     assert [rank.rank for rank in analysis.ranks] == [0, 1]
     assert [rank.skew_us for rank in analysis.ranks] == [0.0, pytest.approx(355.0)]
     assert analysis.verdict.sentence.startswith(
-        "Rank 1 is late: rank 0 waits 710 us per step in collectives for it. "
+        "Rank 1 is late: rank 0 waits 710 us of 1.00 ms per step in collectives for it. "
         "Why: Python between ops 935 us per step, the median rank 225 us"
     )
 
@@ -250,7 +250,7 @@ def test_rank_that_sleeps_is_told_from_the_ranks_that_wait_for_it(sleepy: Sequen
     assert max(analysis.ranks, key=lambda rank: rank.skew_us or 0.0).rank == 2
     assert analysis.verdict.bound == "overhead"
     assert analysis.verdict.sentence.startswith(
-        "Rank 2 is late: ranks 0, 1 and 3 wait 1.01 s per step in collectives for it."
+        "Rank 2 is late: ranks 0, 1 and 3 wait 1.01 of 1.10 s per step in collectives for it."
     )
 
 

@@ -159,6 +159,15 @@ def test_a_device_whose_kinds_of_work_nearly_all_move_bytes_is_bound_by_memory(m
     assert verdict.sentence.startswith("Memory access probably limits your device: 94.0 %") is (bound == "memory")
 
 
+def test_overhead_beside_work_judged_by_its_kind_is_named_by_its_account_and_not_by_an_op() -> None:
+    """It read 'Largest: aten::mul, 34.3 us (<0.1 %)' of a step with 65 ms in the allocator."""
+    kernel = replace(_KERNEL, op="aten::mul", bound="overhead", us=1, share=0.01)
+    kinds = {"unknown.copies": 25, "unknown.matmul": 35, "overhead.allocator": 30, "overhead.python": 10}
+    verdict = decide(_grounds(kinds, kernel))
+    assert verdict.bound == "mixed" and "guessed from the types of ops" in verdict.sentence
+    assert "Largest: allocating and freeing memory, 30.0 us (30.0 %)" in verdict.sentence
+
+
 def test_a_processor_is_no_device_and_is_judged_by_the_kinds_of_its_work() -> None:
     grounds = replace(_grounds({"unknown.convolution": 80, "unknown.pointwise": 20}), host_only=True)
     verdict = decide(grounds)

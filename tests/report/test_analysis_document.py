@@ -335,7 +335,7 @@ def test_what_is_not_in_every_step_and_the_first_advice_are_whole_on_a_full_scre
 
 
 def test_a_late_rank_is_the_headline_and_its_cause_and_the_bound_are_lines_below() -> None:
-    late = "Rank 2 is late: ranks 0, 1 and 3 wait 1.01 s per step in collectives for it"
+    late = "Rank 2 is late: ranks 0, 1 and 3 wait 1.01 of 1.10 s per step in collectives for it"
     clauses = (
         Clause("late_rank", late),
         Clause("late_cause", "Python between ops 1.00 s per step", label="Why"),

@@ -79,7 +79,11 @@ function drawRanks(host, all) {
   const total = (account) => sum(ranks.map((rank) => usOf(rank, account)));
   accounts.sort((a, b) => total(b) - total(a));
   // What is small in every rank is one column: the table of ranks below has all of them.
-  const large = accounts.filter((account) => ranks.some((rank) => usOf(rank, account) >= 0.01 * most)).slice(0, 6);
+  const worth = accounts.filter((account) => ranks.some((rank) => usOf(rank, account) >= 0.01 * most));
+  // The accounts in which ranks differ most come first: one of them makes a rank late, and may be small in all others.
+  const spread = (account) => { const us = ranks.map((rank) => usOf(rank, account)); return Math.max(...us) - Math.min(...us); };
+  const differing = [...worth].sort((a, b) => spread(b) - spread(a)).slice(0, 3);
+  const large = [...new Set([...differing, ...worth])].slice(0, 6).sort((a, b) => total(b) - total(a));
   const small = accounts.filter((account) => !large.includes(account));
   const shownAccounts = small.length === 1 ? [...large, ...small] : large, rest = small.length > 1 ? small : [];
   const title = (account) => { const known = words.accounts[account]; return known && known.label !== known.group ? `${known.group}: ${known.label}` : account; };
