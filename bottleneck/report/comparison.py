@@ -5,6 +5,7 @@ It has conditions, sentence, counters, and rows that add up to the step's change
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
@@ -423,7 +424,7 @@ def modules(comparison: Comparison, numbers: RoundedChange, top: int) -> TableSe
     if not shown:
         return None
     listed = [alike.row for alike in shown] + rest
-    names = [*map(_module_name, shown), f"{len(every) - len(shown)} more"]
+    names = [*_module_names(shown), f"{len(every) - len(shown)} more"]
     scale, busy = numbers.scale, numbers.change - _idle(comparison.idle, numbers)[1]
     before = math.fsum(row.before_us for row in listed)
     # Where the last decimal of the waterfall takes more away than there was here, there was that much.
@@ -486,9 +487,17 @@ def _idle(bars: Sequence[Bar], numbers: RoundedChange) -> tuple[list[TableRow], 
     return lines, sum(changes)
 
 
-def _module_name(alike: RowGroup) -> str:
-    name = alike.row.module or alike.row.name or "(no module)"
-    return f"{name} ({alike.modules} of them)" if alike.modules > 1 else name
+def _module_names(shown: Sequence[RowGroup]) -> list[str]:
+    """Names modules; groups of one path that changed unlike each other say how."""
+    paths = [alike.row.module or alike.row.name or "(no module)" for alike in shown]
+    several = Counter(paths)
+    names = []
+    for path, alike in zip(paths, shown, strict=True):
+        how = _KINDS.get(alike.row.kind, alike.row.kind) if several[path] > 1 else ""
+        count = f"{alike.modules} of them" if alike.modules > 1 else ""
+        facts = ", ".join(filter(None, (count, how)))
+        names.append(f"{path} ({facts})" if facts else path)
+    return names
 
 
 TOP = 10

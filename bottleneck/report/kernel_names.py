@@ -80,7 +80,7 @@ _PART = re.compile(r" > |\.")
 def cut_place(text: str, width: int, ellipsis: str = "…") -> str:
     """Cuts a source or a module path to at most ``width`` cells.
 
-    Of a source its end stays, of a module path its first part and its last ones.
+    Of a source its end stays, of a module path its first part and its last ones; the last ones alone where they fit.
     """
     marks = list(_PART.finditer(text))
     if cell_len(text) <= width or ":" in text:
@@ -89,8 +89,9 @@ def cut_place(text: str, width: int, ellipsis: str = "…") -> str:
         return cut_middle(text, width, ellipsis)
     separator = marks[0][0]
     first = text[: marks[0].end()] + ellipsis + separator
-    tails = (text[mark.end() :] for mark in marks[1:])
-    fits = (first + tail for tail in tails if cell_len(first + tail) <= width)
+    tails = [text[mark.end() :] for mark in marks[1:]]
+    starts = (first, ellipsis + separator)
+    fits = (start + tail for start in starts for tail in tails if cell_len(start + tail) <= width)
     return next(fits, cut_middle(text, width, ellipsis))
 
 

@@ -157,6 +157,18 @@ def test_rows_alike_but_for_the_number_of_their_module_are_one() -> None:
     assert "decoder.*.drop (2 of them)" in [row.cells[0] for row in table(slower(), "By module").rows]
 
 
+def test_modules_of_one_path_that_changed_unlike_each_other_say_how() -> None:
+    """Two rows of one name: half of the attentions were faster, half slower."""
+    comparison = slower()
+    first, second, *_ = comparison.modules
+    rows = [replace(first, module=f"layer.{at}.attention", kind=kind) for at, kind in enumerate(("faster", "slower"))]
+    names = [row.cells[0] for row in table(replace(comparison, modules=(*rows, second)), "By module").rows]
+    assert {"layer.0.attention", "layer.1.attention"} <= set(names)
+    several = [replace(row, module=f"layer.{at}.attention") for row in rows for at in range(2)]
+    names = [row.cells[0] for row in table(replace(comparison, modules=(*several, second)), "By module").rows]
+    assert {"layer.*.attention (2 of them, faster)", "layer.*.attention (2 of them, slower)"} <= set(names)
+
+
 def test_rows_of_one_module_or_of_other_ops_stay_apart() -> None:
     rows = [
         row("aten::mm", (1, 1), (1.0, 2.0), module="a.0", shapes="[[2]]"),

@@ -95,6 +95,7 @@ def test_a_long_module_path_keeps_its_first_and_its_last_parts() -> None:
     assert cut_place(path, 30) == "encoder.….attention.self.query"
     assert cut_place(path, 20) == "encoder.….self.query"
     assert cut_place(path, 16) == "encoder.….query"
+    assert cut_place(path, 13) == "….self.query"  # no room for the first part: the last ones say more than half a name
     assert cut_place("Model > Block x 24 > Attention > Linear", 30) == "Model > … > Attention > Linear"
 
 
