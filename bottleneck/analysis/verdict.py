@@ -72,10 +72,9 @@ _HOST_ACCOUNTS = tuple(key for key, account in ACCOUNTS.items() if account.group
 _LEAST_SHOWN = 0.001  # of a step: less than the tables of shares show
 _LEAST_JUDGED = 1e-6
 
-# Groups whose time is that of ops; other groups are named by their accounts.
+# Groups of what a device works at, and accounts whose time a sentence names by the largest kernel in their place.
 _WORK = frozenset({"compute", "memory"})
-# Accounts whose time a sentence names by the largest kernel instead of the account.
-_NAMED_BY_KERNEL = frozenset({"compute", "memory", "unknown"})
+_NAMED_BY_KERNEL = _WORK | {"unknown"}
 
 
 class Grounds(Struct, frozen=True):
@@ -506,7 +505,7 @@ def _regime(grounds: Grounds, group: str) -> Regime | None:
 
     They are taken together. Null for waits and where none is known.
     """
-    if group not in {"compute", "memory"}:
+    if group not in _WORK:
         return None
     judged = [kernel for kernel in grounds.kernels if kernel.regime is not None and kernel.bound == group]
     total_us = math.fsum(kernel.us for kernel in judged)
@@ -565,10 +564,9 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
             yield Clause("bound", f"{held}, guessed from the types of its ops")
         yield Clause("cause", _kinds(grounds))
         leading = _leading_group(grounds, decision)
-        if leading != first:
-            yield Clause("place", f"of the {_GROUP_WORDS[leading]}: {_contributor(grounds, leading)}", label="Largest")
-        elif first not in _WORK:
-            yield Clause("place", _contributor(grounds, first), label="Largest")
+        if leading != first or first not in _WORK:
+            of_which = "" if leading == first else f"of the {_GROUP_WORDS[leading]}: "
+            yield Clause("place", f"{of_which}{_contributor(grounds, leading)}", label="Largest")
         elif (most := _largest_of([row for row in grounds.kernels if first in {row.bound, _likely(row)}])) is not None:
             yield Clause("place", _line_of_many(grounds, most) or _with_time(grounds, most), label="Largest")
     elif decision.bound == "mixed":
@@ -591,7 +589,7 @@ def _of_one_group(grounds: Grounds, group: str) -> Iterator[Clause]:
     entries = [entry for entry in grounds.ledger.entries if entry.group == group]
     largest, group_us = _largest_entry(grounds, group), math.fsum(entry.us for entry in entries)
     wall_us = grounds.ledger.wall_us
-    if group in {"compute", "memory"}:
+    if group in _WORK:
         rate = _rate(grounds, [at for at, row in enumerate(grounds.kernels) if row.bound == group])
         reached = f", at {rate}" if rate is not None else ""
         share = _shown(grounds, group)
@@ -626,7 +624,7 @@ def _of_one_group(grounds: Grounds, group: str) -> Iterator[Clause]:
 
 def _limits(grounds: Grounds, group: str, how_sure: str = "") -> str:
     """Says what limits the device or the program, as a person would."""
-    if group not in {"compute", "memory"}:
+    if group not in _WORK:
         return f"{_GROUP_WORDS[group].capitalize()} {how_sure}limits {_whose(grounds)}"
     return f"{'Arithmetic' if group == 'compute' else 'Memory access'} {how_sure}limits {_whose(grounds)}"
 
@@ -726,14 +724,12 @@ def _leading_group(grounds: Grounds, decision: BoundDecision) -> str:
     Of those that share the step it is not the first where another has an account larger than any op of the first.
     """
     first = decision.ranked[0]
-    if decision.bound != "mixed" or first not in _WORK:
-        return first
-    if decision.by_kind:
+    account = _largest_entry(grounds, first).account
+    if decision.by_kind and first in _WORK:
         op = _largest_of([row for row in grounds.kernels if first in {row.bound, _likely(row)}])
     else:
-        entry = _largest_entry(grounds, first)
-        op = None if entry.account not in _NAMED_BY_KERNEL else _largest_kernel(grounds, _bounds_of(entry.account))
-    if op is None:
+        op = None if account not in _NAMED_BY_KERNEL else _largest_kernel(grounds, _bounds_of(account))
+    if decision.bound != "mixed" or op is None:
         return first
     others = [_largest_entry(grounds, group) for group in _sharing_groups(grounds, decision)[1:]]
     larger = [entry for entry in others if entry.account not in _NAMED_BY_KERNEL and entry.us > op.us]
