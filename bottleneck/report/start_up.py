@@ -72,7 +72,8 @@ def _where(part: StartPart, texts: Mapping[str, str]) -> str:
     text = texts.get(part.source or "")
     if part.kind == "program":
         return text or part.name
-    return stages or f"{read}{part.source or ''}"
+    line = part.source if part.source and part.source != _name(part) else ""
+    return stages or f"{read}{line}".removesuffix(", ")
 
 
 def _cache(is_cold: bool | None) -> str:
@@ -95,7 +96,8 @@ def _notes(start: StartLedger) -> tuple[str, ...]:
     if any(part.stages for part in start.parts):
         notes.append("Stages of a graph are by the compiler's clock, with the imports that it makes.")
     if start.storage_bytes is not None:
-        notes.append(f"{format_si(start.storage_bytes, 'B')} came from storage; the rest was in memory already.")
+        from_storage = format_si(start.storage_bytes, "B") if start.storage_bytes else "Nothing"
+        notes.append(f"{from_storage} came from storage; the rest was in memory already.")
     if any(part.is_cold is not None for part in start.parts):
         notes.append("cold: no cache had it (compiled modules of Python, Inductor's graphs); warm: one had.")
     if start.earlier_s is not None:

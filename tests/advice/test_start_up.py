@@ -57,3 +57,12 @@ def test_the_table_of_a_start_adds_up_and_has_the_start_before_beside_it() -> No
     assert ("part", ("plots", "train.py:2", "3.00", "9.00", "")) in rows
     assert ("part", ("torch.load", "300 MB at 100 MB/s, train.py:6", "3.00", "0.00", "")) in rows
     assert ("part", ("forward()", "train.py:4", "3.00", "0.00", "cold")) in rows
+
+
+def test_a_line_stands_once_in_its_row_and_no_bytes_are_called_nothing() -> None:
+    """The row of a compilation read 'mlp.py:18  mlp.py:18', the note '0.00 B came from storage'."""
+    part = StartPart("compile", "mlp.py:18", 4.0, "mlp.py:18")
+    table = start_up_table(StartLedger(4.0, 0.1, (part,), 1, True, storage_bytes=0))
+    assert table is not None
+    assert [row.cells[:2] for row in table.rows if row.role == "part"] == [("mlp.py:18", "")]
+    assert "Nothing came from storage; the rest was in memory already." in table.notes
