@@ -1,5 +1,7 @@
 """Rules of steps that are too small: more samples per step, small networks."""
 
+import math
+
 import numpy as np
 
 from bottleneck.advice.data_loading import code_for_twice_the_batch
@@ -48,6 +50,8 @@ _TILED = ("matmul", "convolution", "attention")
 _FEW_KERNELS = 4
 # Rule 5: a step whose arithmetic and bytes need less than this of it.
 _SMALL_NETWORK = 0.05
+# Without sizes: a step whose ops work for less than this of it, dispatching within them included.
+_SMALL_WORK = 0.1
 # Below this, what was modelled is not the network.
 _LEAST_NEEDED_US = 1.0
 
@@ -213,17 +217,22 @@ def small_network(evidence: Evidence) -> Draft | None:
 
     The framework takes many times what the arithmetic and the bytes of the model need. No gain is predicted: which
     remedy wins for a tiny network changes with its size (whole-program compilation, a script without Python, one
-    thread, a graph, another device), so they are measured against one another.
+    thread, a graph, another device), so they are measured against one another. Where sizes are not known, the time of
+    the ops that work on a CPU is the most that they need.
     """
     needed_us = sum(max(row.compute_us or 0.0, row.memory_us or 0.0) for row in evidence.analysis.kernels)
     overhead_us = issue_us(evidence) + evidence.account_us("overhead.launch_floor")
     modelled = evidence.analysis.coverage.modelled_share
-    is_unknown = evidence.is_broken or modelled is None or modelled < 1 - 0.2
-    if needed_us < _LEAST_NEEDED_US or is_unknown or loops_over_parameters(evidence):
+    is_unknown, on_host = modelled is None or modelled < 1 - 0.2, evidence.is_host_only
+    if is_unknown and on_host:
+        needed_us = math.fsum(evidence.group_us(group) for group in ("compute", "memory", "unknown"))
+    if needed_us < _LEAST_NEEDED_US or evidence.is_broken or loops_over_parameters(evidence):
         return None
-    if evidence.share_of_step(needed_us) >= _SMALL_NETWORK or evidence.share_of_step(overhead_us) < _MOST_OVERHEAD:
+    if is_unknown and not on_host:
         return None
-    on_host = evidence.is_host_only
+    most = _SMALL_WORK if is_unknown else _SMALL_NETWORK
+    if evidence.share_of_step(needed_us) >= most or evidence.share_of_step(overhead_us) < _MOST_OVERHEAD:
+        return None
     each_us = overhead_us_per_op(evidence) if on_host else None
     per_op = f", {format_us(each_us)} per op" if each_us is not None else ""
     flops = evidence.analysis.totals.flops
@@ -231,8 +240,10 @@ def small_network(evidence: Evidence) -> Draft | None:
         slug="small-network",
         title="The network is too small for the framework that runs it",
         evidence=(
-            f"its arithmetic and bytes need {format_us(needed_us)} per step at this device's ceilings; the step takes "
-            f"{format_us(evidence.step_us)}, {evidence.step_us / needed_us:.0f} times as long",
+            f"its ops work for {format_us(needed_us)} of the {format_us(evidence.step_us)} step at most"
+            if is_unknown
+            else f"its arithmetic and bytes need {format_us(needed_us)} per step at this device's ceilings; the step "
+            f"takes {format_us(evidence.step_us)}, {evidence.step_us / needed_us:.0f} times as long",
             f"{format_us(overhead_us)} is Python, dispatching and launching{per_op}",
             *(
                 (f"{format_si(flops, 'FLOP')} in {counted(format_count(evidence.kernels_per_step), 'kernel')} a step",)

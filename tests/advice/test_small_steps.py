@@ -157,6 +157,18 @@ def test_a_network_that_works_for_its_time_is_not_small(tmp_path: Path) -> None:
     assert small_network(with_ledger(case, {"compute": 90.0, "overhead.python": 10.0})) is None
 
 
+@pytest.mark.parametrize(("worked_us", "is_small"), [(5.0, True), (20.0, False)])
+def test_a_network_without_sizes_is_small_by_the_time_that_its_ops_work(
+    tmp_path: Path, worked_us: float, is_small: bool
+) -> None:
+    """Of 179 us per row that was predicted, ops worked for 12, and no advice shortened the rest."""
+    case = case_of(tmp_path, cpu_events(6, 3, 8))
+    case = with_analysis(case, coverage=replace(case.analysis.coverage, modelled_share=0.3))
+    draft = small_network(with_ledger(case, {"unknown.matmul": worked_us, "overhead.python": 58.0 - worked_us}))
+    assert (draft is not None) == is_small
+    assert draft is None or draft.evidence[0].startswith("its ops work for 5.00 us of the 58.0 us step")
+
+
 def rows_one_by_one(count: int, index: Callable[[int], int] = int) -> list[dict[str, object]]:
     events = [step(0, 0, 20 * count + 10), frame("loop.py(7): forward", 0, 20 * count + 10)]
     return [
