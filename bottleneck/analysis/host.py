@@ -88,7 +88,7 @@ _RULES: Mapping[str, tuple[tuple[str | None, str], ...]] = {
     ),
     "annotation": (("input", LOADER), ("gc", r"^Python GC"), ("compile", r"_compile\b|autotun| \(dynamo_timed\)$")),
     "python": (
-        ("input", r"utils/data/dataloader\.py\(\d+\): (?:__iter__|__next__|_shutdown_workers)$"),
+        ("input", r"utils/data/dataloader\.py\(\d+\): (?:__next__|_shutdown_workers)$"),
         ("gc", r"^gc\.py\(|^<built-in (function|method) collect\b|^Python GC"),
         ("compile", _COMPILE_FRAME),
         ("profiler", f"{_PROFILER_FRAME}|{OWN_FRAME}"),
