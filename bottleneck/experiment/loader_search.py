@@ -242,7 +242,7 @@ def larger_batches(setting: LoaderSetting, samples: int | None, batches: int) ->
 def time_batches(
     sizes: Sequence[LoaderSetting], turn: Callable[[LoaderSetting, float], float | None], search: Halving
 ) -> tuple[tuple[TriedSetting, ...], Literal["time", "user"] | None]:
-    """Times settings that differ in the batch size, per sample, once the search is over.
+    """Times batch sizes per sample, once the search is over.
 
     A size is tried in turns with the others; one that the program cannot take has the reason.
     """
