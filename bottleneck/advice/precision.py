@@ -376,10 +376,9 @@ def half_precision_not_known(evidence: Evidence) -> Draft | None:
         advice="Run the program with `bottleneck run` on that machine: it measures how fast the CPU multiplies in bf16 "
         "and with more threads. Or try bf16 autocast there, and all its cores."
         if on_host
-        else "Run forward pass and loss under fp16 autocast, training with a gradient scaler: tensor cores, which "
-        "NVIDIA GPUs of data centers have since 2017, multiply fp16 several times as fast as fp32. With --device NAME "
-        "the gain is predicted.",
-        brief=None if on_host else "Try fp16 autocast: tensor cores multiply it several times as fast as fp32",
+        else "Run forward pass and loss under fp16 autocast, training with a gradient scaler: tensor cores, which most "
+        "GPUs have, multiply fp16 several times as fast as fp32. With --device NAME the gain is predicted.",
+        brief=None if on_host else "Try fp16 autocast: tensor cores, which most GPUs have, multiply it faster",
         code=_AUTOCAST.format(kind="cpu") if on_host else _SCALED_AUTOCAST,
         gain_reason="the trace does not say which CPU it ran on, nor on how many threads"
         if on_host
