@@ -137,8 +137,9 @@ def test_no_finding_promises_more_than_the_step_holds_of_what_it_claims(traces: 
         assert 0 <= gain.low <= gain.high <= min(claimed_us * (1 + 1e-6), 0.991 * case.step_us), finding.slug
         # All that it does not claim stays: the step cannot become shorter.
         assert case.step_us / speedup.high >= case.step_us - claimed_us - 1e-6 * case.step_us
-        shown = [float(number) for number in re.findall(r"\d+\.\d+", finding.describe_speedup() or "")]
-        assert shown and shown[-1] <= 3.01 * shown[0], finding.describe_speedup()
+        words = finding.describe_speedup() or ""
+        shown = [float(number) for number in re.findall(r"\d+\.\d+", words)]
+        assert "may help little or much" in words if not shown else shown[-1] <= 3.01 * shown[0], words
 
 
 @pytest.mark.parametrize("name", FOREIGN)
@@ -244,7 +245,9 @@ def test_the_attention_of_the_video_transformer_has_untapped_bandwidth_and_says_
 
 def test_the_rank_that_sleeps_is_named_as_the_one_that_the_others_wait_for(traces: Path) -> None:
     analysis = analysed(*sorted(traces.glob(SLEEPING_RANK)))
-    assert analysis.verdict.sentence.startswith("Rank 2 is late: ranks 0, 1 and 3 wait 1.01 s per step in collectives")
+    assert analysis.verdict.sentence.startswith(
+        "Rank 2 is late: ranks 0, 1 and 3 wait 1.01 of 1.10 s per step in collectives"
+    )
     late_us = {rank.rank: rank.skew_us or 0.0 for rank in analysis.ranks}
     assert sorted(late_us) == [0, 1, 2, 3]
     assert late_us[2] > 100 * max(late_us[rank] for rank in (0, 1, 3))

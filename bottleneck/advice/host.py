@@ -600,6 +600,7 @@ def _tracker_us(evidence: Evidence) -> tuple[float, str]:
     return spent_us, f"{first['path'].replace(chr(92), '/')}:{first['line']}"
 
 
+_LONG_PLACE = 30  # characters of a function's name in a title that counts other places too
 # Of the time of all calls: with less the first place does not stand for them.
 _MOST_OF_CALLS = 0.9
 # Of a single step: more in one stretch without any record, and in start-up, is not known to come again.
@@ -621,8 +622,8 @@ def python_call(evidence: Evidence) -> Draft | None:
         return None
     place = place_of(rows[0].source or "")
     is_framework = place is not None and place[:2] in _framework_lines(evidence)
-    others = _other_places(rows)
-    where = f"{_hottest(evidence, rows[0].source)}{others}"
+    others = _count_other_places(rows)
+    where = f"{_hottest(evidence, rows[0].source)}{_and_others(others)}"
     is_silent = evidence.steps == 1 and rows[0].source is None and rows[0].detail == SILENCE
     start_us = evidence.account_us("overhead.start_up", "overhead.compile")
     is_once = is_silent and evidence.share_of_step(rows[0].us + start_us) >= _MOSTLY_SILENT
@@ -658,7 +659,7 @@ def python_call(evidence: Evidence) -> Draft | None:
         if rows[0].source is None
         else None
         if is_framework
-        else f"Take what runs {where} out of the step, or do it for the whole batch",
+        else f"Take what runs {where} out of the step, or do it per batch",
         places=(_hottest_source(evidence, rows[0].source),),
         code="trainer = Trainer(enable_progress_bar=False, log_every_n_steps=100)  # Lightning; others: logging_steps"
         if is_framework
@@ -682,27 +683,33 @@ def _runs_ops(evidence: Evidence, source: str | None) -> bool:
     return is_function and any(fold.name == source and fold.calls > 0 for fold in evidence.analysis.lines)
 
 
-def _other_places(rows: Sequence[IdleCause]) -> str:
-    """Words the number of places that the time is at beside the first.
+def _count_other_places(rows: Sequence[IdleCause]) -> int:
+    """Counts the places that the time is at beside the first.
 
-    Empty where that place holds most of it, or is not known.
+    None where that place holds most of it, or is not known.
     """
     first_us = math.fsum(row.us for row in rows if row.source == rows[0].source)
     if rows[0].source is None or first_us >= _MOST_OF_CALLS * math.fsum(row.us for row in rows):
-        return ""
-    return f" and in {counted(len({row.source for row in rows}) - 1, 'other place')}"
+        return 0
+    return len({row.source for row in rows}) - 1
 
 
-def _python_title(evidence: Evidence, source: str | None, us: float, others: str) -> str:
+def _and_others(count: int) -> str:
+    return f" and in {counted(count, 'other place')}" if count else ""
+
+
+def _python_title(evidence: Evidence, source: str | None, us: float, others: int) -> str:
     """Gives the title of a finding on Python in the step.
 
     It is 'Python in encode() takes 62 of 100 ms per step'. It names the function as far as that is known, and counts
-    the ``others``.
+    the ``others``. Beside others a long name stands in the advice alone.
     """
     line = hottest_line(evidence, source, "python")
     named = "" if line is None else line.named[-1]
     place = f"in {named.partition(' (')[0]}" if "() (" in named else at_source(source) if source else "between ops"
-    return f"Python {place}{others} takes {format_part(us, evidence.step_us)} per step"
+    if others and len(place) > _LONG_PLACE:
+        return f"Python in {counted(others + 1, 'place')} takes {format_part(us, evidence.step_us)} per step"
+    return f"Python {place}{_and_others(others)} takes {format_part(us, evidence.step_us)} per step"
 
 
 def _hottest(evidence: Evidence, source: str | None) -> str:
