@@ -276,7 +276,7 @@ class TestHost:
         assert self.reason("aten::add") == self.reason("aten::normalise") == "unexplained"
 
     def test_a_loop_below_the_grain_stays_on_one_thread(self) -> None:
-        small = "too small for 2 threads: 100 kB, and loops split from 32768 elements"
+        small = "too small for 2 threads: 100 kB, and loops split from 32,768 elements"
         assert only(host(50.0, bytes_low=1e5), device=CPU).reason == small
         assert self.reason() == "unexplained"
 
