@@ -305,10 +305,11 @@ def _autocast_advice(evidence: Evidence, dtype: str, part: _WidePart | None) -> 
     return f"Run {trained} under {dtype} autocast{scaled} and watch the loss."
 
 
-def _brief_advice(evidence: Evidence, dtype: str, part: _WidePart | None) -> str | None:
+def _brief_advice(evidence: Evidence, dtype: str, part: _WidePart | None) -> str:
     """Words the change in short, where it is long."""
     if not _may_hold_narrow_weights(evidence):
-        return None if part is None else f"Run the part that is still in fp32 under {dtype} autocast"
+        scaled = ", training with a gradient scaler" if dtype == "fp16" and has_backward_pass(evidence) else ""
+        return f"Run the {'model' if part is None else 'part that is still in fp32'} under {dtype} autocast{scaled}"
     model = "the model" if part is None else "the part that is still in fp32"
     return f"Run {model} with weights and inputs in {dtype}, and compare its outputs"
 
