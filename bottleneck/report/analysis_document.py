@@ -33,7 +33,7 @@ from bottleneck.schema.analysis import (
     describe_share,
     share_tenths,
 )
-from bottleneck.schema.device import Device, peak_name
+from bottleneck.schema.device import Device, peak_name, without_signs
 from bottleneck.schema.measurements import BatchProof, OptionCosts, RunSteps, StepTime, StepTimes, Timing, tell_step
 from bottleneck.schema.reasons import BRIEF
 from bottleneck.schema.records import replace
@@ -490,7 +490,7 @@ def about(analysis: Analysis) -> str:
     parts = (
         *recording_names([PurePath(recording.path).name or recording.path]),
         f"{ranks} ranks" if ranks > 1 else "",
-        f"{count}{device.name}" if device.name else "device not named by the trace",
+        f"{count}{without_signs(device.name)}" if device.name else "device not named by the trace",
         counted(steps.count, "step"),
         "" if recording.created is None else recording.created[: len("2026-01-31")],
     )

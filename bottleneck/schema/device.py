@@ -78,6 +78,14 @@ def without_maker(name: str) -> str:
     return _MAKERS.sub("", name)
 
 
+_SIGNS = re.compile(r"\((?:R|TM)\)|(?: CPU)? @ [\d.]+ ?GHz")
+
+
+def without_signs(name: str) -> str:
+    """Gives the name of a device without trademark signs and the base clock."""
+    return _SIGNS.sub("", name)
+
+
 def peak_name(peak: str, kind: str) -> str:
     """Names a peak of a device of this kind.
 

@@ -397,3 +397,9 @@ def test_the_cost_of_profiling_is_the_ratio_of_the_times_beside_it(profiled_us: 
     assert f"with it; that is {times} times as long" in to_terminal(
         replace(gpu_overhead(), steps=slow), TerminalStyle(300)
     )
+
+
+def test_a_heading_names_a_device_without_signs_and_clock() -> None:
+    whole = gpu_overhead()
+    named = replace(whole, device=replace(whole.device, name="Intel(R) Xeon(R) Platinum 8370C CPU @ 2.80GHz", count=1))
+    assert " · Intel Xeon Platinum 8370C · " in facts.about(named)
