@@ -286,9 +286,11 @@ class ProfilerWindow:
             named = attribute_paths(itertools.chain.from_iterable(results.siblings), self._modules)
             metadata[MODULE_PATHS] = json.dumps(named)
         if torch_private.has_python_export(self.torch):
-            trace_export.export(self.torch, results, path, metadata)
-        else:
-            native_export.export(results, path, metadata)
+            # A later torch may tell less of an activity.
+            with contextlib.suppress(AttributeError):
+                trace_export.export(self.torch, results, path, metadata)
+                return
+        native_export.export(results, path, metadata)
 
     @property
     def lines(self) -> Sequence[Line]:

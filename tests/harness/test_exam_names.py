@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from bottleneck.harness import trace_export
 from bottleneck.harness import window as capture
 from bottleneck.harness.window import Detail, Guard, ProfilerWindow
 from bottleneck.schema.linked_trace import Trace
@@ -57,6 +58,18 @@ def _by_torch(name: str, path: Path, _: pytest.MonkeyPatch) -> None:
 
 def _products(trace: Trace) -> int:
     return int((trace.events["name"].astype(str) == "aten::mm").sum())
+
+
+def test_a_torch_that_tells_less_of_its_activities_writes_the_trace_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuses(*_: object) -> None:
+        raise AttributeError("flow_id")
+
+    monkeypatch.setattr(trace_export, "export", refuses)
+    _by_ours("a range", tmp_path / "trace.json.gz", monkeypatch)
+    trace = read_trace(tmp_path / "trace.json.gz")
+    assert _products(trace) == 1 and "a range" in set(trace.events["name"])
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "surrogate"])
