@@ -8,6 +8,7 @@ run at most.
 import contextlib
 import json
 import os
+import sys
 import threading
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -28,6 +29,12 @@ _PATIENCE_NS, _MOST_SHARE = 60_000_000_000, 0.02
 _DRIFT = 1.2
 # With these a program may be watched for days.
 _MOST_ASKED = 1_000
+
+
+def _is_in_job() -> bool:
+    """Tells whether other processes compute with this one, by threads of a back end."""
+    distributed = sys.modules.get("torch.distributed")
+    return distributed is not None and distributed.is_available() and bool(distributed.is_initialized())
 
 
 @dataclass(frozen=True)
@@ -132,7 +139,11 @@ class WatchedWindows:
         from bottleneck.harness.session import setting_of_window
 
         folder.mkdir(parents=True)
-        plan = Plan(str(folder), self._wishes.program, RecordOptions(warmup=0, option_costs=False))
+        # Torch's profiler of Python frames crashes the process where a thread enters Python at that moment (a write to
+        # address 0 in `_PyEval_SetProfile`, seen with gloo's). A job of days is worth more than frames.
+        stacks = False if _is_in_job() else None
+        options = RecordOptions(warmup=0, option_costs=False, stacks=stacks)
+        plan = Plan(str(folder), self._wishes.program, options)
         state = RunState(plan, kept_environment(os.environ), busy_processors=0.0)
         write_whole(folder / CLAIM_FILE, json.dumps(asdict(state)))
         TURN.take(self.leave)
