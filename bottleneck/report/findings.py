@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from bottleneck.report.document import Action, ActionSection, LabelledLine
 from bottleneck.report.text import as_sentence, cut_text, first_clauses
-from bottleneck.schema.analysis import Analysis, Finding, Interval
+from bottleneck.schema.analysis import Analysis, Finding, Interval, is_certain
 from bottleneck.schema.finding_order import adds, in_reading_order
 from bottleneck.schema.op_names import forward_of, is_backward, place_of
 from bottleneck.schema.records import replace
@@ -222,6 +222,9 @@ def _in_a_row(finding: Finding, characters: int, said: Collection[str | None], *
     if not is_named:
         if gain and len(finding.title) + len(beside) > _ONE_ROW:
             beside = f" ({finding.describe_speedup_briefly()})"
+        speedup = finding.predicted_speedup
+        if len(finding.title) + len(beside) > _ONE_ROW and speedup is not None and not is_certain(speedup):
+            beside = ""  # a gain that may be a loss is worth less than the end of the title
         return Action(cut_text(finding.title, _ONE_ROW - len(beside)) + beside)
     return Action(cut_text(titled(finding), max(characters, _LEAST_TITLE)) + beside, key=finding.slug)
 

@@ -37,7 +37,8 @@ def clean(text: str, limit: int = 200) -> str:
 def cut_text(text: str, limit: int) -> str:
     """Cuts the text at ``limit`` characters.
 
-    The cut is after a sentence or a clause where one ends in its second half: what is left is whole and bears no mark.
+    The cut is after a sentence or a clause where one ends in its second half: what is left is whole, with its bracket
+    closed, and bears no mark.
     Else it is before a comma there or after a word, with an ellipsis.
     """
     if len(text) <= limit:
@@ -45,7 +46,9 @@ def cut_text(text: str, limit: int) -> str:
     head = text[:limit]
     sentence = max(head.rfind(". "), head.rfind("; "))
     if sentence >= limit // 2:
-        return text[:sentence] + ("." if text[sentence] == "." else "")
+        whole = text[:sentence]
+        closing = ")" if whole.count("(") > whole.count(")") else ""
+        return whole + closing + ("." if text[sentence] == "." else "")
     comma = head.rfind(", ")
     words = head[: comma if comma >= limit // 2 else max(head.rfind(" "), limit // 2)]
     # A number stays with its unit.

@@ -332,3 +332,12 @@ def test_a_speedup_is_told_in_words_and_briefly(
     """A gain that is only known from below read 'at least 1.00 times as fast'."""
     finding = replace(ADVICE[0], predicted_speedup=Interval(low, high), per=per)
     assert (finding.describe_speedup(), finding.describe_speedup_briefly()) == (words, brief)
+
+
+def test_a_long_title_in_one_row_keeps_its_end_and_not_a_gain_that_may_be_a_loss() -> None:
+    title = "t" * 60
+    unsure = replace(gaining(2)[1], title=title, predicted_speedup=Interval(0.9, 1.2), seen_at=(), places=())
+    in_brief = findings_in_brief(
+        replace(gpu_overhead(), findings=(gaining(1)[0], unsure)), most=2, advised=-1, characters=74
+    )
+    assert in_brief.items[1].lead == title

@@ -244,3 +244,8 @@ def test_an_interval_of_ratios_has_one_form() -> None:
 
 def test_a_share_of_more_than_all_has_three_digits() -> None:
     assert [format_share(share) for share in (1.0, 1.2345, 13.336)] == ["100.0 %", "123 %", "1,330 %"]
+
+
+def test_a_cut_inside_of_brackets_closes_them() -> None:
+    text = "Write into tensors that are kept (predicted: 1.00 to 1.45 times as fast; the steps vary by more than that)."
+    assert cut_text(text, 90) == "Write into tensors that are kept (predicted: 1.00 to 1.45 times as fast)"
