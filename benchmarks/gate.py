@@ -40,7 +40,7 @@ from bottleneck.experiment.side import Side
 from bottleneck.experiment.turns import TimingEffort, time_in_pairs
 from bottleneck.harness.messages import Program
 from bottleneck.schema.gate_result import TimeResult
-from bottleneck.schema.statistics import Batches, ProcessPair, SlowdownRule, estimate, judge_slowdown, take_batches
+from bottleneck.schema.statistics import Batches, ProcessPair, SlowdownRule, estimate, judge_pairs, take_batches
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "mlp.py"
 LAYERS = "layers: int = 3"
@@ -348,7 +348,7 @@ def _residuals(logs: Sequence[float]) -> list[float]:
 def _resample(logs: Sequence[float], draw: random.Random) -> TimeResult:
     batches, rule = Batches(), SlowdownRule(BUDGET)
     take_batches(batches, lambda: ProcessPair(draw.choice(logs), 1.0, 1.0), rule)
-    return judge_slowdown(batches, rule)
+    return judge_pairs(batches, rule)
 
 
 def _shares(found: Sequence[TimeResult]) -> str:

@@ -26,9 +26,11 @@ from bottleneck.schema.statistics import (
     GATE_LOOKS,
     LOOKS,
     Batches,
+    ChangeRule,
+    PairRule,
     ProcessPair,
     SlowdownRule,
-    judge_slowdown,
+    judge_pairs,
     next_look,
     summarise_durations,
     take_batches,
@@ -214,7 +216,8 @@ class TimingEffort:
     """Requirements of a verdict on the time, and how long it may take.
 
     ``alpha`` is the chance of a false alarm of this workload alone. No pair begins that would not end within
-    ``time_limit_s``, going by those before it. ``seed`` draws who starts and who goes first.
+    ``time_limit_s``, going by those before it. ``seed`` draws who starts and who goes first. With ``change`` a change
+    in either direction is looked for instead of a slowdown beyond the limit.
     """
 
     limit: Limit = _DEFAULT_LIMIT
@@ -222,20 +225,23 @@ class TimingEffort:
     time_limit_s: float = 300.0
     seed: int = 0
     pairs_at_most: int = GATE_LOOKS[-1]
+    change: ChangeRule | None = None
 
     @property
-    def rule(self) -> SlowdownRule:
-        """Allowed growth of the step.
+    def rule(self) -> PairRule:
+        """Thresholds of the verdict.
 
-        It is a share of the step, or a number of microseconds where that is more.
+        The allowed growth is a share of the step, or a number of microseconds where that is more.
         """
+        if self.change is not None:
+            return self.change
         floor_us = max(self.limit.floor, self.limit.absolute or 0.0)
         return SlowdownRule(self.limit.relative or 0.0, floor_us, self.alpha)
 
     @property
     def looks(self) -> tuple[int, ...]:
         """At how many pairs to look."""
-        return (*(look for look in GATE_LOOKS if look < self.pairs_at_most), self.pairs_at_most)
+        return (*(look for look in LOOKS if look < self.pairs_at_most), self.pairs_at_most)
 
 
 def time_in_pairs(
@@ -316,8 +322,8 @@ class PairedProcesses:
         seconds, pairs = self.clock() - self._started, self.batches.pairs
         if not pairs:
             return TimeResult("not run", reason, seconds=seconds, seed=self.effort.seed, budget=self.effort.rule.budget)
-        result = judge_slowdown(self.batches, self.effort.rule)
-        limit = f"the time limit of {self.effort.time_limit_s:g} s was reached" if self._is_over else None
+        result = judge_pairs(self.batches, self.effort.rule)
+        limit = f"the time limit of {self.effort.time_limit_s:.0f} s was reached" if self._is_over else None
         whys = (
             reason,
             limit if result.verdict == "undecided" else None,

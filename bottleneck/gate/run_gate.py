@@ -61,6 +61,7 @@ from bottleneck.schema.measurements import Timing
 from bottleneck.schema.numerics import Numerics
 from bottleneck.schema.recording import is_recording
 from bottleneck.schema.sources import find_traces, is_trace_file
+from bottleneck.schema.statistics import GATE_LOOKS
 from bottleneck.units import counted
 
 GatedPart = Literal["counters", "time"]
@@ -279,7 +280,7 @@ def effort_of(run: GateRun, workloads: int = 1) -> TimingEffort:
         alpha=run.settings.alpha / max(1, workloads),
         time_limit_s=run.settings.time_limit_s,
         seed=run.settings.seed,
-        **({} if run.pairs is None else {"pairs_at_most": run.pairs}),
+        pairs_at_most=GATE_LOOKS[-1] if run.pairs is None else run.pairs,
     )
 
 

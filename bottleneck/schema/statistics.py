@@ -41,8 +41,8 @@ GATE_LOOKS = LOOKS[:4]
 _SHOWN_TAIL = 0.01
 
 Effect = Literal["faster", "slower", "no effect", "open"]
+PairsShow = Literal["faster", "slower", "fine", "open"]
 Verdict = Literal["faster", "slower", "no effect", "inconclusive"]
-Slowdown = Literal["slower", "faster", "fine", "open"]
 
 
 @dataclass(frozen=True)
@@ -237,6 +237,11 @@ class SlowdownRule:
     pass_error: float = 0.05
     power: float = 0.8
 
+    @property
+    def confirmed(self) -> frozenset[PairsShow]:
+        """Directions that a fresh batch has to show again."""
+        return frozenset({"slower"})
+
     def allowed(self, base_us: float) -> float:
         """Returns the growth allowed of a step of this length.
 
@@ -244,12 +249,50 @@ class SlowdownRule:
         """
         return math.log1p(max(self.budget, self.floor_us / base_us))
 
+    def look(self, pairs: Sequence[ProcessPair]) -> PairsShow:
+        """Returns the result that these pairs alone show."""
+        return look_for_slowdown(pairs, self)
+
+
+@dataclass(frozen=True)
+class ChangeRule:
+    """Thresholds of a verdict on a change in either direction.
+
+    ``budget`` is the smallest change that has to be seen, as a share: an effect counts from half of it, so that one of
+    just this size is seen; without an effect the interval has to lie within it. ``error`` is the chance that one look
+    at an unchanged step shows an effect in a given direction, which a fresh batch has to show again. ``pass_error`` is
+    that of one look to pass over a change as large as the budget, on either side; ``power`` the chance to detect what
+    is called visible.
+    """
+
+    budget: float = 0.01
+    error: float = 0.01
+    pass_error: float = 0.025
+    power: float = 0.8
+    floor_us: float = 0.0
+
+    @property
+    def confirmed(self) -> frozenset[PairsShow]:
+        """Directions that a fresh batch has to show again."""
+        return frozenset({"slower", "faster"})
+
+    def allowed(self, base_us: float) -> float:  # noqa: ARG002 - as every rule of pairs
+        """Returns the change that has to be seen, as a logarithm."""
+        return math.log1p(self.budget)
+
+    def look(self, pairs: Sequence[ProcessPair]) -> PairsShow:
+        """Returns the result that these pairs alone show."""
+        return look_for_change(pairs, self)
+
+
+PairRule = SlowdownRule | ChangeRule
+
 
 @dataclass
 class Batches:
-    """Pairs taken first, and fresh ones to confirm a slowdown.
+    """Pairs taken first, and fresh ones to confirm what they show.
 
-    ``is_confirming`` turns true once the first pairs have shown a slowdown.
+    ``is_confirming`` turns true once the first pairs have shown what needs it.
     """
 
     first: list[ProcessPair] = field(default_factory=list)
@@ -262,7 +305,7 @@ class Batches:
         return [*self.first, *self.confirming]
 
 
-def look_for_slowdown(pairs: Sequence[ProcessPair], rule: SlowdownRule) -> Slowdown:
+def look_for_slowdown(pairs: Sequence[ProcessPair], rule: SlowdownRule) -> PairsShow:
     """Returns the result that these pairs alone show.
 
     It is "open" with fewer than seven (gate statistics, section 3.3).
@@ -278,35 +321,51 @@ def look_for_slowdown(pairs: Sequence[ProcessPair], rule: SlowdownRule) -> Slowd
     if direction is not None:
         return direction
     is_below = _one_sided(logs, rule.pass_error).high < allowed
-    return "fine" if is_below and _visible_slowdown(logs, rule) <= allowed else "open"
+    return "fine" if is_below and _visible_change(logs, rule) <= allowed else "open"
+
+
+def look_for_change(pairs: Sequence[ProcessPair], rule: ChangeRule) -> PairsShow:
+    """Returns the change that these pairs alone show, in either direction.
+
+    It is "open" with fewer than seven. Faster or slower: the one-sided interval excludes zero, and the estimate is at
+    least half of what has to be seen. Fine: the interval lies within that on both sides, and pairs like these would
+    have shown a change of as much.
+    """
+    if len(pairs) < LOOKS[0]:
+        return "open"
+    logs, allowed = _logs(pairs), rule.allowed(0.0)
+    direction = _direction(logs, rule.error, allowed / 2)
+    if direction is not None:
+        return direction
+    within = _one_sided(logs, rule.pass_error)
+    is_within = -allowed < within.low and within.high < allowed
+    return "fine" if is_within and _visible_change(logs, rule) <= allowed else "open"
 
 
 def take_batches(
-    batches: Batches, take: Callable[[], ProcessPair | None], rule: SlowdownRule, looks: Sequence[int] = GATE_LOOKS
+    batches: Batches, take: Callable[[], ProcessPair | None], rule: PairRule, looks: Sequence[int] = GATE_LOOKS
 ) -> None:
     """Takes pairs from look to look until they decide.
 
-    A fresh batch follows where they show a slowdown.
+    A fresh batch follows where they show what the rule wants confirmed.
 
     ``take`` gives null where there is no time for another pair: then the pairs so far are looked at. Pairs that were
     taken stay in ``batches`` where it raises.
     """
-    batches.is_confirming = _take_until_decided(batches.first, take, rule, looks) == "slower"
+    batches.is_confirming = _take_until_decided(batches.first, take, rule, looks) in rule.confirmed
     if batches.is_confirming:
         _take_until_decided(batches.confirming, take, rule, looks)
 
 
-def judge_slowdown(batches: Batches, rule: SlowdownRule) -> "TimeResult":
-    """Judges these pairs, with bounds and the smallest visible slowdown."""
+def judge_pairs(batches: Batches, rule: PairRule) -> "TimeResult":
+    """Judges these pairs, with bounds and the smallest visible change."""
     from bottleneck.schema.gate_result import TimeResult  # noqa: PLC0415 - the profiled process imports this module too
 
     logs = _logs(batches.pairs)
-    verdict: TimeVerdict
-    first = look_for_slowdown(batches.first, rule)
-    if first == "slower":
-        verdict = "slower" if look_for_slowdown(batches.confirming, rule) == "slower" else "undecided"
-    else:
-        verdict = "undecided" if first == "open" else first
+    first = rule.look(batches.first)
+    is_again = first in rule.confirmed and rule.look(batches.confirming) == first
+    is_decided = first != "open" and (is_again or first not in rule.confirmed)
+    verdict: TimeVerdict = first if first != "open" and is_decided else "undecided"
     return TimeResult(
         verdict=verdict,
         reason=_undecided_reason(batches, rule) if verdict == "undecided" else None,
@@ -315,38 +374,40 @@ def judge_slowdown(batches: Batches, rule: SlowdownRule) -> "TimeResult":
         high_bound=_finite(_one_sided(logs, rule.pass_error).high),
         budget=rule.budget,
         floor_us=rule.floor_us,
-        smallest_visible=_share(_visible_slowdown(logs, rule)),
+        smallest_visible=_share(_visible_change(logs, rule)),
         pairs=tuple(logs),
         confirming=len(batches.confirming),
-        is_confirmed=verdict == "slower",
+        is_confirmed=is_again,
     )
 
 
-def _undecided_reason(batches: Batches, rule: SlowdownRule) -> str:
+def _undecided_reason(batches: Batches, rule: PairRule) -> str:
     """The reason why these pairs do not decide, in words."""
-    count = len(batches.first)
+    count, shown = len(batches.first), rule.look(batches.first)
     if count < LOOKS[0]:
         return f"{counted(count, 'pair')} of processes, and it takes {LOOKS[0]}"
-    if look_for_slowdown(batches.first, rule) == "slower":
+    if shown in rule.confirmed:
+        what = {"slower": "a slowdown", "faster": "a speedup"}[shown]
         fresh = counted(len(batches.confirming), "fresh pair")
-        return f"{counted(count, 'pair')} showed a slowdown, which {fresh} did not confirm"
-    allowed, visible = _share(_allowed(batches.first, rule)), _share(_visible_slowdown(_logs(batches.first), rule))
+        return f"{counted(count, 'pair')} showed {what}, which {fresh} did not confirm"
+    allowed, visible = _share(_allowed(batches.first, rule)), _share(_visible_change(_logs(batches.first), rule))
     if visible is None or allowed is None or visible > allowed:
         seen = "" if visible is None else f", and would have shown no less than {format_share(visible)}"
         return f"{counted(count, 'pair')} scatter too much{seen}"
-    return f"a slowdown of {format_share(allowed)} is neither proved nor ruled out by {counted(count, 'pair')}"
+    what = "slowdown" if isinstance(rule, SlowdownRule) else "change"
+    return f"a {what} of {format_share(allowed)} is neither proved nor ruled out by {counted(count, 'pair')}"
 
 
 def _take_until_decided(
-    pairs: list[ProcessPair], take: Callable[[], ProcessPair | None], rule: SlowdownRule, looks: Sequence[int]
-) -> Slowdown:
+    pairs: list[ProcessPair], take: Callable[[], ProcessPair | None], rule: PairRule, looks: Sequence[int]
+) -> PairsShow:
     for wanted in looks:
         while len(pairs) < wanted:
             pair = take()
             if pair is None:
-                return look_for_slowdown(pairs, rule)
+                return rule.look(pairs)
             pairs.append(pair)
-        seen = look_for_slowdown(pairs, rule)
+        seen = rule.look(pairs)
         if seen != "open":
             return seen
     return "open"
@@ -380,11 +441,11 @@ def _logs(pairs: Sequence[ProcessPair]) -> list[float]:
     return [pair.log_ratio for pair in pairs]
 
 
-def _allowed(pairs: Sequence[ProcessPair], rule: SlowdownRule) -> float:
+def _allowed(pairs: Sequence[ProcessPair], rule: PairRule) -> float:
     return rule.allowed(statistics.median(pair.base_us for pair in pairs))
 
 
-def _visible_slowdown(logs: Sequence[float], rule: SlowdownRule) -> float:
+def _visible_change(logs: Sequence[float], rule: PairRule) -> float:
     return smallest_visible(logs, EffectRule(error=rule.error, power=rule.power))
 
 

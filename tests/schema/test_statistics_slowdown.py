@@ -15,7 +15,7 @@ from bottleneck.schema.statistics import (
     Batches,
     ProcessPair,
     SlowdownRule,
-    judge_slowdown,
+    judge_pairs,
     look_for_slowdown,
     take_batches,
 )
@@ -49,14 +49,14 @@ def test_what_calm_pairs_say(share: float, seen: str) -> None:
 
 
 def test_a_slowdown_below_the_budget_is_fine_however_sure_it_is() -> None:
-    found = judge_slowdown(Batches(slower_by(0.02)), RULE)
+    found = judge_pairs(Batches(slower_by(0.02)), RULE)
     assert found.verdict == "fine"
     assert found.low_bound is not None and found.low_bound > 1
 
 
 def test_pairs_that_scatter_too_much_to_show_the_budget_are_never_passed() -> None:
     scattered = pairs([0.05, -0.06, 0.01, -0.05, 0.06, -0.02, -0.04])
-    found = judge_slowdown(Batches(scattered), RULE)
+    found = judge_pairs(Batches(scattered), RULE)
     assert found.verdict == "undecided"
     assert found.smallest_visible is not None and found.smallest_visible > RULE.budget
     assert found.reason is not None and "7 pairs scatter too much, and would have shown no less than" in found.reason
@@ -79,11 +79,11 @@ def test_a_smaller_error_needs_more_pairs() -> None:
 
 def test_red_needs_a_fresh_batch_that_shows_it_again() -> None:
     clear, calm = slower_by(0.10), slower_by(0.0)
-    assert judge_slowdown(Batches(clear), RULE).verdict == "undecided"
-    refuted = judge_slowdown(Batches(clear, calm), RULE)
+    assert judge_pairs(Batches(clear), RULE).verdict == "undecided"
+    refuted = judge_pairs(Batches(clear, calm), RULE)
     assert refuted.verdict == "undecided" and not refuted.is_confirmed
     assert refuted.reason == "7 pairs showed a slowdown, which 7 fresh pairs did not confirm"
-    confirmed = judge_slowdown(Batches(clear, clear), RULE)
+    confirmed = judge_pairs(Batches(clear, clear), RULE)
     assert confirmed.verdict == "slower" and confirmed.is_confirmed
     assert confirmed.confirming == 7 and len(confirmed.pairs) == 14
     assert confirmed.ratio is not None and confirmed.ratio.median == pytest.approx(1.10, abs=1e-3)
@@ -91,20 +91,20 @@ def test_red_needs_a_fresh_batch_that_shows_it_again() -> None:
 
 def test_every_verdict_says_what_it_could_have_seen() -> None:
     for share in (-0.1, 0.0, 0.1):
-        seen = judge_slowdown(Batches(slower_by(share)), RULE).smallest_visible
+        seen = judge_pairs(Batches(slower_by(share)), RULE).smallest_visible
         assert seen is not None and 0 < seen < RULE.budget
-    assert judge_slowdown(Batches(slower_by(0.0)[:3]), RULE).smallest_visible is None
+    assert judge_pairs(Batches(slower_by(0.0)[:3]), RULE).smallest_visible is None
 
 
 def test_too_few_pairs_are_undecided_and_say_so() -> None:
-    found = judge_slowdown(Batches(slower_by(0.1)[:3]), RULE)
+    found = judge_pairs(Batches(slower_by(0.1)[:3]), RULE)
     assert (found.verdict, found.ratio, found.low_bound) == ("undecided", None, None)
     assert found.reason == "3 pairs of processes, and it takes 7"
 
 
 def test_a_doubt_about_a_slowdown_of_the_budget_itself_is_reported() -> None:
     logs = [0.0285 + each for each in (0.004, -0.004, 0.003, -0.003, 0.005, -0.005, 0.0)]
-    found = judge_slowdown(Batches(pairs(logs)), RULE)
+    found = judge_pairs(Batches(pairs(logs)), RULE)
     assert found.verdict == "undecided"
     assert found.reason == "a slowdown of 3.0 % is neither proved nor ruled out by 7 pairs"
 
@@ -150,7 +150,7 @@ def test_when_the_time_is_over_what_there_is_is_judged() -> None:
     batches = Batches()
     take_batches(batches, lambda: next(few), RULE)
     assert len(batches.first) == 8
-    assert judge_slowdown(batches, RULE).verdict == "undecided"
+    assert judge_pairs(batches, RULE).verdict == "undecided"
 
 
 Noise = Callable[[random.Random, float], Iterator[ProcessPair]]
@@ -209,7 +209,7 @@ def verdicts(noise: Noise, effect: float, runs: int, seed: int) -> Counter[str]:
     for _ in range(runs):
         batches, taken = Batches(), noise(draw, math.log1p(effect))
         take_batches(batches, lambda taken=taken: next(taken), RULE)
-        found[judge_slowdown(batches, RULE).verdict] += 1
+        found[judge_pairs(batches, RULE).verdict] += 1
     return found
 
 
