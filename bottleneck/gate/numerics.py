@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from bottleneck.schema.counters import Counts, Lock
-from bottleneck.schema.numerics import Numerics, NumericsResult, OutputChange, TensorDigest
+from bottleneck.schema.numerics import Numerics, NumericsResult, NumericsVerdict, OutputChange, TensorDigest
 from bottleneck.units import counted
 
 # Unit roundoff: half the distance from 1 to the next number.
@@ -92,26 +92,77 @@ def judge_numerics(lock: Lock | None, counts: Counts, gap: str = "") -> Numerics
     if gap or ours.steps != theirs.steps:
         why = gap or f"the lock-file holds outputs after {counted(theirs.steps, 'step')}, these are after {ours.steps}"
         return NumericsResult("not compared", unstable=theirs.unstable, reason=why)
-    changes = tuple(_changes(theirs, ours))
-    compared = len(theirs.tensors)
-    if not changes and not compared:
-        return NumericsResult("not compared", unstable=theirs.unstable, reason="every output differs from run to run")
-    return NumericsResult("differs" if changes else "same", compared, changes, theirs.unstable)
+    return compare_numerics(theirs, ours)
+
+
+def compare_numerics(before: Numerics, after: Numerics) -> NumericsResult:
+    """Compares the outputs of two runs, and their gradients where both have some."""
+    pairs = _paired(before, after)
+    rows = [row for name, old, new in pairs if (row := _compared(name, old, new, before, after)) is not None]
+    changes = tuple(row for row in rows if not row.is_rounding)
+    unstable = {**before.unstable, **after.unstable}
+    if not changes and not pairs:
+        return NumericsResult("not compared", unstable=unstable, reason="every output differs from run to run")
+    sized = [row for row in rows if row.difference is not None and row.tolerance]
+    closest = max(sized, key=lambda row: (row.difference or 0.0) / (row.tolerance or 1.0), default=None)
+    gradients = sum(name.startswith(_GRADIENT) for name, _, _ in pairs)
+    verdict: NumericsVerdict = "differs" if changes else "same"
+    return NumericsResult(verdict, len(pairs), changes, unstable, gradients=gradients, closest=closest)
+
+
+_GRADIENT = "gradient of "
+
+_Pair = tuple[str, TensorDigest | None, TensorDigest | None]
+
+
+def _paired(before: Numerics, after: Numerics) -> list[_Pair]:
+    """Pairs the outputs of both runs, in the order of their making.
+
+    Null where a side lacks one.
+
+    Parameters that have other names on the two sides and the same shapes in the same order are renamed ones.
+    """
+    left_out = {*before.unstable, *after.unstable}
+    names = [name for name in dict.fromkeys((*before.tensors, *after.tensors)) if name not in left_out]
+    gone = [name for name in names if name not in after.tensors]
+    new = [name for name in names if name not in before.tensors]
+    are_renamed = [before.tensors[name].shape for name in gone] == [after.tensors[name].shape for name in new]
+    renamed = dict(zip(gone, new, strict=True)) if are_renamed else {}
+    pairs: list[_Pair] = [
+        (name, before.tensors.get(name), after.tensors.get(renamed.get(name, name)))
+        for name in names
+        if name not in renamed.values()
+    ]
+    gradients = [
+        (f"{_GRADIENT}{name}", before.gradients[name], after.gradients.get(renamed.get(name, name)))
+        for name in before.gradients
+        if renamed.get(name, name) in after.gradients
+    ]
+    return [*pairs, *(pair for pair in gradients if pair[0] not in left_out)]
+
+
+def _compared(
+    name: str, old: TensorDigest | None, new: TensorDigest | None, before: Numerics, after: Numerics
+) -> OutputChange | None:
+    """Finds the difference of an output, also where rounding may explain it.
+
+    Null where there is none.
+    """
+    if old is None or new is None:
+        return OutputChange(name, "it is new" if old is None else "it is not there any more")
+    return _change(name, old, new, max(tolerance_of(old, before), tolerance_of(new, after)))
 
 
 def _changes(before: Numerics, after: Numerics) -> Iterator[OutputChange]:
-    """The outputs that differ, in the order of their making."""
-    left_out = {*before.unstable, *after.unstable}
-    for name in [name for name in dict.fromkeys((*before.tensors, *after.tensors)) if name not in left_out]:
-        old, new = before.tensors.get(name), after.tensors.get(name)
-        if old is None or new is None:
-            yield OutputChange(name, "it is new" if old is None else "it is not there any more")
-        elif (change := _change(name, old, new, max(tolerance_of(old, before), tolerance_of(new, after)))) is not None:
+    """The outputs that differ by more than rounding, in the order of their making."""
+    for name, old, new in _paired(before, after):
+        change = _compared(name, old, new, before, after)
+        if change is not None and not change.is_rounding:
             yield change
 
 
 def _change(name: str, old: TensorDigest, new: TensorDigest, tolerance: float) -> OutputChange | None:
-    """The difference of an output; null where rounding may explain it."""
+    """The difference of an output that is largest for its tolerance."""
     for what, one, other in (
         ("dtype", old.dtype, new.dtype),
         ("shape", list(old.shape), list(new.shape)),
@@ -122,9 +173,7 @@ def _change(name: str, old: TensorDigest, new: TensorDigest, tolerance: float) -
             return OutputChange(name, f"{what} {one} to {other}")
     worst = max(_differences(old, new, tolerance), key=lambda row: row[1] / row[2] if row[2] else row[1])
     what, difference, allowed = worst
-    if difference <= allowed:
-        return None
-    return OutputChange(name, what, difference, allowed)
+    return OutputChange(name, what, difference, allowed) if difference else None
 
 
 def _differences(old: TensorDigest, new: TensorDigest, tolerance: float) -> Iterable[tuple[str, float, float]]:

@@ -24,7 +24,7 @@ _LARGEST = 1e300
 def take_numerics(step: Step, torch: Any, steps: int) -> Numerics:
     """Takes so many steps, and digests what they return and change.
 
-    The digests are of what the first and the last return, and of all parameters after them.
+    The digests are of what the first and the last return, and of all parameters after them, with their gradients.
     """
     before = _copies(torch)
     tensors: dict[str, TensorDigest] = {}
@@ -33,10 +33,13 @@ def take_numerics(step: Step, torch: Any, steps: int) -> Numerics:
         if number in {1, steps}:
             tensors |= _digests_of(result, f"returned of step {number}", torch)
         del result
+    gradients: dict[str, TensorDigest] = {}
     for name, tensor in itertools.islice(named_tensors(torch), _MOST_TENSORS):
         tensors[name] = digest(tensor, torch, before.get(id(tensor)))
+        if tensor.is_leaf and tensor.grad is not None:
+            gradients[name] = digest(tensor.grad, torch)
     reason = "" if tensors else "the step returns no numbers, and no module with parameters is alive"
-    return Numerics(steps, tensors, reason=reason)
+    return Numerics(steps, tensors, gradients=gradients, reason=reason)
 
 
 def _copies(torch: Any) -> dict[int, Any]:

@@ -42,7 +42,8 @@ class Numerics:
     'returned of step 1' and 'returned of step 3' are what the step returned, 'Net.head.weight' is a parameter or buffer
     of a model. ``unstable`` names those on which runs of the same program differ, with the reason; they are in
     ``tensors`` no more. ``precision`` is the least precise format that the step computes in, '' where not known;
-    ``reductions`` is how many ops of a step sum over elements. Without tensors there is a ``reason``.
+    ``reductions`` is how many ops of a step sum over elements. ``gradients`` are in no lock-file: two runs made now
+    are compared by them too. Without tensors there is a ``reason``.
     """
 
     steps: Annotated[int, Doc("number of steps that were taken")] = 0
@@ -52,6 +53,9 @@ class Numerics:
     )
     precision: Annotated[str, Doc("least precise format of the step's arithmetic: 'bf16'; empty where not known")] = ""
     reductions: Annotated[int, Doc("ops of a step that sum over elements")] = 0
+    gradients: Annotated[
+        Mapping[str, TensorDigest], Doc("digests of the gradients that the last step left, by parameter")
+    ] = field(default_factory=dict)
     reason: Annotated[str, Doc("why there are no digests; empty where there are")] = ""
 
 
@@ -69,6 +73,11 @@ class OutputChange:
     difference: Annotated[float | None, Doc("size of the difference, as a part of the norm", "ratio")] = None
     tolerance: Annotated[float | None, Doc("what rounding may explain, as a part of the norm", "ratio")] = None
 
+    @property
+    def is_rounding(self) -> bool:
+        """True where rounding may explain the difference."""
+        return self.difference is not None and self.tolerance is not None and self.difference <= self.tolerance
+
 
 NumericsVerdict = Literal["same", "differs", "new", "not compared"]
 
@@ -78,6 +87,7 @@ class NumericsResult:
     """Comparison of a step's outputs with the lock-file.
 
     ``reason`` says why they were not compared. ``unstable`` are outputs that differ from run to run, and are not gated.
+    ``closest`` is the one whose difference takes most of what rounding may explain, null where all are equal.
     """
 
     verdict: Annotated[NumericsVerdict, Doc("'new': the lock-file holds no outputs")]
@@ -87,3 +97,7 @@ class NumericsResult:
         default_factory=dict
     )
     reason: Annotated[str | None, Doc("why nothing was compared; null where something was")] = None
+    gradients: Annotated[int, Doc("number of those that are gradients")] = 0
+    closest: Annotated[
+        OutputChange | None, Doc("output with the largest difference for its tolerance; null where all are equal")
+    ] = None
