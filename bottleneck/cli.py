@@ -43,6 +43,7 @@ COMMANDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("predict", {"short_help": "Predict a step on GPUs that are not here: time, bound, memory."}),
     ("whatif", {"short_help": "Predict what a change would be worth, from a trace alone."}),
     ("gate", {"short_help": "Fail a build when a step does more, or takes longer."}),
+    ("judge", {"short_help": "Judge a patch: time, results, counts, and why."}),
     ("accept", {"short_help": "Accept what the gate found, with a reason."}),
     ("sweep", {"short_help": "Measure a step over values of its parameters."}),
     ("verify", {"short_help": "Try what the findings advise, and measure what it is worth."}),

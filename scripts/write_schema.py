@@ -17,6 +17,7 @@ import msgspec
 from bottleneck.schema.analysis import SCHEMA, Analysis
 from bottleneck.schema.comparison import COMPARE_SCHEMA, Comparison
 from bottleneck.schema.gate_result import GATE_SCHEMA, Gate, GateVerdict
+from bottleneck.schema.judgement import JUDGE_SCHEMA, PatchJudgement
 from bottleneck.schema.predicted_changes import PREDICTED_CHANGES_SCHEMA, PredictedChanges
 from bottleneck.schema.prediction import PREDICT_SCHEMA, Prediction
 from bottleneck.schema.records import Doc, is_record
@@ -74,7 +75,13 @@ CHANGES = SchemaFile(
     PredictedChanges,
     {"PredictedChanges": PREDICTED_CHANGES_SCHEMA},
 )
-FILES = (ANALYSIS, COMPARE, GATE, WHATIF, PREDICT, CHANGES)
+JUDGE = SchemaFile(
+    REFERENCE / "judge.schema.json",
+    "judgement of a patch",
+    PatchJudgement,
+    {"PatchJudgement": JUDGE_SCHEMA, "Comparison": COMPARE_SCHEMA},
+)
+FILES = (ANALYSIS, COMPARE, GATE, JUDGE, WHATIF, PREDICT, CHANGES)
 
 
 def schema(of: SchemaFile) -> dict[str, Any]:

@@ -268,7 +268,7 @@ def _compare(
         for source, label in zip(sources, labels_of(sources), strict=True):
             if program is not None and source.has_code:
                 with _side_at(source, program, scratch) as side:
-                    sides.append(_record(program, side, scratch, _shared_ceilings(say), say))
+                    sides.append(_record(program, side, scratch, shared_ceilings(say), say))
             else:
                 sides.append(_read_side(source, label, options))
         before, after = sides
@@ -307,14 +307,14 @@ def _record_both(
     Their ledgers add up to the steps that were timed in turns, as the gate times them.
     """
     from bottleneck.experiment.turns import TimingEffort, time_in_pairs
+    from bottleneck.schema.statistics import ChangeRule
 
-    ceilings = _shared_ceilings(say)
+    ceilings = shared_ceilings(say)
     with ExitStack() as stack:
         before, after = (stack.enter_context(_side_at(source, program, scratch)) for source in sources)
         say(f"timing both in turns, in {_PAIRS} pairs of fresh processes or twice as many; this takes some minutes")
-        timed = time_in_pairs(
-            program, before, after, TimingEffort(pairs_at_most=_PAIRS, time_limit_s=_TIME_LIMIT_S), tell=say
-        )
+        effort = TimingEffort(pairs_at_most=_PAIRS, time_limit_s=_TIME_LIMIT_S, change=ChangeRule())
+        timed = time_in_pairs(program, before, after, effort, tell=say)
         if timed.ratio is None:
             say(f"the turns do not tell the times apart: {timed.reason}")
         old = _record(program, before, scratch, ceilings, say, timed.base_us)
@@ -339,7 +339,8 @@ def _record(
     return ComparedSide(side.label, side.label, case=case, counts=count(case, side.folder))
 
 
-def _shared_ceilings(say: Say) -> "Ceilings":
+def shared_ceilings(say: Say) -> "Ceilings":
+    """The ceilings of this machine, which all recordings of a command share."""
     from bottleneck.calibrate.cache import find_calibration
     from bottleneck.experiment.record_once import Ceilings
 

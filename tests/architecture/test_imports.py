@@ -14,7 +14,7 @@ SYSTEM = {"errors", "units", "system"}
 BASE = SYSTEM | {"schema", "_version"}
 STAGES = {"trace", "devices", "cost", "analysis", "advice", "report"}
 MACHINE = STAGES | {"mapping", "simulate", "predict", "pipeline", "harness"}
-TASKS = {"calibrate", "doctor", "experiment", "compare", "gate", "watched"}
+TASKS = {"calibrate", "doctor", "experiment", "compare", "gate", "judge", "watched"}
 MAY_IMPORT = {
     "_version": set(),
     "errors": set(),
@@ -30,6 +30,7 @@ MAY_IMPORT = {
     **{task: BASE | MACHINE | {task} for task in TASKS},
     "doctor": BASE | MACHINE | {"doctor", "calibrate"},
     "gate": BASE | MACHINE | {"gate", "experiment", "compare"},
+    "judge": BASE | MACHINE | {"judge", "gate", "experiment", "compare"},
     "recorder": BASE | MACHINE | {"calibrate", "experiment", "watched", "recorder"},
     "integrations": BASE | {"report", "harness", "recorder", "integrations"},
     "commands": BASE | MACHINE | TASKS | {"recorder", "commands"},

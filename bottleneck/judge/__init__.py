@@ -1,0 +1,1 @@
+"""Judges a patch by its effect on time, results and counts."""
