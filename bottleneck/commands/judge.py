@@ -1,6 +1,7 @@
 """``bottleneck judge``: one verdict on a patch: time, results, counts, and why."""
 
 import shlex
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -35,7 +36,8 @@ def judge_command(
     base: Annotated[
         str,
         typer.Argument(
-            metavar="BASE", help="Before: a git ref, a folder with sources, `.`, or a patch file to apply here."
+            metavar="BASE",
+            help="Before: a git ref, a folder, `.`, a patch to apply here; results of a benchmark; - for numbers.",
         ),
     ],
     changed: Annotated[
@@ -81,22 +83,39 @@ def judge_command(
     bottleneck judge main feature -w bench.py -w "train.py --steps 50"
     bottleneck judge change.patch -w bench.py
     bottleneck judge before/ after/ -w bench.py -o verdict.md
+    bottleneck judge base.json changed.json
 
     Exit code 0 where it is faster or makes no difference, 1 where it is slower or results differ, 4 where a side fails,
     5 where it stays undecided.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     from bottleneck.judge.judge_patch import JudgeEffort
+    from bottleneck.judge.other_results import is_result_file
     from bottleneck.report.judgement import render
 
     rendered_as = form_of(form, output, RESULT_FORMATS)
     if precision and precision not in _FORMATS:
         raise UsageError(f"there is no rounding of {precision}", fix=f"choose from {', '.join(_FORMATS)}")
-    effort = JudgeEffort(budget, resolve / 100, seed, precision)
-    judgement = judge_sources(
-        base, changed, tuple(workload or ()), tuple(settings or ()), effort, train=train, quiet=quiet
-    )
+    if is_result_file(base):
+        judgement = _judge_results(base, changed, resolve / 100)
+    else:
+        effort = JudgeEffort(budget, resolve / 100, seed, precision)
+        words = tuple(workload or ()), tuple(settings or ())
+        judgement = judge_sources(base, changed, *words, effort, train=train, quiet=quiet)
     write_report(render(judgement, rendered_as, output_style(output), full=full), output)
     raise typer.Exit(judgement.exit_code)
+
+
+def _judge_results(base: str, changed: str | None, resolve: float) -> "PatchJudgement":
+    """Judges numbers that others measured: two files, or standard input."""
+    from bottleneck.judge.other_results import STDIN, judge_files, judge_numbers
+
+    if base == STDIN:
+        return judge_numbers(sys.stdin.read(), resolve)
+    if changed is None:
+        raise UsageError(
+            f"{base} is a file of results, and no other is named", fix=f"bottleneck judge {base} CHANGED.json"
+        )
+    return judge_files(Path(base), Path(changed), resolve)
 
 
 _FORMATS = ("tf32", "fp16", "bf16", "fp8")

@@ -94,7 +94,7 @@ def _times(value: float, ratio: Ratio) -> str:
 
 def _results_words(result: WorkloadJudgement) -> str:
     if result.is_same is None:
-        return "results not compared"
+        return "" if result.time is None else "results not compared"
     if result.is_same:
         return "same results"
     return "but results differ" if result.verdict == "faster" else "results differ"
@@ -172,17 +172,20 @@ def build(judgement: PatchJudgement, *, full: bool = True) -> Document:
         tone="bad" if first is not None and first.is_same is False else _TONES.get(worst, "unknown"),
         sentence=judgement.sentence,
         lines=(LabelledLine("", judgement.sentence), *_lines(results[0])) if is_single else (),
-        facts=(
-            ("base", judgement.base),
-            ("changed", judgement.changed),
-            ("lines", _touched_words(judgement)),
-            ("took", phrases.took(judgement.seconds)),
-        ),
+        facts=_facts(judgement),
         fact_width=9,
         sections=tuple(sections),
         warnings=(*judgement.warnings, *(warning for result in results for warning in result.warnings)),
         closing=f"{judgement.sentence[:1].upper()}{judgement.sentence[1:]} (exit code {judgement.exit_code}).",
     )
+
+
+def _facts(judgement: PatchJudgement) -> tuple[tuple[str, str], ...]:
+    """Names both sides; numbers of others have no lines and no duration."""
+    sides = (("base", judgement.base), ("changed", judgement.changed))
+    if not judgement.seconds:
+        return sides
+    return (*sides, ("lines", _touched_words(judgement)), ("took", phrases.took(judgement.seconds)))
 
 
 def render(judgement: PatchJudgement, form: str, style: TerminalStyle = PLAIN, *, full: bool = False) -> str:

@@ -167,6 +167,24 @@ def estimate(values: Sequence[float], coverage: float = 0.95) -> Estimate:
     return Estimate(statistics.median(averages), low, high, len(values))
 
 
+def estimate_shift(before: Sequence[float], after: Sequence[float], coverage: float = 0.95) -> Estimate:
+    """Estimates by how much the values of one list lie above those of another.
+
+    It is the Hodges-Lehmann estimate for two independent samples: the median of all differences, with the interval that
+    the Mann-Whitney test does not reject, by its normal limit.
+    """
+    count = min(len(before), len(after))
+    if not count:
+        return Estimate(0.0, -math.inf, math.inf, 0)
+    differences = sorted(late - early for early in before for late in after)
+    both, product = len(before) + len(after), len(before) * len(after)
+    deviation = math.sqrt(product * (both + 1) / 12)
+    tail = statistics.NormalDist().inv_cdf((1 + coverage) / 2)
+    rank = math.floor(product / 2 - tail * deviation)
+    low, high = (differences[rank - 1], differences[-rank]) if rank > 0 else (-math.inf, math.inf)
+    return Estimate(statistics.median(differences), low, high, count)
+
+
 def smallest_visible(values: Sequence[float], rule: EffectRule) -> float:
     """Returns the smallest effect that the test would show.
 
@@ -267,7 +285,7 @@ class ChangeRule:
 
     budget: float = 0.01
     error: float = 0.01
-    pass_error: float = 0.025
+    pass_error: float = 0.01
     power: float = 0.8
     floor_us: float = 0.0
 

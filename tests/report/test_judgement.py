@@ -40,7 +40,13 @@ def judgement(*results: WorkloadJudgement) -> PatchJudgement:
     """The judgement of these workloads."""
     worded = tuple(replace(result, sentence=sentence_of(result)) for result in results)
     return PatchJudgement(
-        worded, exit_code_of(worded), sentence_of_all(worded), "main (1a2b3c4)", "the working tree", {"model.py": (6,)}
+        worded,
+        exit_code_of(worded),
+        sentence_of_all(worded),
+        "main (1a2b3c4)",
+        "the working tree",
+        {"model.py": (6,)},
+        61.0,
     )
 
 
