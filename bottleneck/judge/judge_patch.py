@@ -3,7 +3,9 @@
 Counts both sides and compares their results, times them in turns, and explains the change.
 """
 
+import difflib
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -25,7 +27,7 @@ from bottleneck.judge.sides import PatchSides, share_program
 from bottleneck.report.judgement import describe_risk, exit_code_of, sentence_of, sentence_of_all
 from bottleneck.schema.comparison import Comparison
 from bottleneck.schema.counters import COSTLIEST, COUNTERS, Counts, Site
-from bottleneck.schema.gate_result import TimeResult, TimeVerdict
+from bottleneck.schema.gate_result import TimeResult, TimeVerdict, Touched
 from bottleneck.schema.judgement import (
     CountChange,
     JudgeVerdict,
@@ -48,6 +50,8 @@ _VERDICTS: Mapping[TimeVerdict, JudgeVerdict] = {"faster": "faster", "slower": "
 _MEMORY_SHARE, _MEMORY_BYTES = 0.05, 1_000_000
 # Counters whose work belongs to a line that may move.
 _MOVING = ("syncs", "copies")
+# Lines that are this alike are one line that was edited, as the culprits of a gate are matched.
+_ALIKE = 0.6
 _PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 
 
@@ -85,7 +89,7 @@ def judge_patch(run: JudgeRun, programs: Sequence[Program]) -> PatchJudgement:
     """Judges a patch by each program; one that fails stops no other."""
     started = time.monotonic()
     results = tuple(_judge_program(run, program) for program in programs)
-    touched = run.sides.touched or {}
+    touched = _differing(run.sides)
     return PatchJudgement(
         results,
         exit_code_of(results),
@@ -97,6 +101,14 @@ def judge_patch(run: JudgeRun, programs: Sequence[Program]) -> PatchJudgement:
         warnings=run.sides.warnings,
         version=__version__,
     )
+
+
+def _differing(sides: PatchSides) -> Touched:
+    """The lines of the patch, without a workload that was copied to the side that lacked it."""
+    touched = sides.touched or {}
+    files = {name: (sides.base.folder / name, sides.changed.folder / name) for name in touched}
+    same = {name for name, (old, new) in files.items() if old.is_file() and old.read_bytes() == new.read_bytes()}
+    return {name: lines for name, lines in touched.items() if name not in same}
 
 
 def _judge_program(run: JudgeRun, program: Program) -> WorkloadJudgement:
@@ -156,7 +168,7 @@ class _Judging:
             numerics=numerics,
             is_same=is_same,
             counts=count_changes(before, after, sides),
-            moved=moved_counts(before, after),
+            moved=moved_counts(before, after, sides.touched),
             risks=find_risks(before, after),
         )
 
@@ -244,35 +256,49 @@ def count_changes(before: Counts, after: Counts, sides: PatchSides) -> tuple[Cou
     return tuple(sorted(changes, key=lambda change: order.get(change.metric, len(order))))
 
 
-def moved_counts(before: Counts, after: Counts) -> tuple[MovedCount, ...]:
-    """The work that another line does, of counters that did not change."""
+def moved_counts(before: Counts, after: Counts, touched: Touched | None) -> tuple[MovedCount, ...]:
+    """The work that another line does, of counters that did not change.
+
+    A line is known again by its text, unless the patch put it where it is now. One that was edited in its place did not
+    move.
+    """
     moved = []
     for name in _MOVING:
         if before.values.get(name) != after.values.get(name):
             continue
-        gone, new = _growth(name, after.sites, before.sites), _growth(name, before.sites, after.sites)
-        if gone and new:
-            count = min(sum(gone.values()), sum(new.values()))
-            moved.append(MovedCount(name, count, max(gone, key=gone.__getitem__), max(new, key=new.__getitem__)))
+        gone = _without(name, before.sites, [site for site in after.sites if not _is_put_here(site, touched)])
+        new = [site for site in after.sites if site.counts.get(name) and _is_new(site, before.sites, touched)]
+        pairs = [(old, site) for old, site in zip(gone, new, strict=False) if not _is_edited(old, site)]
+        moved += [MovedCount(name, site.counts[name], old.place, site.place) for old, site in pairs]
     return tuple(moved)
 
 
-def _growth(counter: str, before: Sequence[Site], after: Sequence[Site]) -> dict[str, int]:
-    """Counts by how much each line grew, by its place.
+def _without(counter: str, sites: Sequence[Site], others: Sequence[Site]) -> list[Site]:
+    """The lines that count something, and are not among the others."""
+    left = Counter((site.file, site.text or str(site.line)) for site in others)
+    gone = []
+    for site in sites:
+        key = (site.file, site.text or str(site.line))
+        if left[key]:
+            left[key] -= 1
+        elif site.counts.get(counter):
+            gone.append(site)
+    return gone
 
-    A line is known again by its text.
-    """
-    old: dict[tuple[str, str], int] = {}
-    for site in before:
-        key = (site.file, site.text or str(site.line))
-        old[key] = old.get(key, 0) + site.counts.get(counter, 0)
-    growth: dict[str, int] = {}
-    for site in after:
-        key = (site.file, site.text or str(site.line))
-        more = site.counts.get(counter, 0) - old.pop(key, 0)
-        if more > 0:
-            growth[site.place] = more
-    return growth
+
+def _is_put_here(site: Site, touched: Touched | None) -> bool:
+    return touched is not None and site.line in touched.get(site.file, frozenset())
+
+
+def _is_new(site: Site, before: Sequence[Site], touched: Touched | None) -> bool:
+    is_same = any(site.file == old.file and site.text and site.text == old.text for old in before)
+    return _is_put_here(site, touched) if touched is not None else not is_same
+
+
+def _is_edited(old: Site, new: Site) -> bool:
+    """True for a line whose text was changed a little."""
+    alike = difflib.SequenceMatcher(None, old.text, new.text).ratio()
+    return old.file == new.file and old.text != new.text and alike >= _ALIKE
 
 
 def find_risks(before: Counts, after: Counts) -> tuple[PatchRisk, ...]:

@@ -150,15 +150,21 @@ def test_what_runs_disagree_on_is_a_risk_only_where_the_base_does_not() -> None:
 
 def test_a_sync_that_moved_is_told_from_one_that_is_gone(sides: PatchSides) -> None:
     before = counts((line(4, "a.item()", syncs=1), line(7, "b.sum()")), syncs=1)
-    after = counts((line(5, "total.item()", syncs=1), line(7, "b.sum()")), syncs=1)
-    moved = moved_counts(before, after)
+    after = counts((line(5, "losses.append(float(loss))", syncs=1), line(7, "b.sum()")), syncs=1)
+    moved = moved_counts(before, after, None)
     assert [(row.metric, row.count, row.before, row.after) for row in moved] == [
         ("syncs", 1, "train.py:4", "train.py:5")
     ]
-    assert moved_counts(before, before) == ()
+    assert moved_counts(before, before, None) == ()
     assert count_changes(before, after, sides) == ()
     # A line that only stands elsewhere in its file is the same line.
-    assert moved_counts(before, counts((line(40, "a.item()", syncs=1),), syncs=1)) == ()
+    elsewhere = counts((line(40, "a.item()", syncs=1),), syncs=1)
+    assert moved_counts(before, elsewhere, None) == ()
+    assert moved_counts(before, elsewhere, {"train.py": frozenset({2})}) == ()
+    # Where the patch put it there, it moved; a line that the patch edited did not.
+    assert len(moved_counts(before, elsewhere, {"train.py": frozenset({40})})) == 1
+    edited = counts((line(4, "b.item()", syncs=1),), syncs=1)
+    assert moved_counts(before, edited, {"train.py": frozenset({4})}) == ()
 
 
 def test_a_counter_that_grew_names_the_line_of_the_patch(sides: PatchSides) -> None:

@@ -1,0 +1,253 @@
+"""Twelve patches with a known effect, and the same sources twice, judged as `bottleneck judge` does.
+
+python -m benchmarks.patches [--runs 3] [--only NAME] [--results FILE]
+python -m benchmarks.patches --same 50 [--results FILE]
+python -m benchmarks.patches --table --results FILE [--write benchmarks/results/patches.md]
+
+Each patch changes a few lines of a program of examples/ or benchmarks/corpus. Four make it faster, two of them by about
+two percent; four do nothing; two compute something else; one takes more memory; one moves syncs to another line. With
+`--same` a step is judged against itself, each of four programs in turn: every verdict of faster or slower is wrong. A
+line of the file is one judgement, so that runs of several sessions add up.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.pages import write_between_markers
+from bottleneck.experiment.side import Side
+from bottleneck.experiment.turns import TimingEffort, time_in_pairs
+from bottleneck.harness.messages import Program
+from bottleneck.harness.target import make_program
+from bottleneck.judge.judge_patch import JudgeEffort, JudgeRun, judge_patch
+from bottleneck.judge.sides import PatchSides, differing_lines
+from bottleneck.schema.judgement import WorkloadJudgement
+from bottleneck.schema.statistics import LOOKS, ChangeRule
+from bottleneck.units import format_share
+
+ROOT = Path(__file__).parents[1]
+CORPUS = "benchmarks/corpus/workloads"
+Edits = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class KnownPatch:
+    """A patch of a program, and what is true of it.
+
+    ``before`` are edits that plant what the patch takes out, ``after`` those of the patch: old text by new.
+    ``verdicts`` are the right ones on its time.
+    """
+
+    name: str
+    program: str
+    after: Edits
+    verdicts: tuple[str, ...]
+    is_same: bool = True
+    before: Edits | None = None
+    shows: str = ""
+
+
+_STEP = "        optimizer.step()\n"
+_LOGITS = "logits = model(tokens)"
+_ENCODED = "self.encoder(self.embedding(tokens))"
+_CHECKPOINT = "torch.utils.checkpoint.checkpoint(self.encoder, self.embedding(tokens), use_reentrant=False)"
+_CUBIC = "0.7978845608 * (x + 0.044715 * x * x * x)"
+_READ = "                said.append(last[0, 0].item())\n"
+_LOOP = "            for _ in range(tokens):\n"
+_GELU = f"0.5 * x * (1.0 + torch.tanh({_CUBIC}))"
+_ANY = ("faster", "no difference", "slower")
+
+PATCHES: tuple[KnownPatch, ...] = (
+    KnownPatch(
+        "one gelu instead of eight ops",
+        f"{CORPUS}/autoencoder.py",
+        {_GELU: 'nn.functional.gelu(x, approximate="tanh")'},
+        ("faster",),
+        shows="fewer ops",
+    ),
+    KnownPatch(
+        "optimizers in one call",
+        f"{CORPUS}/adversarial_pair.py",
+        {"looped: bool = True": "looped: bool = False"},
+        ("faster",),
+        shows="fewer ops",
+    ),
+    KnownPatch(
+        "no copy of the logits",
+        "examples/transformer.py",
+        {f"{_LOGITS}.clone()": _LOGITS},
+        ("faster",),
+        before={_LOGITS: f"{_LOGITS}.clone()"},
+        shows="fewer",
+    ),
+    KnownPatch(
+        "no norms that nobody reads",
+        "examples/mlp.py",
+        {"        [weight.grad.norm() for weight in model.parameters()][:3]\n": ""},
+        ("faster",),
+        before={_STEP: f"        [weight.grad.norm() for weight in model.parameters()][:3]\n{_STEP}"},
+        shows="fewer ops",
+    ),
+    KnownPatch(
+        "a comment",
+        "examples/transformer.py",
+        {"    def step()": "    # one update\n    def step()"},
+        ("no difference",),
+    ),
+    KnownPatch("another name", "examples/mlp.py", {"labels": "wanted"}, ("no difference",)),
+    KnownPatch(
+        "an argument's default, written", "examples/mlp.py", {"nn.ReLU()": "nn.ReLU(inplace=False)"}, ("no difference",)
+    ),
+    KnownPatch(
+        "two lines in another order",
+        "examples/small_network.py",
+        {
+            "        optimizer.zero_grad()\n        loss = nn.functional.mse_loss(model(samples), wanted)\n": (
+                "        loss = nn.functional.mse_loss(model(samples), wanted)\n        optimizer.zero_grad()\n"
+            )
+        },
+        ("no difference",),
+    ),
+    KnownPatch(
+        "gelu without its cubic term",
+        f"{CORPUS}/autoencoder.py",
+        {_CUBIC: "0.7978845608 * x"},
+        ("faster",),
+        is_same=False,
+    ),
+    KnownPatch("another learning rate", "examples/mlp.py", {"lr=0.01": "lr=0.0101"}, _ANY, is_same=False),
+    KnownPatch(
+        "activations kept instead of computed again",
+        "examples/transformer.py",
+        {_CHECKPOINT: _ENCODED},
+        ("faster",),
+        before={_ENCODED: _CHECKPOINT, "import torch\n": "import torch\nimport torch.utils.checkpoint\n"},
+        shows="more peak memory",
+    ),
+    KnownPatch(
+        "tokens read at the start of the loop",
+        f"{CORPUS}/cached_decoding.py",
+        {_READ: "", _LOOP: f"{_LOOP}{_READ}"},
+        ("no difference",),
+        shows="moved",
+    ),
+)
+_SAME = ("examples/mlp.py", "examples/small_network.py", f"{CORPUS}/autoencoder.py", f"{CORPUS}/cached_decoding.py")
+
+
+def edited(text: str, edits: Edits | None) -> str:
+    """The text with each edit made; an edit that does not fit is an error."""
+    for old, new in (edits or {}).items():
+        if old not in text:
+            raise ValueError(f"the program no longer holds {old!r}")
+        text = text.replace(old, new)
+    return text
+
+
+def judge(patch: KnownPatch, seed: int, budget_s: float) -> WorkloadJudgement:
+    """The judgement of one patch, in folders of its own."""
+    with tempfile.TemporaryDirectory() as scratch:
+        sides, name = {}, Path(patch.program).name
+        before = edited((ROOT / patch.program).read_text(), patch.before)
+        for label, text in (("base", before), ("changed", edited(before, patch.after))):
+            folder = Path(scratch) / label
+            folder.mkdir()
+            (folder / name).write_text(text)
+            sides[label] = Side(label, folder)
+        lines = differing_lines(sides["base"].folder, sides["changed"].folder)
+        both = PatchSides(sides["base"], sides["changed"], lines)
+        program = Program(name, form=make_program(str(sides["base"].folder / name)).form)
+        effort = JudgeEffort(budget_s, seed=seed)
+        run = JudgeRun(both, sides["base"].folder, Path(scratch) / "work", effort, say=lambda _: None)
+        return judge_patch(run, [program]).results[0]
+
+
+def is_right(patch: KnownPatch, result: WorkloadJudgement) -> bool:
+    """Whether the verdict on time and results is that which is known, and the line shows the rest."""
+    is_shown = patch.shows in result.sentence
+    return result.verdict in patch.verdicts and result.is_same is patch.is_same and is_shown
+
+
+def judge_same(number: int, budget_s: float) -> dict[str, Any]:
+    """The verdict on a step against itself."""
+    path = ROOT / _SAME[number % len(_SAME)]
+    side = Side("the same", path.parent)
+    effort = TimingEffort(time_limit_s=budget_s, seed=number, pairs_at_most=LOOKS[6], change=ChangeRule())
+    timed = time_in_pairs(Program(path.name, form=make_program(str(path)).form), side, side, effort)
+    ratio = None if timed.ratio is None else [timed.ratio.median, timed.ratio.low, timed.ratio.high]
+    return {
+        "same": path.stem,
+        "verdict": timed.verdict,
+        "ratio": ratio,
+        "pairs": len(timed.pairs),
+        "seconds": timed.seconds,
+    }
+
+
+def _write(results: Path | None, row: Mapping[str, Any]) -> None:
+    line = json.dumps(row)
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+    if results is not None:
+        with results.open("a", encoding="utf-8") as file:
+            file.write(line + "\n")
+
+
+def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The table of all judgements in a file of results."""
+    lines = ["| patch | right | lines of the verdict |", "|---|---|---|"]
+    for patch in PATCHES:
+        runs = [row for row in rows if row.get("patch") == patch.name]
+        if runs:
+            right = sum(row["right"] for row in runs)
+            lines.append(f"| {patch.name} | {right} of {len(runs)} | {'<br>'.join(row['sentence'] for row in runs)} |")
+    same = [row for row in rows if "same" in row]
+    if same:
+        reached = Counter(row["verdict"] for row in same)
+        wrong = reached["faster"] + reached["slower"]
+        words = ", ".join(f"{count} {name}" for name, count in reached.most_common())
+        lines += [
+            "",
+            f"The same sources twice: {wrong} of {len(same)} called a change ({format_share(wrong / len(same))}); "
+            f"{words}.",
+        ]
+    return lines
+
+
+def main() -> None:
+    """Judges, or prints the table of what was judged."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--only", default="")
+    parser.add_argument("--same", type=int, default=0)
+    parser.add_argument("--budget", type=float, default=300.0)
+    parser.add_argument("--results", type=Path)
+    parser.add_argument("--table", action="store_true")
+    parser.add_argument("--write", type=Path)
+    options = parser.parse_args()
+    if options.table:
+        rows = [json.loads(line) for line in options.results.read_text(encoding="utf-8").splitlines()]
+        lines = table(rows)
+        if options.write:
+            write_between_markers(options.write, "patches", "\n".join(lines))
+        else:
+            sys.stdout.write("\n".join(lines) + "\n")
+        return
+    for number in range(options.same):
+        _write(options.results, judge_same(number, options.budget))
+    chosen = [patch for patch in PATCHES if options.only in patch.name] if not options.same else []
+    for seed in range(options.runs):
+        for patch in chosen:
+            result = judge(patch, seed, options.budget)
+            row = {"patch": patch.name, "run": seed, "right": is_right(patch, result), "sentence": result.sentence}
+            _write(options.results, {**row, "seconds": round(result.seconds)})
+
+
+if __name__ == "__main__":
+    main()
