@@ -72,9 +72,9 @@ PATCHES: tuple[KnownPatch, ...] = (
         shows="fewer ops",
     ),
     KnownPatch(
-        "optimizers in one call",
-        f"{CORPUS}/adversarial_pair.py",
-        {"looped: bool = True": "looped: bool = False"},
+        "the optimizer in one call",
+        "examples/small_network.py",
+        {"lr=1e-3)": "lr=1e-3, fused=True)"},
         ("faster",),
         shows="fewer ops",
     ),

@@ -107,7 +107,12 @@ def compare_numerics(before: Numerics, after: Numerics) -> NumericsResult:
     closest = max(sized, key=lambda row: (row.difference or 0.0) / (row.tolerance or 1.0), default=None)
     gradients = sum(name.startswith(_GRADIENT) for name, _, _ in pairs)
     verdict: NumericsVerdict = "differs" if changes else "same"
-    return NumericsResult(verdict, len(pairs), changes, unstable, gradients=gradients, closest=closest)
+    bounds: dict[str, float] = {}
+    for _, old, new in pairs:
+        for digest, side in ((old, before), (new, after)):
+            if digest is not None:
+                bounds[digest.dtype] = max(bounds.get(digest.dtype, 0.0), tolerance_of(digest, side))
+    return NumericsResult(verdict, len(pairs), changes, unstable, gradients=gradients, bounds=bounds, closest=closest)
 
 
 _GRADIENT = "gradient of "

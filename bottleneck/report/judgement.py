@@ -242,7 +242,9 @@ def _results_evidence(result: WorkloadJudgement) -> str:
     gradients = f", {numerics.gradients} of them gradients" if numerics.gradients else ""
     most = numerics.closest
     if most is None or most.difference is None or most.tolerance is None:
-        return f"{counted(numerics.compared, 'output')}{gradients}, equal to the last digit"
+        bounds = ", ".join(f"{bound:.1e} in {dtype}" for dtype, bound in numerics.bounds.items() if bound)
+        bounds = f"; rounding would have explained {bounds} of a size" if bounds else ""
+        return f"{counted(numerics.compared, 'output')}{gradients}, equal to the last digit{bounds}"
     return (
         f"{counted(numerics.compared, 'output')}{gradients}; the largest difference is {most.difference:.1e} of its "
         f"size ({most.name}), and rounding explains {most.tolerance:.1e}"

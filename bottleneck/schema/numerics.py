@@ -98,6 +98,9 @@ class NumericsResult:
     )
     reason: Annotated[str | None, Doc("why nothing was compared; null where something was")] = None
     gradients: Annotated[int, Doc("number of those that are gradients")] = 0
+    bounds: Annotated[
+        Mapping[str, float], Doc("difference that rounding may explain, as a part of the norm, by dtype", "ratio")
+    ] = field(default_factory=dict)
     closest: Annotated[
         OutputChange | None, Doc("output with the largest difference for its tolerance; null where all are equal")
     ] = None
