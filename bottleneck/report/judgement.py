@@ -105,10 +105,8 @@ def _count_words(result: WorkloadJudgement) -> str:
     calls = [change for change in result.counts if COUNTERS[change.metric].unit is None]
     if calls:
         return _more_or_fewer(calls[0])
-    if result.moved:
-        moved = result.moved[0]
-        return f"{counted(moved.count, COUNTERS[moved.metric].one, COUNTERS[moved.metric].many)} moved"
-    return ""
+    moved = sum(moved.count for moved in result.moved if moved.metric == "syncs")
+    return f"{counted(moved, COUNTERS['syncs'].one)} moved" if moved else ""
 
 
 def _more_or_fewer(change: CountChange) -> str:
