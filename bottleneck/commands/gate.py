@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Literal, NoReturn
 
 import typer
 
-from bottleneck.commands.report_options import Quiet, form_of_suffix, output_style, send, write_report
+from bottleneck.commands.report_options import Quiet, form_of_suffix, output_style, send
 from bottleneck.errors import UsageError
-from bottleneck.report.output import write_note
+from bottleneck.report.output import write_note, write_text
 from bottleneck.system.interrupts import answered, says_what_is_kept
 
 if TYPE_CHECKING:
@@ -241,7 +241,7 @@ def _present(done: "Gate", output: Path | None, formats: Sequence[str]) -> None:
         if _form_of_file(output) is None:
             written = ", ".join(map(str, write_formats(done, output, formats)))
         else:
-            write_report(GATE_FORMATS[formats[0]].render(done), output)
+            write_text(GATE_FORMATS[formats[0]].render(done), output)
             written = str(output)
         write_note(f"wrote {written}")
     if output is None and formats[0] != "terminal":

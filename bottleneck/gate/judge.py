@@ -326,17 +326,18 @@ def exit_code(results: Sequence[WorkloadResult], settings: GateSettings, *, is_s
 
 
 def sentence_of(results: Sequence[WorkloadResult], code: int) -> str:
-    """All verdicts in one sentence: '1 of 3 workloads regressed: mlp'."""
+    """All verdicts in one sentence: '1 of 3 workloads regressed: mlp'; of one workload 'mlp regressed'."""
     if not results:
         return "No workload was gated."
     phrases = []
     for verdict, words in _WORDS.items():
         names = [result.name for result in results if result.verdict == verdict]
         if names:
-            phrases.append(f"{len(names)} of {counted(len(results), 'workload')} {words}: {', '.join(names)}")
+            of = f"{len(names)} of {counted(len(results), 'workload')}"
+            phrases.append(f"{of} {words}: {', '.join(names)}" if len(results) > 1 else f"{names[0]} {words}")
     not_passed = "; ".join(phrases)
     number = sum(result.verdict == "pass" for result in results)
-    passed = f"{counted(number, 'workload')} passed" if number else ""
+    passed = f"{counted(number, 'workload') if len(results) > 1 else results[0].name} passed" if number else ""
     tolerated = ", which the settings let pass" if not_passed and not code else ""
     return f"{'; '.join(filter(None, (f'{not_passed}{tolerated}', passed)))}."
 
@@ -344,8 +345,8 @@ def sentence_of(results: Sequence[WorkloadResult], code: int) -> str:
 _WORDS: dict[GateVerdict, str] = {
     "fail": "regressed",
     "failed": "did not run",
-    "nothing measured": "not measured",
-    "undecided": "undecided",
+    "nothing measured": "remained unmeasured",
+    "undecided": "remained undecided",
 }
 
 

@@ -344,39 +344,39 @@ def gate(*results: WorkloadResult, exit_code: int, sentence: str, **other: objec
     )  # fmt: skip
 
 
-_REGRESSED = "1 of 1 workload regressed: bench/train_step.py."
+_REGRESSED = "bench/train_step.py regressed."
 GATES: Mapping[str, Gate] = {
-    "passed": gate(PASSED, exit_code=0, sentence="1 workload passed."),
+    "passed": gate(PASSED, exit_code=0, sentence="examples/mlp.py passed."),
     "counters": gate(COUNTED, exit_code=1, sentence=_REGRESSED),
     "slowed": gate(SLOWED, exit_code=1, sentence=_REGRESSED),
-    "timed": gate(TIMED, exit_code=1, sentence="1 of 1 workload regressed: bench/decode.py --tokens 64"),
-    "undecided": gate(UNDECIDED, exit_code=5, sentence="1 of 1 workload undecided: bench/noisy.py"),
+    "timed": gate(TIMED, exit_code=1, sentence="bench/decode.py --tokens 64 regressed."),
+    "undecided": gate(UNDECIDED, exit_code=5, sentence="bench/noisy.py remained undecided."),
     "tolerated": gate(
         UNDECIDED, PASSED, exit_code=0,
-        sentence="1 of 2 workloads undecided: bench/noisy.py, which the settings let pass; 1 workload passed.",
+        sentence="1 of 2 workloads remained undecided: bench/noisy.py, which the settings let pass; 1 workload passed.",
     ),
     "wavered": gate(WAVERED, exit_code=1, sentence=_REGRESSED),
-    "unmeasured": gate(UNMEASURED, exit_code=5, sentence="1 of 1 workload not measured: bench/empty.py"),
-    "crashed": gate(CRASHED, exit_code=4, sentence="1 of 1 workload did not run: bench/crash.py"),
+    "unmeasured": gate(UNMEASURED, exit_code=5, sentence="bench/empty.py remained unmeasured."),
+    "crashed": gate(CRASHED, exit_code=4, sentence="bench/crash.py did not run."),
     "new": gate(
-        NEW, exit_code=0, sentence="1 of 1 workload not measured: examples/new.py, which the settings let pass"
+        NEW, exit_code=0, sentence="examples/new.py remained unmeasured, which the settings let pass"
     ),
     "new, timed": gate(
-        replace(NEW, verdict="pass", what="", fix=Fix(), time=FINE), exit_code=0, sentence="1 workload passed."
+        replace(NEW, verdict="pass", what="", fix=Fix(), time=FINE), exit_code=0, sentence="examples/new.py passed."
     ),
-    "advisory": gate(replace(PASSED, time=ADVISORY), exit_code=0, sentence="1 workload passed."),
-    "improved": gate(IMPROVED, exit_code=0, sentence="1 workload passed."),
+    "advisory": gate(replace(PASSED, time=ADVISORY), exit_code=0, sentence="examples/mlp.py passed."),
+    "improved": gate(IMPROVED, exit_code=0, sentence="examples/better.py passed."),
     "several": gate(
         PASSED, UNDECIDED, CRASHED, SLOWED, IMPROVED, exit_code=1,
         sentence="1 of 5 workloads regressed: bench/train_step.py; 1 of 5 workloads did not run: bench/crash.py; "
-        "1 of 5 workloads undecided: bench/noisy.py; 2 workloads passed.",
+        "1 of 5 workloads remained undecided: bench/noisy.py; 2 workloads passed.",
         warnings=("the tree has changes that are not committed: they are gated too",),
     ),
     "removed": gate(REMOVED, exit_code=1, sentence=_REGRESSED),
     "other outputs": gate(OTHER_OUTPUTS, exit_code=1, sentence=_REGRESSED),
     "outputs not compared": gate(
         replace(PASSED, numerics=NumericsResult("not compared", reason="what a script computes is not known")),
-        exit_code=0, sentence="1 workload passed.",
+        exit_code=0, sentence="examples/mlp.py passed.",
     ),
     "hostile": gate(HOSTILE, exit_code=1, sentence=_HOSTILE, warnings=(_HOSTILE,)),
     "none": gate(exit_code=5, sentence="No workload was gated."),

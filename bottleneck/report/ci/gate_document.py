@@ -66,14 +66,15 @@ def build(gate: Gate, *, rows: int = compare.TOP) -> Document:
 
 
 def _lines(gate: Gate, results: Sequence[WorkloadResult]) -> tuple[LabelledLine, ...]:
-    """Gives what failed and by how much, and what to undo.
+    """Gives what failed and by how much, what to undo, and of several workloads how all did.
 
     Nothing without a failure.
     """
     worst = phrases.failure(results[0]) if results and results[0].verdict == "fail" else ""
     if not worst:
         return ()
-    lines = (("", f"{phrases.VERDICTS['fail']}: {worst}"), ("First", phrases.undo(results[0])), ("All", gate.sentence))
+    every = gate.sentence if len(results) > 1 else ""
+    lines = (("", f"{phrases.VERDICTS['fail']}: {worst}"), ("First", phrases.undo(results[0])), ("All", every))
     return tuple(LabelledLine(label, text) for label, text in lines if text)
 
 
