@@ -632,21 +632,29 @@ _OUR_COMMAND = re.compile(r"`(bottleneck [^`;|&$<>()\\\n]+)`")
 
 
 _NO_BREAK_SPACE = "\u00a0"
+_PART_OF_WHOLE = re.compile(r"(?<=\d) of (?=[\d.]+\u00a0)")
+# What a sentence sets between backticks. It may be a line of the user's file, so that it becomes no element.
+_QUOTED = re.compile(r"(?<!\S)(\(?)`([^`]+)`(?=[.,;:)]*(?!\S))")
 
 
 def _unbroken(text: str) -> str:
     """Cleans a text to read, and joins its numbers to their units.
 
-    Not for code to copy, which needs plain spaces.
+    '217 of 383 ms' is one word too. Not for code to copy, which needs plain spaces.
     """
-    return join_units(clean(str(text), _LONGEST_TEXT), _NO_BREAK_SPACE)
+    joined = join_units(clean(str(text), _LONGEST_TEXT), _NO_BREAK_SPACE)
+    return _PART_OF_WHOLE.sub(f"{_NO_BREAK_SPACE}of{_NO_BREAK_SPACE}", joined)
 
 
 def _with_code(text: str) -> Markup:
-    """Escapes a text; a command of ours between backticks becomes code to copy."""
+    """Escapes a text; a command of ours between backticks becomes code to copy.
+
+    What else stands between backticks is put into quotes.
+    """
     parts = _OUR_COMMAND.split(clean(text, _LONGEST_TEXT))
     pieces = (
-        _COMMAND.format(part) if at % 2 else escape(join_units(part, _NO_BREAK_SPACE)) for at, part in enumerate(parts)
+        _COMMAND.format(part) if at % 2 else escape(_QUOTED.sub(r"\1“\2”", _unbroken(part)))
+        for at, part in enumerate(parts)
     )
     return Markup("").join(pieces)
 

@@ -22,7 +22,8 @@ WIDE = TerminalStyle(200)
 
 
 def words_of(text: str) -> str:
-    return " ".join(clean(text, 50_000).replace("…", "").split())
+    """The words in sequence; the page quotes what stands between backticks."""
+    return " ".join(re.sub("[“”]", "`", clean(text, 50_000)).replace("…", "").split())
 
 
 def workloads(made: Gate) -> ActionSection:

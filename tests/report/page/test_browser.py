@@ -1114,6 +1114,33 @@ def test_curves_beneath_the_timeline_share_its_zoom(open_page: Callable[..., Ope
     assert page.complaints == []
 
 
+_BREAKS_IN_WORDS = """(selector) => {
+  const breaks = [], range = document.createRange();
+  for (const element of document.querySelectorAll(selector)) {
+    const walker = document.createTreeWalker(element, NodeFilter.SHOW_TEXT);
+    let before = "", line = null;
+    for (let text = walker.nextNode(); text; text = walker.nextNode()) for (let at = 0; at < text.data.length; at++) {
+      range.setStart(text, at); range.setEnd(text, at + 1);
+      const box = range.getBoundingClientRect(), pair = before + text.data[at];
+      if (line !== null && box.height && box.top > line + 4 && pair[1] && !/\\s/.test(pair)) breaks.push(pair);
+      if (box.height) line = box.top;
+      before = text.data[at];
+    }
+  }
+  return breaks;
+}"""
+
+
+def test_names_on_a_phone_break_between_their_parts(open_page: Callable[..., Opened]) -> None:
+    """Names and paths broke anywhere: 'slow_loader.p' 'y:27', '--' 'reason'."""
+    page = open_page(PAGES["cpu"]()[0], viewport={"width": 390, "height": 844})
+    page.view.wait_for_selector("#table-view > *")
+    names = "#table-view button.open > span, #table-view small, .lines dd, .command code"
+    breaks = page.view.evaluate(_BREAKS_IN_WORDS, names)
+    joints = [pair for pair in breaks if re.fullmatch(r"[./_:(,<=][^.\d]|[a-z][A-Z]", pair)]
+    assert joints and joints == breaks
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("name", ["cpu", "h100", "ranks", "hostile"])
 def test_accessibility_checker_finds_nothing_serious(open_page: Callable[..., Opened], name: str, scheme: str) -> None:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from bottleneck.report import analysis_tables as tables
 from bottleneck.report.analysis_document import build, facts
-from bottleneck.report.document import Document, ListSection, Section, TableRow, TableSection, columns
+from bottleneck.report.document import Document, LabelledLine, ListSection, Section, TableRow, TableSection, columns
 from bottleneck.report.json_text import from_json, to_json
 from bottleneck.report.page import document_to_html, to_html
 from bottleneck.report.text import clean
@@ -291,7 +291,7 @@ def test_a_command_of_ours_in_a_list_is_code_and_markup_in_it_is_none() -> None:
     items = (("run `bottleneck calibrate` there",), ("<b>x</b> `bottleneck <i>`",), ("`bottleneck runs; rm -r x`",))
     page = document_to_html(Document("a", "b", sections=(ListSection("Notes", items),)))
     assert 'run <span class="in-line"><code>bottleneck calibrate</code><button type="button" class="copy"' in page
-    assert "&lt;b&gt;x&lt;/b&gt; `bottleneck &lt;i&gt;`" in page and "`bottleneck runs; rm -r x`" in page
+    assert "&lt;b&gt;x&lt;/b&gt; “bottleneck &lt;i&gt;”" in page and "“bottleneck runs; rm -r x”" in page
 
 
 def test_a_page_names_its_largest_accounts_with_the_shares_of_the_table() -> None:
@@ -308,3 +308,17 @@ def test_a_row_of_cards_leaves_out_empty_cells() -> None:
     page = document_to_html(Document("predicted", "One step.", sections=(section,)))
     cells = re.findall(r'<td class="([^"]*)" data-label="([^"]*)"', page)
     assert [label for classes, label in cells if "empty" in classes.split()] == ["times as fast"]
+
+
+def test_code_in_a_sentence_is_quoted_and_becomes_no_element() -> None:
+    """Backticks stood on the page as they are in the terminal."""
+    items = (("a.py:3 (`x = y[0]`) is slow; `in` compares", "a `lone one", "`rm` x"),)
+    page = ParsedPage(document_to_html(Document("a", "b", sections=(ListSection("Notes", items),))))
+    assert "a.py:3 (“x = y[0]”) is slow; “in” compares" in page.words and "a `lone one" in page.words
+    assert "code" not in [tag for tag, _ in page.tags]
+
+
+def test_a_part_and_its_whole_stand_on_one_line() -> None:
+    """The headline broke between '173 of' and '311 us'."""
+    document = Document("a", "b", lines=(LabelledLine("", "Python takes 173 of 311 us per step, 1 of 5 changes"),))
+    assert "173\u00a0of\u00a0311\u00a0us per step, 1 of 5 changes" in document_to_html(document)

@@ -23,11 +23,12 @@ const inMarkdown = (text) => text.trim().replace(/\s+/g, " ").replace(/[\\`*_[\]
 
 /** A finding as a heading, a list of its labelled lines, and its code. */
 function findingInMarkdown(card) {
-  const lead = [...card.querySelector("h3").childNodes].filter((part) => !(part.classList && part.classList.contains("rank"))).map((part) => part.textContent).join(" ");
+  const title = card.querySelector("h3").cloneNode(true), rank = title.querySelector(".rank");
+  if (rank) rank.remove();
   const lines = [...card.querySelectorAll(".lines > div")].map((line) => `- **${inMarkdown(line.querySelector("dt").textContent)}**: ${inMarkdown(line.querySelector("dd").textContent.replace(/Copy$/, ""))}`);
   const fence = (text) => { const ticks = "`".repeat(Math.max(3, ...[...text.matchAll(/`+/g)].map(([run]) => run.length + 1))); return `${ticks}\n${text.trimEnd()}\n${ticks}`; };
   const code = [...card.querySelectorAll(":scope > pre, :scope > .command > code")].map((part) => fence(part.textContent));
-  return [`### ${inMarkdown(lead)}`, lines.join("\n"), ...code].filter(Boolean).join("\n\n") + "\n";
+  return [`### ${inMarkdown(title.textContent)}`, lines.join("\n"), ...code].filter(Boolean).join("\n\n") + "\n";
 }
 
 for (const button of document.querySelectorAll("button[data-link]")) button.replaceWith(linkButton(button.dataset.link));

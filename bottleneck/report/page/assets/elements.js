@@ -31,6 +31,21 @@ const GROUPS = ["compute", "memory", "overhead", "communication", "transfer", "u
 const shape = (group) => make("i", { class: `shape g-${GROUPS.includes(group) ? group : "unknown"}`, "aria-hidden": "true" });
 const byId = (id) => document.getElementById(id);
 
+const LONGEST_WHOLE = 20, JOINT = /(?<=[^./_:(,<=-][./_:(,<=]+)(?=[^./_:(,<=\d-].{5})|(?<=[a-z])(?=[A-Z][a-z])/;
+/** Sets where lines may break: short names with hyphens and the like nowhere, long ones behind a dot, a slash or a part of a word. */
+function setBreaks(host) {
+  const walker = document.createTreeWalker(host, NodeFilter.SHOW_TEXT), texts = [];
+  while (walker.nextNode()) texts.push(walker.currentNode);
+  for (const text of texts) {
+    const parts = text.data.split(/(\s+)/).map((word) => {
+      if (word.length <= LONGEST_WHOLE && !/\S[-._:/]\S/.test(word)) return word;
+      return make("span", { class: word.length > LONGEST_WHOLE ? "word" : "whole" }, word.split(JOINT).flatMap((part, at) => at ? [make("wbr"), part] : [part]));
+    });
+    if (parts.some((part) => typeof part !== "string")) text.replaceWith(...parts);
+  }
+  return host;
+}
+
 let announcer = null;
 /** Says a sentence to screen readers. */
 function announce(text) {
@@ -62,6 +77,9 @@ function confirmOn(button, word) {
   announce(word);
   setTimeout(() => { button.textContent = before; }, 1500);
 }
+
+const NAMES = ".eyebrow, h1 span, h3, .lines dd, .facts dd, .told li, pre code, .command code, .in-line code, td.k-name, td.k-place, td.k-words";
+for (const element of document.querySelectorAll(NAMES)) if (!element.parentElement.closest(NAMES)) setBreaks(element);
 
 for (const button of document.querySelectorAll("button.copy")) {
   button.hidden = false;

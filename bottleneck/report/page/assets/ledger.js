@@ -155,7 +155,7 @@ function showEvidence(panel, { name, group, meaning, rows, us, line, cuts, hasCa
   const all = missing > 1e-6 * wallUs ? [...rows, { account: null, us: missing, calls: 0, cause: "in no row of this analysis", work: null, kernelName: null }] : rows;
   panel.replaceChildren(
     make("h3", {}, group && shape(group), make("span", { text: name })),
-    make("p", { class: "note", text: `${meaning ? `${meaning}. ` : ""}${formatUs(us)} per step, ${share} of it.` }),
+    make("p", { class: "note", text: `${formatUs(us)} per step, ${share} of it${meaning ? `: ${meaning}` : ""}.` }),
     tabs,
   );
   const useful = cuts.filter((cut) => foldRows(all, cut).some((fold) => fold.name !== cut.none));

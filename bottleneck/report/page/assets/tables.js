@@ -99,12 +99,12 @@ function drawTable(host, { rows, columns, noun, details = null, onPick = null, s
     columns.forEach((column, at) => {
       const text = column.sum ? sumText(column) : column.text(row);
       const cell = make("td", { class: `k-${column.kind}`, "data-path": path && column.field ? `${path(row)}.${column.field}` : null });
-      const content = [column.shape ? shape(column.shape(row)) : null, make("span", { text: text || (at === 0 ? "(no name)" : "") })];
+      const content = [column.shape ? shape(column.shape(row)) : null, setBreaks(make("span", { text: text || (at === 0 ? "(no name)" : "") }))];
       if (at === 0 && details) {
         const button = make("button", { type: "button", class: "open", "aria-expanded": "false", on: { click: () => toggle(row, line, button) } }, content);
         cell.append(button);
       } else cell.append(...content.filter(Boolean));
-      if (column.below && column.below(row)) cell.append(make("small", { text: column.below(row) }));
+      if (column.below && column.below(row)) cell.append(setBreaks(make("small", { text: column.below(row) })));
       if (column.share) {
         const share = column.share(row);
         if (share !== null) cell.append(make("span", { class: "meter", "aria-hidden": "true" }, make("i", { style: { width: `${Math.min(share, 1) * 100}%` } })));
