@@ -85,16 +85,22 @@ def _leading(ordered: Sequence[Finding]) -> list[Finding]:
     return first[:1] if len(first) == len(ordered) else first
 
 
+def _as_ranked(analysis: Analysis) -> list[Finding]:
+    """Gives the findings to show in the order of the whole report, which sets apart what saves the same time."""
+    in_order = in_reading_order(analysis.findings, analysis.steps.wall_us, analysis.verdict.bound)
+    return sorted(in_order, key=lambda finding: not _stands_alone(finding, in_order))
+
+
 def first_findings(
     analysis: Analysis, most: int, characters: int, code: int, others: str = "with --full"
 ) -> ActionSection | None:
     """Builds the section of first findings in short form for one screen.
 
-    Each has gain, advice, and the command that tries it. They come in reading order, as in the verdict. ``characters``
-    limits each text but the advice of the first, ``code`` the lines of code: code that has more is left out. ``others``
-    says where those are that are not shown.
+    Each has gain, advice, and the command that tries it. They are those of a terminal's screen. ``characters`` limits
+    each text but the advice of the first, ``code`` the lines of code: code that has more is left out. ``others`` says
+    where those are that are not shown.
     """
-    ordered = in_reading_order(analysis.findings, analysis.steps.wall_us, analysis.verdict.bound)
+    ordered = _as_ranked(analysis)
     shown = ordered[:most]
     ranked = [finding for finding in analysis.findings if finding.predicted_gain_us is not None]
     hidden = _hidden(ranked, ordered)
@@ -152,12 +158,11 @@ def findings_in_brief(
 
     The lines are what is wrong, then the gain and what to do.
 
-    They come as in the whole report, which sets apart what saves the same time. The verdict says what to do of the
+    The verdict says what to do of the
     first, so that one has its title alone. After the first ``advised`` ones the gain stands beside the title, without
     what to do. ``closing`` are the sentences beneath them.
     """
-    in_order = in_reading_order(analysis.findings, analysis.steps.wall_us, analysis.verdict.bound)
-    ordered = sorted(in_order, key=lambda finding: not _stands_alone(finding, in_order))
+    ordered = _as_ranked(analysis)
     hidden = _hidden([finding for finding in analysis.findings if finding.predicted_gain_us is not None], ordered)
     if not ordered:
         return ActionSection("", (), closing=(*hidden, *closing))
@@ -344,7 +349,7 @@ def _together(shown: Sequence[Finding], wall_us: float) -> tuple[str, ...]:
     shares = [format_share(us / wall_us) for us in (low_us, high_us)]
     share = f"up to {shares[1]}" if not low_us > 0 else " to ".join(dict.fromkeys(shares))
     between = _between(Interval(low_us, high_us))
-    return (f"Together {between}, {share} of the step: not all of them come out at one end.",)
+    return (f"Together {between}, {share} of the step; that all gain their least or all their most is unlikely.",)
 
 
 def _groups(others: Sequence[Finding], remarks: Sequence[Finding]) -> Groups:

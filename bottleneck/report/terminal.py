@@ -365,6 +365,7 @@ def _list_lines(section: ListSection, style: TerminalStyle) -> list[Text]:
 
 _NARROWEST_GRID = 60
 GLUE = "\ue000"  # stands for a space at which no line may break; cleaned text cannot hold it
+_EXPLAIN = re.compile(r"bottleneck explain [a-z-]+")  # stands in sentences, and is copied whole
 _NARROWEST = {"name": 16, "place": 10, "words": 6, "number": 1}
 
 
@@ -404,7 +405,7 @@ def wrapped(text: Text, style: TerminalStyle, indent: int = 0, lead: str = "") -
     if style.width - indent < 12 or cell_len(lead) > indent:
         text, indent, lead = Text.assemble(lead, text), 0, ""
     glued = text.copy()
-    glued.plain = join_units(text.plain, GLUE)
+    glued.plain = _EXPLAIN.sub(lambda command: command[0].replace(" ", GLUE), join_units(text.plain, GLUE))
     lines = list(glued.wrap(_ruler(), max(style.width - indent, 1), overflow="fold"))
     for line in lines:
         line.plain = line.plain.replace(GLUE, " ")

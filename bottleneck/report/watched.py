@@ -122,7 +122,9 @@ def _lines(run: WatchedRun, rank: WatchedRunRank) -> tuple[LabelledLine, ...]:
         lines.append(LabelledLine("First", as_sentence(causes[0].advice)))
     elif data_share >= _LOADER_BOUND:
         lines.append(
-            LabelledLine("First", "Find what the loader waits for: bottleneck run says so, with what to change")
+            LabelledLine(
+                "First", "Start it by bottleneck run in place of bottleneck watch: that says what the loader waits for"
+            )
         )
     else:
         steady = f"No step stands out, and nothing drifts: waiting for data takes {format_share(data_share)}"

@@ -272,7 +272,7 @@ def test_every_sample_fits_one_screen(analysis: Analysis) -> None:
 
 def test_the_screen_leads_from_verdict_to_bar_to_findings_to_the_rest_and_ends_as_it_begins() -> None:
     text = to_screen(gpu_overhead())
-    order = ["OVERHEAD-BOUND · train", "░ overhead", "1. ", "Why and how: ", "Full report: ", "OVERHEAD-BOUND: "]
+    order = ["OVERHEAD-BOUND · train", "░ overhead", "1. ", "Why and how:", "Full report: ", "OVERHEAD-BOUND: "]
     places = [text.index(words) for words in order]
     assert places == sorted(places)
     assert text.rstrip().splitlines()[-1].startswith(("First: ", "(predicted: "))

@@ -69,7 +69,10 @@ def test_why_a_formula_gave_several_gains_is_said_once_above_them() -> None:
 def test_what_others_save_already_is_reported_once_only() -> None:
     text = flat(told(ADVICE))
     assert "adds 1.24 ms to 2.48 ms to those above, which save some of the same time" in text
-    assert "Together 5.50 ms to 7.24 ms, 45.2 % to 59.5 % of the step: not all of them come out at one end." in text
+    assert (
+        "Together 5.50 ms to 7.24 ms, 45.2 % to 59.5 % of the step; that all gain their least or all their most is unlikely."
+        in text
+    )
     assert "adds" not in told(ADVICE[:1]) and "Together" not in told(ADVICE[:1])
 
 
@@ -90,7 +93,7 @@ def test_another_way_to_save_the_same_time_is_reported_in_one_sentence() -> None
 def test_together_is_never_more_than_what_they_share(claims: Mapping[str, float], most: float) -> None:
     drafts = [Draft(f"rule-{part}", "t", (), "a", up_to(WALL_US * part / 10), claims) for part in range(4, 9)]
     text = flat(told(rank(drafts, gpu_overhead())))
-    found = re.search(r"Together .*?([\d.]+) % of the step:", text)
+    found = re.search(r"Together .*?([\d.]+) % of the step;", text)
     assert found is not None and text.count(" times as fast") == 5
     assert float(found[1]) <= most
 
@@ -263,14 +266,21 @@ def test_a_heading_without_anything_below_is_left_out() -> None:
     assert first_findings(replace(analysis, findings=(replace(asked, on_request=False),)), 3, 200, 4) is not None
 
 
-def test_the_short_form_puts_a_small_gain_after_another_way_to_save_more() -> None:
+def test_the_short_form_sets_another_way_apart_as_every_report_does() -> None:
+    """A notebook had another third finding than the page and the terminal of the same trace."""
     first = gaining(1, us=0.5 * WALL_US)[0]
     small = replace(gaining(1, us=0.01 * WALL_US)[0], slug="small")
     other = replace(gaining(1, us=0.4 * WALL_US)[0], slug="other", added_gain_us=Interval(0.0, 0.0))
-    brief = first_findings(replace(gpu_overhead(), findings=(first, small, other)), 3, 200, 4)
-    assert [action.key for action in brief.items] == ["rule-0", "other", "small"]
+    analysis = replace(gpu_overhead(), findings=(first, small, other))
+    brief, screen = first_findings(analysis, 3, 200, 4), findings_in_brief(analysis, 3, 3, 80)
+    assert brief is not None
+    assert (
+        [action.key for action in brief.items]
+        == [action.key for action in screen.items]
+        == ["rule-0", "small", "other"]
+    )
     same = ["another way to save the same time" in action.lines[0].text for action in brief.items]
-    assert same == [False, True, False]
+    assert same == [False, False, True]
 
 
 @pytest.mark.parametrize(("bound", "order"), [("device", ["words", "small"]), ("overhead", ["small", "words"])])
