@@ -334,9 +334,12 @@ def _bound(ratio: Ratio | None) -> float | None:
 def _more_time(timed: TimeResult, effort: JudgeEffort) -> float | None:
     """Estimates the seconds of timing that would decide.
 
-    What they show shrinks with the square root of their number.
+    What they show shrinks with the square root of their number. Where the first of them show a change, as many fresh
+    ones have to show it again.
     """
-    visible = timed.smallest_visible
-    if timed.verdict != "undecided" or visible is None or not timed.seconds:
+    visible, ratio, pairs = timed.smallest_visible, timed.ratio, len(timed.pairs)
+    if timed.verdict != "undecided" or visible is None or ratio is None or not timed.seconds:
         return None
-    return timed.seconds * max(2.0, (visible / effort.resolve) ** 2)
+    if timed.confirming:
+        return timed.seconds * max(1.5, 2.0 * (pairs - timed.confirming) / pairs)
+    return timed.seconds * max(2.0, (visible / max(effort.resolve, abs(1.0 - ratio.median))) ** 2)

@@ -3,6 +3,7 @@
 One line each, then time, results, counts and what changed.
 """
 
+import math
 from collections.abc import Sequence
 
 from bottleneck.report import comparison as compare
@@ -131,8 +132,8 @@ def _more_time_words(result: WorkloadJudgement) -> str:
     """
     if result.more_time is None:
         return ""
-    seconds = max(60.0, round(result.more_time / 60) * 60.0)
-    return f"; about {phrases.took(seconds)} of timing would probably decide it: --budget {seconds:.0f}"
+    minutes = math.ceil(result.more_time / 60)
+    return f"; about {counted(minutes, 'minute')} of timing would probably decide it: --budget {60 * minutes}"
 
 
 def describe_risk(kind: RiskKind, before: int, after: int, what: str = "") -> str:

@@ -407,6 +407,8 @@ def _undecided_reason(batches: Batches, rule: PairRule) -> str:
     if shown in rule.confirmed:
         what = {"slower": "a slowdown", "faster": "a speedup"}[shown]
         fresh = counted(len(batches.confirming), "fresh pair")
+        if len(batches.confirming) < LOOKS[0]:
+            return f"{counted(count, 'pair')} showed {what}; {fresh} followed, and it takes {LOOKS[0]} to confirm it"
         return f"{counted(count, 'pair')} showed {what}, which {fresh} did not confirm"
     allowed, visible = _share(_allowed(batches.first, rule)), _share(_visible_change(_logs(batches.first), rule))
     if visible is None or allowed is None or visible > allowed:
