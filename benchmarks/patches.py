@@ -2,16 +2,21 @@
 
 python -m benchmarks.patches [--runs 3] [--only NAME] [--results FILE]
 python -m benchmarks.patches --same 50 [--results FILE]
+python -m benchmarks.patches --recorded 2000
 python -m benchmarks.patches --table --results FILE [--write benchmarks/results/patches.md]
 
 Each patch changes a few lines of a program of examples/ or benchmarks/corpus. Four make it faster, two of them by about
 two percent; four do nothing; two compute something else; one takes more memory; one moves syncs to another line. With
 `--same` a step is judged against itself, each of four programs in turn: every verdict of faster or slower is wrong. A
-line of the file is one judgement, so that runs of several sessions add up.
+line of the file is one judgement, so that runs of several sessions add up. `--recorded` measures nothing: it judges so
+many sequences of pairs of the same sources that `benchmarks.gate` measured beside other programs (gate_runs.jsonl), in
+whole runs drawn at random, as they are and with a change added to each pair.
 """
 
 import argparse
 import json
+import math
+import random
 import sys
 import tempfile
 from collections import Counter
@@ -28,7 +33,7 @@ from bottleneck.harness.target import make_program
 from bottleneck.judge.judge_patch import JudgeEffort, JudgeRun, judge_patch
 from bottleneck.judge.sides import PatchSides, differing_lines
 from bottleneck.schema.judgement import WorkloadJudgement
-from bottleneck.schema.statistics import LOOKS, ChangeRule
+from bottleneck.schema.statistics import LOOKS, Batches, ChangeRule, ProcessPair, judge_pairs, take_batches
 from bottleneck.units import format_share
 
 ROOT = Path(__file__).parents[1]
@@ -190,6 +195,36 @@ def judge_same(number: int, budget_s: float) -> dict[str, Any]:
     }
 
 
+RECORDED = Path(__file__).with_name("gate_runs.jsonl")
+
+
+def recorded(count: int) -> list[str]:
+    """The verdicts on pairs that were measured before, with no change, one of two and one of five percent."""
+    rows = [json.loads(line) for line in RECORDED.read_text(encoding="utf-8").splitlines()]
+    runs = [row["pairs"] for row in rows if row["slowdown"] == 0]
+    draw, lines = random.Random(0), ["| change added | verdicts | pairs |", "|---|---|---|"]
+    for gain in (0.0, 0.02, 0.05):
+        reached: Counter[str] = Counter()
+        taken = 0
+        for _ in range(count):
+            sign = draw.choice((1.0, -1.0))
+            logs = iter([sign * log - math.log1p(gain) for run in draw.sample(runs, _RUNS_DRAWN) for log in run])
+            batches = Batches()
+            take_batches(batches, lambda logs=logs: _pair(next(logs)), ChangeRule(), LOOKS[:7])
+            reached[judge_pairs(batches, ChangeRule()).verdict] += 1
+            taken += len(batches.pairs)
+        words = ", ".join(f"{number} {name}" for name, number in reached.most_common())
+        lines.append(f"| {gain:.0%} faster | {words} | {taken / count:.1f} |")
+    return [*lines, "", f"From {sum(map(len, runs)):,} pairs of {len(runs)} runs, {count:,} judgements each."]
+
+
+_RUNS_DRAWN = 20
+
+
+def _pair(log: float) -> ProcessPair:
+    return ProcessPair(log, 1000.0, 1000.0 * math.exp(log))
+
+
 def _write(results: Path | None, row: Mapping[str, Any]) -> None:
     line = json.dumps(row)
     sys.stdout.write(line + "\n")
@@ -226,6 +261,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--only", default="")
     parser.add_argument("--same", type=int, default=0)
+    parser.add_argument("--recorded", type=int, default=0)
     parser.add_argument("--budget", type=float, default=300.0)
     parser.add_argument("--results", type=Path)
     parser.add_argument("--table", action="store_true")
@@ -238,6 +274,9 @@ def main() -> None:
             write_between_markers(options.write, "patches", "\n".join(lines))
         else:
             sys.stdout.write("\n".join(lines) + "\n")
+        return
+    if options.recorded:
+        sys.stdout.write("\n".join(recorded(options.recorded)) + "\n")
         return
     for number in range(options.same):
         _write(options.results, judge_same(number, options.budget))

@@ -18,6 +18,7 @@ from bottleneck.harness.messages import TIMED_SECONDS, Notes, Plan, Program, Rec
 from bottleneck.harness.supervise import MemoryKills, QuietRun, child_command, describe_end, run_quietly
 from bottleneck.pipeline import examine, explain, finish
 from bottleneck.schema.evidence import Explanation
+from bottleneck.schema.gate_result import TimeResult
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.recording import Recording, kept_environment
 from bottleneck.schema.records import replace
@@ -143,6 +144,30 @@ def record_side(
     if unprofiled is None:
         return explain([folder])
     return finish(examine(replace(find_traces(folder)[0], unprofiled=unprofiled)))
+
+
+def record_as_timed(
+    program: Program,
+    folder: Path,
+    sides: tuple[Side, Side],
+    timed: TimeResult,
+    ceilings: Ceilings | None = None,
+) -> tuple[Explanation, Explanation] | None:
+    """Records both sides, whose steps were timed in turns.
+
+    Their ledgers add up to those steps.
+
+    Null where none were timed. WorkloadError where a side fails or makes no trace.
+    """
+    steps = (timed.base_us, timed.candidate_us)
+    cases = []
+    for name, side, step in zip(("base", "changed"), sides, steps, strict=True):
+        if step is None:
+            return None
+        inner = folder / name
+        inner.mkdir(parents=True, exist_ok=True)
+        cases.append(record_side(program, inner.resolve(), side, ceilings, step))
+    return cases[0], cases[1]
 
 
 def why_it_failed(ran: QuietRun, memory_kills: int | None) -> str:

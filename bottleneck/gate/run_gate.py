@@ -21,7 +21,7 @@ from bottleneck.experiment.git_clone import (
     is_merge_base,
     touched_lines,
 )
-from bottleneck.experiment.record_once import record_side
+from bottleneck.experiment.record_once import record_as_timed
 from bottleneck.experiment.side import Side
 from bottleneck.experiment.turns import TimingEffort, time_in_pairs
 from bottleneck.experiment.worktree import Base, base_side, lacks
@@ -313,19 +313,14 @@ def _cases_as_timed(run: GateRun, program: Program, result: WorkloadResult) -> t
 
     The recordings that were counted follow every line of the program, which takes many times as long as the step.
     """
-    timed = result.time
-    if run.base_side is None or timed is None or timed.base_us is None or timed.candidate_us is None:
+    if run.base_side is None or result.time is None:
         return None
-    sides = (("base", run.base_side, timed.base_us), ("this", run.candidate, timed.candidate_us))
-    cases = []
-    for name, side, step in sides:
-        folder = run.scratch / f"times-{result.name}-{name}"
-        folder.mkdir(parents=True)
-        try:
-            cases.append(record_side(program, folder.resolve(), side, unprofiled=step))
-        except BottleneckError:  # a script that ends before it can be profiled was counted all the same
-            return None
-    return cases[0], cases[1]
+    try:
+        return record_as_timed(
+            program, run.scratch / f"times-{result.name}", (run.base_side, run.candidate), result.time
+        )
+    except BottleneckError:  # a script that ends before it can be profiled was counted all the same
+        return None
 
 
 def _with_error(result: WorkloadResult, verdict: GateVerdict, error: BottleneckError) -> WorkloadResult:

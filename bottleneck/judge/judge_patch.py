@@ -14,7 +14,7 @@ from bottleneck import __version__
 from bottleneck.compare.build import compare
 from bottleneck.compare.sides import ComparedSide
 from bottleneck.errors import BottleneckError, UndecidedError, WorkloadError
-from bottleneck.experiment.record_once import Ceilings, record_side
+from bottleneck.experiment.record_once import Ceilings, record_as_timed
 from bottleneck.experiment.side import relative_to_root
 from bottleneck.experiment.turns import TimingEffort, time_in_pairs
 from bottleneck.gate.count_program import Counted, count_program
@@ -104,7 +104,10 @@ def judge_patch(run: JudgeRun, programs: Sequence[Program]) -> PatchJudgement:
 
 
 def _differing(sides: PatchSides) -> Touched:
-    """The lines of the patch, without a workload that was copied to the side that lacked it."""
+    """The lines of the patch.
+
+    Without a workload that was copied to the side that lacked it.
+    """
     touched = sides.touched or {}
     files = {name: (sides.base.folder / name, sides.changed.folder / name) for name in touched}
     same = {name for name, (old, new) in files.items() if old.is_file() and old.read_bytes() == new.read_bytes()}
@@ -200,25 +203,23 @@ class _Judging:
 
         Their ledgers add up to the steps that were timed.
         """
-        timed = result.time
-        if timed is None or timed.base_us is None or timed.candidate_us is None:
+        timed, sides = result.time, (self.run.sides.base, self.run.sides.changed)
+        if timed is None:
             return None
         self.run.say("recording both sides, to say why")
-        rows = (
-            ("base", self.run.sides.base, timed.base_us, before),
-            ("changed", self.run.sides.changed, timed.candidate_us, after),
+        folder = self.run.scratch / f"why-{workload_name(self.program.words)}"
+        program = relative_to_root(self.program, sides[1].folder)
+        try:
+            cases = record_as_timed(program, folder, sides, timed, self.run.ceilings)
+        except BottleneckError:  # a script that ends before it can be profiled was counted all the same
+            return None
+        if cases is None:
+            return None
+        old, new = (
+            ComparedSide(side.label, str(side.folder), case=case, counts=counts)
+            for side, case, counts in zip(sides, cases, (before, after), strict=True)
         )
-        compared = []
-        for name, side, step, counts in rows:
-            folder = self.run.scratch / f"why-{workload_name(self.program.words)}-{name}"
-            folder.mkdir(parents=True, exist_ok=True)
-            program = relative_to_root(self.program, side.folder)
-            try:
-                case = record_side(program, folder.resolve(), side, self.run.ceilings, step)
-            except BottleneckError:  # a script that ends before it can be profiled was counted all the same
-                return None
-            compared.append(ComparedSide(side.label, str(side.folder), case=case, counts=counts))
-        return compare(compared[0], compared[1], self.run.sides.touched, timed)
+        return compare(old, new, self.run.sides.touched, timed)
 
 
 def _compared_numerics(before: Numerics | None, after: Numerics | None, precision: str) -> NumericsResult:

@@ -97,7 +97,7 @@ def test_without_times_or_another_recording_the_counted_ones_are_compared(
     def fail(*_: object, **__: object) -> None:
         raise WorkloadError("it failed", why="", fix="")
 
-    monkeypatch.setattr(run_gate, "record_side", fail)
+    monkeypatch.setattr(run_gate, "record_as_timed", fail)
     assert gated(taking(90.0), taking(111.0)).notes[0] == run_gate._ONE_BY_ONE
 
 

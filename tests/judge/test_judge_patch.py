@@ -59,7 +59,7 @@ def judge(sides: PatchSides, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
         monkeypatch.setattr(judging, "count_program", count)
         monkeypatch.setattr(judging, "time_in_pairs", lambda *_, **__: timed)
-        monkeypatch.setattr(judging, "record_side", lambda *_, **__: (_ for _ in ()).throw(UndecidedError("none")))
+        monkeypatch.setattr(judging, "record_as_timed", lambda *_, **__: (_ for _ in ()).throw(UndecidedError("none")))
         run = JudgeRun(sides, tmp_path, tmp_path / "scratch", JudgeEffort(**effort))
         (tmp_path / "scratch").mkdir(exist_ok=True)
         return judge_patch(run, [Program("bench.py")])
