@@ -48,6 +48,7 @@ COMMANDS: tuple[tuple[str, Mapping[str, Any]], ...] = (
     ("sweep", {"short_help": "Measure a step over values of its parameters."}),
     ("verify", {"short_help": "Try what the findings advise, and measure what it is worth."}),
     ("calibrate", {"short_help": "Measure what a device of this machine can do."}),
+    ("mcp", {"short_help": "Answer coding agents by the Model Context Protocol."}),
     ("doctor", {"short_help": "Say what can be measured here, or whether a trace is whole."}),
 )
 

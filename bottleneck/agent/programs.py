@@ -1,0 +1,162 @@
+"""Runs commands of ours on programs, if they lie in a folder that the server was started for."""
+
+import itertools
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from bottleneck.agent.reading import Progress
+from bottleneck.errors import UsageError, WorkloadError
+from bottleneck.report.text import clean
+from bottleneck.schema.recording import is_recording
+from bottleneck.system.child_process import Child
+
+OPTION = "--allow-run"
+_LOOK_S, _TELL_S = 0.1, 1.0
+# A client that ends the server waits for two seconds.
+_PATIENCE_S = 1.0
+_LAST_LINES, _LAST_BYTES = 3, 4000
+_RUNS = "bottleneck-runs"
+
+
+class RefusedError(UsageError):
+    """The server was not started for this program."""
+
+
+@dataclass(frozen=True)
+class AllowedProgram:
+    """A program that may run, and the allowed folder that it lies in, both without links."""
+
+    file: Path
+    folder: Path
+
+
+class AllowedFolders:
+    """Folders whose programs a client may run."""
+
+    def __init__(self, folders: Sequence[Path] = ()) -> None:
+        for folder in folders:
+            if not folder.is_dir():
+                raise UsageError(f"{OPTION} {folder} is no folder", fix="name the folder of your programs")
+        self.folders = tuple(folder.resolve() for folder in folders)
+
+    def program(self, text: str) -> AllowedProgram:
+        """Finds a program; RefusedError where it may not run, UsageError where there is none.
+
+        A relative path is looked for in each of the folders.
+        """
+        path = Path(text)
+        for folder in self.folders:
+            file = (folder / path).resolve()
+            if file.is_file() and file.is_relative_to(folder):
+                if file.suffix != ".py":
+                    raise UsageError(f"{path.name} is no program of Python", fix="pass a .py file")
+                return AllowedProgram(file, folder)
+        self._refuse_outside(path)
+        raise UsageError(
+            f"there is no file {text}", fix=f"pass a .py file of {' or '.join(map(str, self.folders))} by its path"
+        )
+
+    def check_folder(self, path: Path) -> Path:
+        """The folder without links; RefusedError where it does not lie in an allowed one."""
+        resolved = path.resolve()
+        if not any(resolved.is_relative_to(folder) for folder in self.folders):
+            raise self._refusal(path)
+        return resolved
+
+    def _refuse_outside(self, path: Path) -> None:
+        candidates = [path] if path.is_absolute() else [folder / path for folder in self.folders]
+        inside = [one for one in candidates for folder in self.folders if one.resolve().is_relative_to(folder)]
+        if not inside:
+            raise self._refusal(path)
+
+    def _refusal(self, path: Path) -> RefusedError:
+        allowed = f"it runs those in {', '.join(map(str, self.folders))}" if self.folders else "it runs none"
+        return RefusedError(
+            f"this server does not run {path}",
+            why=allowed,
+            fix=f"a person has to start it for that folder: bottleneck mcp {OPTION} {shlex.quote(str(path.parent))}",
+        )
+
+
+@dataclass(frozen=True)
+class CommandEnd:
+    """End of a command of ours: its exit status, and the file with all that was printed."""
+
+    status: int
+    log: Path
+
+    def last_lines(self) -> str:
+        """The last lines that were printed, in one."""
+        text = self.log.read_bytes()[-_LAST_BYTES:].decode("utf-8", "replace")
+        return "; ".join([line.strip() for line in text.splitlines() if line.strip()][-_LAST_LINES:])
+
+
+def run_command(arguments: Sequence[str], folder: Path, tell: Progress, timeout_s: float) -> CommandEnd:
+    """Runs a command of ours in a process of its own, in this folder.
+
+    What it and its program print goes to a file, and they read nothing. They end with all that they started where the
+    work is cancelled, and after ``timeout_s``, with WorkloadError.
+    """
+    # As with `python -m`, but without what lies in the folder before our own modules.
+    code = f"import sys; sys.path[:] = {sys.path!r}; from bottleneck.cli import main; main({list(arguments)!r})"
+    number, name = tempfile.mkstemp(prefix="bottleneck-mcp-", suffix=".log")
+    with os.fdopen(number, "wb") as log:
+        child = Child(
+            [sys.executable, "-c", code],
+            at_our_death=None,
+            cwd=folder,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            process_group=0,
+        )
+    try:
+        _await(child, arguments[0], tell, timeout_s)
+    finally:
+        child.end_tree(_PATIENCE_S, lambda: child.send(signal.SIGTERM, to_group=False))
+    return CommandEnd(child.wait().status, Path(name))
+
+
+def _await(child: Child, name: str, tell: Progress, timeout_s: float) -> None:
+    """Waits for the process; WorkloadError where it takes too long."""
+    started_s = told_s = time.monotonic()
+    while not child.has_ended:
+        time.sleep(_LOOK_S)
+        now_s = time.monotonic()
+        if now_s - started_s > timeout_s:
+            raise WorkloadError(
+                f"`bottleneck {name}` took longer than {timeout_s:g} s and was ended",
+                fix="ask for more with timeout_s, or give the program less to do",
+            )
+        if now_s - told_s >= _TELL_S:
+            told_s = now_s
+            tell(now_s - started_s, None, "seconds")
+
+
+def record(
+    program: AllowedProgram, arguments: Sequence[str], tell: Progress, timeout_s: float
+) -> tuple[Path, CommandEnd]:
+    """Records a program with ``bottleneck run``, and gives the recording.
+
+    The program is ended once it is measured. WorkloadError where nothing was recorded.
+    """
+    runs = program.folder / _RUNS
+    names = (f"{clean(program.file.stem, 60)}-mcp-{number}" for number in itertools.count(1))
+    folder = next(runs / name for name in names if not (runs / name).exists())
+    words = ["run", "--quiet", "--stop", "-o", str(folder), str(program.file), *arguments]
+    end = run_command(words, program.folder, tell, timeout_s)
+    if not is_recording(folder):
+        raise WorkloadError(
+            f"nothing was recorded of {program.file.name}, which ended with status {end.status}",
+            why=end.last_lines(),
+            fix=f"read what it printed: {end.log}",
+        )
+    return folder, end
