@@ -14,6 +14,8 @@ from pathlib import Path
 
 from bottleneck.agent.reading import Progress
 from bottleneck.errors import UsageError, WorkloadError
+from bottleneck.experiment.git_clone import find_root
+from bottleneck.gate.settings import find_pyproject
 from bottleneck.report.text import clean
 from bottleneck.schema.recording import is_recording
 from bottleneck.system.child_process import Child
@@ -64,12 +66,31 @@ class AllowedFolders:
             f"there is no file {text}", fix=f"pass a .py file of {' or '.join(map(str, self.folders))} by its path"
         )
 
-    def check_folder(self, path: Path) -> Path:
-        """The folder without links; RefusedError where it does not lie in an allowed one."""
-        resolved = path.resolve()
-        if not any(resolved.is_relative_to(folder) for folder in self.folders):
+    def check_sources(self, text: str, folder: Path) -> str:
+        """One side of a patch: a folder or a patch file that may be used, or the name of a commit.
+
+        RefusedError for a path outside of the allowed folders.
+        """
+        if not text or text.startswith("-") or "\0" in text:
+            raise UsageError(f"{clean(text, 80)} names no sources", fix="name a commit, a folder, or a patch file")
+        path = (folder / text).resolve()
+        if not path.exists() or text == ".":
+            return text
+        self._check_inside(path)
+        return str(path)
+
+    def check_project(self, folder: Path) -> None:
+        """RefusedError where the project of an allowed folder is more than that.
+
+        A commit is checked out whole, and the settings of the project may name commands.
+        """
+        for root in (find_root(folder), find_pyproject(folder)):
+            if root is not None:
+                self._check_inside(root)
+
+    def _check_inside(self, path: Path) -> None:
+        if not any(path.is_relative_to(folder) for folder in self.folders):
             raise self._refusal(path)
-        return resolved
 
     def _refuse_outside(self, path: Path) -> None:
         candidates = [path] if path.is_absolute() else [folder / path for folder in self.folders]
@@ -79,10 +100,11 @@ class AllowedFolders:
 
     def _refusal(self, path: Path) -> RefusedError:
         allowed = f"it runs those in {', '.join(map(str, self.folders))}" if self.folders else "it runs none"
+        wanted = path if path.is_dir() else path.parent
         return RefusedError(
             f"this server does not run {path}",
             why=allowed,
-            fix=f"a person has to start it for that folder: bottleneck mcp {OPTION} {shlex.quote(str(path.parent))}",
+            fix=f"a person has to start it for that folder: bottleneck mcp {OPTION} {shlex.quote(str(wanted))}",
         )
 
 
@@ -139,6 +161,17 @@ def _await(child: Child, name: str, tell: Progress, timeout_s: float) -> None:
         if now_s - told_s >= _TELL_S:
             told_s = now_s
             tell(now_s - started_s, None, "seconds")
+
+
+def run_for_output(arguments: Sequence[str], folder: Path, tell: Progress, timeout_s: float, output: Path) -> None:
+    """Runs a command of ours that writes a file; WorkloadError where it did not."""
+    end = run_command(arguments, folder, tell, timeout_s)
+    if not output.is_file():
+        raise WorkloadError(
+            f"`bottleneck {arguments[0]}` gave no answer, and ended with status {end.status}",
+            why=end.last_lines(),
+            fix=f"read what it printed: {end.log}",
+        )
 
 
 def record(

@@ -22,8 +22,8 @@ def mcp_command(
     bottleneck mcp
     bottleneck mcp --allow-run .
 
-    A client starts it; the tools are diagnose, evidence, whatif and predict. They read traces of this
-    machine. None runs a program unless --allow-run names its folder.
+    A client starts it; the tools are diagnose, evidence, whatif, predict and judge. They read traces of
+    this machine. None runs a program unless --allow-run names its folder.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     from bottleneck.commands.analysis_options import refuse_unfinished, usual_jobs
     from bottleneck.system.interrupts import answered

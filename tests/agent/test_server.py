@@ -63,7 +63,7 @@ def test_tools_are_described_with_their_results() -> None:
         return (await client.list_tools()).tools
 
     found = {tool.name: tool for tool in over_stdio(listed)}
-    assert {"diagnose", "evidence", "whatif", "predict"} <= set(found)
+    assert {"diagnose", "evidence", "whatif", "predict", "judge"} == set(found)
     for tool in found.values():
         assert tool.description and tool.output_schema and "context" not in tool.input_schema["properties"]
         assert all("description" in field for field in tool.input_schema["properties"].values()), tool.name
@@ -138,7 +138,7 @@ def test_answers_on_public_traces_are_small(name: str, tmp_path: Path) -> None:
     answers = {of: answer("evidence", shared, path=str(saved), of=of) for of in (*TABLES, *slugs)}
     sizes = {of: bytes_of(content) for of, content in {"diagnose": diagnosis, **answers}.items()}
     assert {of: size for of, size in sizes.items() if size > MOST_BYTES} == {}
-    assert numbers_without_basis(answers) == [] == numbers_without_basis(diagnosis)
+    assert [numbers_without_basis(content) for content in (diagnosis, *answers.values())] == [[]] * (len(answers) + 1)
 
 
 def test_all_pages_together_are_all_rows_once() -> None:
@@ -369,3 +369,61 @@ def test_a_program_is_predicted_on_a_device_that_is_not_here(tmp_path: Path) -> 
     prediction = answer("predict", tools(tmp_path), path="work.py", devices=["T4"])
     assert prediction["devices"][0]["step"]["basis"] == "predicted"
     assert numbers_without_basis(prediction) == []
+
+
+SLOW = """
+import torch
+
+def workload():
+    weights, rows = torch.randn(64, 64), torch.randn(64, 64)
+
+    def step():
+        total = 0.0
+        for row in rows:
+            total += (weights @ row).sum().item()
+        return torch.tensor(total)
+
+    return step
+"""
+
+
+@pytest.fixture
+def two_folders(tmp_path: Path) -> Path:
+    for name, text in (("before", SLOW), ("after", SLOW.replace("for row in rows:", "for row in rows[:32]:"))):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "work.py").write_text(text)
+    return tmp_path
+
+
+@pytest.mark.process
+def test_a_change_is_judged_by_both_sides(two_folders: Path) -> None:
+    pytest.importorskip("torch")
+    shared = tools(two_folders / "before", two_folders / "after")
+    sides = {"base": str(two_folders / "before"), "changed": str(two_folders / "after")}
+    judged = answer("judge", shared, **sides, workload=["work.py"], budget_s=30)
+    (result,) = judged["results"]
+    assert result["verdict"] in {"faster", "undecided"}  # half a minute is little on a busy machine
+    assert result["same_results"] is False and result["differing_outputs"]
+    assert any(row[0] == "ops" and row[2] < row[1] for row in result["counts"]["rows"])
+    assert bytes_of(judged) <= MOST_BYTES and numbers_without_basis(judged) == []
+
+
+@pytest.mark.parametrize("side", ["base", "changed"])
+def test_both_sides_of_a_change_have_to_be_allowed(two_folders: Path, side: str) -> None:
+    shared = tools(two_folders / "before")
+    sides = {"base": ".", "changed": ".", side: str(two_folders / "after")}
+    failure = json.loads(ask("judge", {**sides, "workload": ["work.py"]}, shared).content[0].text)
+    assert failure["error"] == "refused" and str(two_folders / "after") in failure["what"]["from_trace"]
+
+
+def test_a_commit_is_judged_only_where_its_whole_repository_is_allowed(two_folders: Path) -> None:
+    (two_folders / ".git").mkdir()
+    arguments = {"base": "main", "workload": ["work.py"]}
+    failure = json.loads(ask("judge", arguments, tools(two_folders / "before")).content[0].text)
+    assert failure["error"] == "refused" and f"--allow-run {two_folders}" in failure["fix"]["from_trace"]
+
+
+def test_a_side_is_no_option(two_folders: Path) -> None:
+    arguments = {"base": "--output=/tmp/x", "workload": ["work.py"]}
+    failure = json.loads(ask("judge", arguments, tools(two_folders / "before")).content[0].text)
+    assert failure["error"] == "usage" and "names no sources" in failure["what"]["from_trace"]

@@ -33,7 +33,7 @@ MAY_IMPORT = {
     "judge": BASE | MACHINE | {"judge", "gate", "experiment", "compare"},
     "recorder": BASE | MACHINE | {"calibrate", "experiment", "watched", "recorder"},
     "integrations": BASE | {"report", "harness", "recorder", "integrations"},
-    "agent": BASE | MACHINE | {"agent"},
+    "agent": BASE | MACHINE | {"experiment", "gate", "agent"},
     "commands": BASE | MACHINE | TASKS | {"recorder", "agent", "commands"},
     "cli": BASE | {"report", "commands"},
     "__init__": {"recorder", "harness", "integrations", "_version"},

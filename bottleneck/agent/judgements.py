@@ -1,0 +1,123 @@
+"""Sums up a judgement of a patch for an agent: its verdict, results, counts and risks."""
+
+from typing import NamedTuple
+
+from pydantic import Field
+
+from bottleneck.agent.results import (
+    Amount,
+    AmountRange,
+    ResultColumn,
+    ResultTable,
+    ToolResult,
+    TraceText,
+    all_from_trace,
+    amount,
+    fitted,
+    from_trace,
+    marked,
+    measured,
+    rounded,
+)
+from bottleneck.report.text import clean
+from bottleneck.schema.judgement import CountChange, PatchJudgement, WorkloadJudgement
+
+
+class WorkloadAnswer(ToolResult):
+    """The verdict on one workload."""
+
+    workload: TraceText
+    verdict: str = Field(description="'faster', 'slower', 'no difference', 'undecided' or 'failed'")
+    sentence: TraceText
+    speedup: AmountRange | None = Field(default=None, description="base time / changed time, its 98 % interval")
+    same_results: bool | None = Field(default=None, description="absent where that is not known")
+    smallest_visible: Amount | None = Field(default=None, description="smallest change that would have shown")
+    counts: ResultTable = Field(description="counters that differ, the costliest first")
+    differing_outputs: list[TraceText] | None = None
+    moved: list[TraceText] | None = Field(default=None, description="work that another line does now")
+    risks: list[TraceText] | None = None
+    reason: TraceText | None = Field(default=None, description="why it is undecided or failed")
+    more_time: Amount | None = Field(default=None, description="timing that would probably decide it")
+    warnings: list[TraceText] | None = None
+
+
+class JudgeAnswer(ToolResult):
+    """The verdict on a patch: is it faster, and does it compute the same."""
+
+    base: TraceText
+    changed: TraceText
+    sentence: TraceText
+    results: list[WorkloadAnswer]
+    took: Amount
+    warnings: list[TraceText] | None = None
+
+
+class _Room(NamedTuple):
+    rows: int
+    characters: int
+
+
+_ROOMS = (_Room(8, 240), _Room(5, 160), _Room(3, 120), _Room(1, 80))
+_ALL = _Room(10_000, 2_000)
+
+
+def answer_judge(judgement: PatchJudgement, *, full: bool = False) -> JudgeAnswer:
+    """The judgement in brief; ``full`` holds all counters."""
+    return fitted(lambda room: _in_room(judgement, room), (_ALL,) if full else _ROOMS)
+
+
+def _in_room(judgement: PatchJudgement, room: _Room) -> JudgeAnswer:
+    return JudgeAnswer(
+        base=marked(judgement.base, room.characters),
+        changed=marked(judgement.changed, room.characters),
+        sentence=marked(judgement.sentence, 2 * room.characters),
+        results=[_workload(result, room) for result in judgement.results],
+        took=measured(judgement.seconds, "s"),
+        warnings=all_from_trace(judgement.warnings[: room.rows], room.characters) or None,
+    )
+
+
+def _workload(result: WorkloadJudgement, room: _Room) -> WorkloadAnswer:
+    speedup, numerics = result.speedup, result.numerics
+    outputs = [] if numerics is None else [f"{change.name}: {change.what}" for change in numerics.changes]
+    moved = [f"{change.count} {change.metric}: {change.before} to {change.after}" for change in result.moved]
+    texts = {
+        "differing_outputs": outputs,
+        "moved": moved,
+        "risks": [risk.text for risk in result.risks],
+        "warnings": result.warnings,
+    }
+    return WorkloadAnswer(
+        workload=marked(result.name, room.characters),
+        verdict=result.verdict,
+        sentence=marked(result.sentence, room.characters),
+        speedup=None
+        if speedup is None
+        else AmountRange(low=rounded(speedup.low), high=rounded(speedup.high), unit="ratio", basis="measured"),
+        same_results=result.is_same,
+        smallest_visible=None if result.smallest_visible is None else measured(result.smallest_visible, "share"),
+        counts=_counts(result.counts[: room.rows], room),
+        reason=from_trace(result.reason, room.characters),
+        more_time=None if result.more_time is None else amount(result.more_time, "s", "predicted"),
+        **{name: all_from_trace(words[: room.rows], room.characters) or None for name, words in texts.items()},
+    )
+
+
+def _counts(changes: tuple[CountChange, ...], room: _Room) -> ResultTable:
+    return ResultTable(
+        kind="counts",
+        columns=[
+            ResultColumn(name="counter"),
+            ResultColumn(name="before", unit="1/step, or bytes", basis="measured"),
+            ResultColumn(name="after", unit="1/step, or bytes", basis="measured"),
+            ResultColumn(name="line that does more", from_trace=True),
+        ],
+        rows=[
+            [change.metric, change.before, change.after, clean(_place(change), room.characters)] for change in changes
+        ],
+    )
+
+
+def _place(change: CountChange) -> str:
+    """The line that most of a change comes from; empty where none is known."""
+    return next((culprit.site.place for culprit in change.culprits if culprit.site is not None), "")
