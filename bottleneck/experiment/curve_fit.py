@@ -162,7 +162,7 @@ _MANY = 6
 _CLEARLY_BETTER = 0.5
 # Growth of the peak over the whole sweep, as a share of it, that is no growth yet: pages come and go.
 _LEAST_GROWTH = 0.05
-# A line that misses a point by more than this gives no estimate of its parts.
+# A line that misses a point by more than this is none, unless all others lie on it.
 _NO_LINE_SHARE = 0.3
 _NORMAL = 1.96
 
@@ -233,7 +233,11 @@ def _fit(curve: _FitPoints, memory_bytes: int | None) -> Fit:
         reason = f"a line needs {_FEWEST} values of {curve.parameter} that were measured; there are {len(set(curve.x))}"
         return replace(nothing, reason=reason, knee_reason=reason)
     line, within = _choose(curve.x, *_times(curve))
-    x = curve.x[within]
+    x, off = curve.x[within], np.abs(line.shares) > _OFF_SHARE
+    is_one_apart = off.sum() == 1 and len(x) >= _FEWEST_OF_RANGE
+    if line.worst_share > _NO_LINE_SHARE and not is_one_apart:
+        reason = f"no line describes the points: they lie up to {format_share(line.worst_share)} from the best"
+        return replace(nothing, reason=reason, knee_reason=reason)
     knee, knee_reason = _knee(line, curve.parameter, x)
     return replace(
         nothing,
@@ -246,7 +250,8 @@ def _fit(curve: _FitPoints, memory_bytes: int | None) -> Fit:
         points=len(x),
         knee=knee,
         knee_reason=knee_reason,
-        residual_share=line.worst_share,
+        residual_share=float(np.abs(line.shares[~off]).max()) if is_one_apart else line.worst_share,
+        apart=float(x[off][0]) if is_one_apart else None,
     )
 
 
@@ -316,8 +321,6 @@ def _knee(line: FittedLine, parameter: str, x: Floats) -> tuple[float | None, st
 
     Without one, it gives the reason.
     """
-    if _points_off(line) > 1 and line.worst_share > _NO_LINE_SHARE:
-        return None, f"the points lie up to {format_share(line.worst_share)} from the line"
     if line.each - line.each_width <= 0 and line.each * x[-1] < _LEAST_GROWTH * line.fixed:
         return None, f"the step does not grow with {parameter} from {x[0]:g} to {x[-1]:g}"
     if line.each - line.each_width <= 0:

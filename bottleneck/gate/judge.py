@@ -326,7 +326,10 @@ def exit_code(results: Sequence[WorkloadResult], settings: GateSettings, *, is_s
 
 
 def sentence_of(results: Sequence[WorkloadResult], code: int) -> str:
-    """All verdicts in one sentence: '1 of 3 workloads regressed: mlp'; of one workload 'mlp regressed'."""
+    """All verdicts in one sentence: '1 of 3 workloads regressed: mlp'.
+
+    Of one workload 'mlp regressed'.
+    """
     if not results:
         return "No workload was gated."
     phrases = []

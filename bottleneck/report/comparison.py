@@ -31,6 +31,7 @@ from bottleneck.report.text import Scale, account_name, calls_number, describe_s
 from bottleneck.schema.accounts import label_of
 from bottleneck.schema.comparison import Bar, ChangeRow, CompareSide, Comparison, Condition, CounterStep
 from bottleneck.schema.counters import COUNTERS
+from bottleneck.schema.device import without_signs
 from bottleneck.schema.records import replace
 from bottleneck.units import apportion, format_share, format_us
 
@@ -151,7 +152,7 @@ def describe_side(side: CompareSide, name: str) -> str:
     path = side.path if not side.path.endswith(side.label) and not side.label.startswith(side.path) else ""
     step = "counters only" if side.step_us is None else f"{format_us(side.step_us)} per step"
     verdict = step if side.verdict is None else verdict_lines(side.verdict)[0].text.rstrip(".")
-    return f"{', '.join(filter(None, (name, path, side.device)))}: {verdict}"
+    return f"{', '.join(filter(None, (name, path, without_signs(side.device))))}: {verdict}"
 
 
 def describe_call_change(row: ChangeRow) -> str:

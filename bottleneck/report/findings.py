@@ -86,7 +86,10 @@ def _leading(ordered: Sequence[Finding]) -> list[Finding]:
 
 
 def _as_ranked(analysis: Analysis) -> list[Finding]:
-    """Gives the findings to show in the order of the whole report, which sets apart what saves the same time."""
+    """Gives the findings to show, in the order of the whole report.
+
+    It sets apart what saves the same time.
+    """
     in_order = in_reading_order(analysis.findings, analysis.steps.wall_us, analysis.verdict.bound)
     return sorted(in_order, key=lambda finding: not _stands_alone(finding, in_order))
 

@@ -4,7 +4,7 @@ It says what each change would bring on other devices, and in which order.
 """
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal
 
 from bottleneck.report import render_document
@@ -22,7 +22,7 @@ from bottleneck.report.json_text import encode
 from bottleneck.report.predict import by_device, held_by, host_sets_pace, host_words, worst_work
 from bottleneck.report.speedup_intervals import TITLE, speedup_intervals, speedup_scale
 from bottleneck.report.terminal import PLAIN, TerminalStyle
-from bottleneck.report.text import UNKNOWN, clean
+from bottleneck.report.text import UNKNOWN, as_sentence, clean
 from bottleneck.schema.device import without_maker
 from bottleneck.schema.predicted_changes import DeviceChanges, PredictedChange, PredictedChanges, PredictedVerdict
 from bottleneck.schema.records import replace
@@ -133,22 +133,15 @@ def _lines(answer: PredictedChanges) -> tuple[LabelledLine, ...]:
 
     Then come what holds the step back there, and the changes that follow.
     """
-    claims = []
-    for device in answer.devices:
-        first, name = device.order[0] if device.order else _best_alone(device), without_maker(device.device)
-        if first is None:
-            claims.append(f"on {name} nothing is certain to help")
-        else:
-            claims.append(f"on {name} {_words(first)} first: {_times_in_words(first)} times as fast")
-    claim = "; ".join(claims)
     named = [(without_maker(device.device), device) for device in answer.devices]
+    claim = _by_change((*_first(device), name) for name, device in named)
     lines = (
-        ("", f"{claim[:1].upper()}{claim[1:]}"),
+        ("", as_sentence(claim)),
         ("But", by_device((_no_room(device), name) for name, device in named)),
         ("Now", listed([f"{_us(device.step.us)} ({_step_words(device)}) on {name}" for name, device in named])),
         ("Bound", by_device((held_by(device.step), name) for name, device in named)),
         ("Worst", worst_work((name, device.step, device.work) for name, device in named)),
-        ("Then", by_device((_what_follows(device), name) for name, device in named)),
+        ("Then", _by_change((*_what_follows(device), name) for name, device in named)),
     )
     return tuple(LabelledLine(label, text) for label, text in lines if text)
 
@@ -162,14 +155,34 @@ def _no_room(device: DeviceChanges) -> str:
     return f"its memory does not fit: {lacks}" if device.fits is False else ""
 
 
-def _what_follows(device: DeviceChanges) -> str:
+def _by_change(claims: Iterable[tuple[str, str, str]]) -> str:
+    """Words what each change brings on each device.
+
+    A claim has a change, the speedup that it brings and a device. What is the same on several devices is said once.
+    """
+    by_change: dict[str, list[str]] = {}
+    for change, speedup, name in claims:
+        on_devices = by_change.setdefault(change, [])
+        unit = " times as fast" if speedup and not on_devices else ""
+        on_devices.append(f"{speedup}{unit} on {name}".strip())
+    return "; ".join(f"{change} {listed(on_devices)}" for change, on_devices in by_change.items() if change)
+
+
+def _first(device: DeviceChanges) -> tuple[str, str]:
+    """Words the first change, and how many times as fast it makes the step."""
+    first = device.order[0] if device.order else _best_alone(device)
+    if first is None:
+        return "nothing is certain to help", ""
+    return f"{_words(first)} first:", _times_in_words(first)
+
+
+def _what_follows(device: DeviceChanges) -> tuple[str, str]:
     """Words the changes after the first, and what all bring together."""
     if not device.order:
-        return ""
+        return "", ""
     if device.total is None:
-        return "nothing certain after the first"
-    names = ", then ".join(map(_words, device.order[1:]))
-    return f"{names}: {_times_in_words(device.total)} times as fast in all"
+        return "nothing certain after the first", ""
+    return f"{', then '.join(map(_words, device.order[1:]))}: in all", _times_in_words(device.total)
 
 
 def _article(name: str) -> str:

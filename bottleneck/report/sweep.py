@@ -15,7 +15,7 @@ from bottleneck.report.json_text import encode
 from bottleneck.report.line_chart import ChartCurve, ChartPoint, LineChart
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN, clean
-from bottleneck.schema.device import peak_name
+from bottleneck.schema.device import peak_name, without_signs
 from bottleneck.schema.measurements import Ratio
 from bottleneck.schema.records import replace
 from bottleneck.schema.trials import Fit, Point, Roof, Sweep
@@ -68,18 +68,18 @@ def _lines(sweep: Sweep) -> tuple[LabelledLine, ...]:
 def _advice(sweep: Sweep) -> str:
     """Names the point with most samples per second.
 
-    Without rates it says where the step is mostly fixed. Empty where several series are compared, and where neither is
+    It stands beside the next that is measurably less. Without rates it says where the step is mostly fixed. Empty where several series are compared, and where neither is
     known.
     """
     if len(names_of_series(sweep)) > 1 or len(sweep.parameters) != 1:
         return ""
-    rates = [rate for rate in map(_rate, sweep.points) if rate is not None]
+    rates = sorted(filter(None, map(_rate, sweep.points)), key=lambda rate: -rate[0].median)
     if len(rates) > 1:
-        most, best = max(rates, key=lambda rate: rate[0].median)
-        least, slowest = min(rates, key=lambda rate: rate[0].median)
-        if any(rate.high > _SCATTERED * rate.low for rate, _ in rates) or most.low <= least.high:
+        most, best = rates[0]
+        less = next(((rate, point) for rate, point in rates if rate.high < most.low), None)
+        if less is None or any(rate.high > _SCATTERED * rate.low for rate, _ in rates):
             return "Measure again on a quiet machine: the times scatter too much to choose by them"
-        more = f"{format_ratio(most.median / least.median)} times as many as with {describe_place(slowest.values)}"
+        more = f"{format_ratio(most.median / less[0].median)} times as many as with {describe_place(less[1].values)}"
         return f"Take {describe_place(best.values)}: {format_si(most.median, '').strip()} samples per second, {more}"
     knee = next((fit for fit in sweep.fits if fit.knee), None)
     if knee is None:
@@ -156,13 +156,17 @@ def _winner(points: Sequence[Point]) -> str:
 
 
 def _bounds_along(measured: Sequence[Point], parameter: str) -> str:
-    """'overhead from batch_size=1 to 64, compute from 128 on'."""
-    phrases = []
-    for bound, run in groupby(measured, key=lambda point: point.bound or "no verdict"):
+    """'The step is overhead-bound from batch_size=1 to 64, compute-bound at 128'."""
+    phrases: list[str] = []
+    for bound, run in groupby(measured, key=lambda point: point.bound):
         values = [point.values[parameter] for point in run]
-        first, last = values[0], values[-1]
-        phrases.append(f"{bound} at {first}" if first == last else f"{bound} from {first} to {last}")
-    return f"What holds the step back, along {parameter}: {', '.join(phrases)}."
+        first, last = values[0] if phrases else f"{parameter}={values[0]}", values[-1]
+        words = _BOUNDS.get(bound or "", f"{bound}-bound")
+        phrases.append(f"{words} {f'at {first}' if len(values) == 1 else f'from {first} to {last}'}")
+    return f"The step is {', '.join(phrases)}."
+
+
+_BOUNDS = {"": "without a verdict", "inconclusive": "without a verdict", "mixed": "held back by several bounds"}
 
 
 def _facts(sweep: Sweep) -> tuple[tuple[str, str], ...]:
@@ -171,7 +175,12 @@ def _facts(sweep: Sweep) -> tuple[tuple[str, str], ...]:
     facts = [("program", f"{' '.join(sweep.program)}{settings}{how}")]
     for device in dict.fromkeys(roof.device for roof in sweep.roofs):
         mine = [roof for roof in sweep.roofs if roof.device == device]
-        facts.append(("device", f"{device or 'not named'}; {', '.join(_roof_words(mine)) or 'no roofs are known'}"))
+        facts.append(
+            (
+                "device",
+                f"{without_signs(device) or 'not named'}; {', '.join(_roof_words(mine)) or 'no roofs are known'}",
+            )
+        )
     return tuple(facts)
 
 
@@ -296,6 +305,7 @@ def fit_sentences(fit: Fit) -> tuple[str, ...]:
         law = f"{fixed} + {law}"
     over = f" from {fit.over.low:g} to {fit.over.high:g}" if fit.over is not None else ""
     within = f", within {format_share(fit.residual_share)}" if fit.residual_share is not None else ""
+    within += f" but for {fit.parameter}={fit.apart:g}, which lies apart" if fit.apart is not None else ""
     ranges = (
         f"95 %: fixed {format_us(fit.fixed_us.low)} to {format_us(fit.fixed_us.high)}, "
         f"each {format_us(fit.each_us.low)} to {format_us(fit.each_us.high)}"

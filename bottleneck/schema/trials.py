@@ -168,7 +168,8 @@ class Fit:
     ``model`` is "sum" where one part follows the other, "max" where they overlap. ``fixed_us`` and ``each_us`` are 95 %
     intervals around ``fixed_mid_us`` and ``each_mid_us``. It was made over the ``points`` points of ``over``.
     ``knee`` is the value at which both parts are equal: below it the step is mostly fixed. ``residual_share`` is how
-    far, as a share of its time, a point lies from it at most. ``largest`` is the largest value whose memory fits, by a
+    far, as a share of its time, a point lies from it at most, but for the one at ``apart``: null where no single point
+    lies far from it. ``largest`` is the largest value whose memory fits, by a
     line through the peaks. What is null has its reason in ``reason``, ``knee_reason`` or ``largest_reason``.
     """
 
@@ -188,6 +189,7 @@ class Fit:
     others: Mapping[str, int | float | str] = field(default_factory=dict)
     knee_reason: str | None = None
     largest_reason: str | None = None
+    apart: float | None = None
 
     def step_us(self, value: float) -> float | None:
         """Returns the step time that the fit predicts at a value.

@@ -79,8 +79,16 @@ def test_one_disturbed_point_moves_the_line_little() -> None:
     points = [point(batch, straight(batch) * (1.8 if batch == 16 else 1.0)) for batch in BATCHES]
     fit = fit_of(points)
     assert fit.step_us(64) == pytest.approx(straight(64), rel=0.03)
-    assert fit.residual_share == pytest.approx(0.8 / 1.8, abs=0.05)
+    assert fit.residual_share == pytest.approx(0.0, abs=0.01) and fit.apart == 16
     assert fit.points == len(BATCHES)
+
+
+def test_points_that_lie_on_no_line_have_none() -> None:
+    us = (900.0, 100.0, 2000.0, 300.0)
+    fit = fit_of([point(batch, time) for batch, time in zip(BATCHES[:4], us, strict=True)])
+    assert fit.fixed_us is fit.residual_share is fit.apart is None
+    assert fit.reason is not None and fit.reason.startswith("no line describes the points: they lie up to ")
+    assert fit.knee_reason == fit.reason
 
 
 def test_a_batch_that_was_left_out_is_predicted() -> None:

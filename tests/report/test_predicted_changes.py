@@ -9,6 +9,7 @@ from bottleneck.predict.changes import PRICED, ChangedSteps, predict_changes
 from bottleneck.report.document import Intervals, TableSection
 from bottleneck.report.predicted_changes import CHANGE_WORDS, build, render, verdict_words
 from bottleneck.schema.predicted_changes import PredictedChanges, PredictedVerdict
+from bottleneck.report.text import as_sentence
 from bottleneck.schema.records import replace
 from bottleneck.units import format_memory, format_us
 from tests.predict.test_changes import Program
@@ -43,7 +44,7 @@ def test_a_device_on_which_nothing_helps_says_so(answer: PredictedChanges) -> No
     open_changes = tuple(replace(change, verdict="open") for change in answer.devices[0].alone)
     nothing = replace(answer, devices=(replace(answer.devices[0], alone=open_changes, order=(), total=None),))
     assert build(nothing).sentence.endswith("no change brings more than the error of its prediction.")
-    assert build(nothing).lines[0].text.endswith(" nothing is certain to help")
+    assert build(nothing).lines[0].text.startswith("Nothing is certain to help on ")
 
 
 def test_a_change_that_helps_alone_is_said_where_no_order_is_certain(answer: PredictedChanges) -> None:
@@ -52,7 +53,16 @@ def test_a_change_that_helps_alone_is_said_where_no_order_is_certain(answer: Pre
     document = build(replace(answer, devices=(device,)))
     words = CHANGE_WORDS[best.change]
     assert f"{words} helps alone, {best.speedup:.2f} (" in document.sentence
-    assert document.lines[0].text.startswith(f"On A100-SXM4-80GB {words} first: ")
+    assert document.lines[0].text.startswith(f"{as_sentence(words)} first: {best.speedup:.2f} (")
+
+
+def test_a_first_change_of_two_devices_is_said_once(answer: PredictedChanges) -> None:
+    """The headline of two devices named the same change twice, on eight lines of a phone."""
+    device = answer.devices[0]
+    two = build(replace(answer, devices=(device, replace(device, device="NVIDIA H100 80GB HBM3"))))
+    labels = {line.label: line.text for line in two.lines}
+    assert labels[""].count(" times as fast on ") == 1 and labels[""].count(" on H100 80GB HBM3") == 1
+    assert labels["Then"] == "nothing certain after the first on A100-SXM4-80GB and on H100 80GB HBM3"
 
 
 def test_sentences_name_every_change_in_words() -> None:

@@ -7,7 +7,7 @@ import pytest
 from bottleneck.commands.report_options import RESULT_FORMATS
 from bottleneck.report.plots import save_figure
 from bottleneck.report.plots.sweep_plot import sweep_figure
-from bottleneck.report.sweep import floor_us, render, sentence, three
+from bottleneck.report.sweep import charts, floor_us, render, sentence, three
 from bottleneck.schema.records import replace
 from bottleneck.schema.trials import Point, Sweep
 from bottleneck.units import format_us
@@ -139,7 +139,33 @@ def test_curves_stand_side_by_side_in_one_unit() -> None:
 
 
 def test_the_sentence_says_along_which_values_which_bound_holds() -> None:
-    assert sentence(chain()) == ("What holds the step back, along repeat: memory from 1 to 16, compute from 32 to 256.")
+    assert sentence(chain()) == "The step is memory-bound from repeat=1 to 16, compute-bound from 32 to 256."
+    mixed = (chain_point(1), replace(chain_point(2), bound="mixed"), replace(chain_point(4), bound=None))
+    words = "The step is memory-bound at repeat=1, held back by several bounds at 2, without a verdict at 4."
+    assert sentence(of(mixed, "repeat")) == words
+
+
+def test_the_best_point_stands_beside_the_next_that_is_measurably_less() -> None:
+    """It stood beside the worst point, which a disturbance may have made."""
+    text = " ".join(render(batches(lambda size: 200.0 + size + (1e4 if size == 1 else 0)), "terminal").split())
+    assert "First Take batch_size=64: 242 k samples per second, 3.27 times as many as with batch_size=16" in text
+    assert "Measure again on a quiet machine" in render(batches(lambda size: 100.0 * size), "terminal")
+
+
+def test_a_point_that_lies_apart_is_named_and_points_on_no_line_get_none() -> None:
+    """One disturbed point of a sweep made its report print a fit within 99.2 %."""
+    text = " ".join(render(batches(lambda size: (300.0 + 2 * size) * (100 if size == 4 else 1)), "terminal").split())
+    assert "t = 300 us + 2.00 us x batch_size from 1 to 64, within" in text
+    assert "but for batch_size=4, which lies apart (95 %:" in text
+    wild = batches(lambda size: {1: 900.0, 4: 100.0, 16: 2000.0, 64: 300.0}[size])
+    shown = " ".join(render(wild, "terminal").split())
+    assert "No line describes the points: they lie up to" in shown and "t = " not in shown
+    assert [curve.label for chart in charts(wild) for curve in chart.curves] == ["eager", "eager"]
+
+
+def test_signs_of_a_device_name_are_left_out() -> None:
+    swept = replace(chain(), roofs=(replace(roof(), device="Intel(R) Xeon(R) Processor"),))
+    assert "Intel Xeon Processor; " in " ".join(render(swept, "terminal").split())
 
 
 def test_the_sentence_says_where_which_series_is_fastest() -> None:

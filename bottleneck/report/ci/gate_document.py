@@ -66,9 +66,9 @@ def build(gate: Gate, *, rows: int = compare.TOP) -> Document:
 
 
 def _lines(gate: Gate, results: Sequence[WorkloadResult]) -> tuple[LabelledLine, ...]:
-    """Gives what failed and by how much, what to undo, and of several workloads how all did.
+    """Gives what failed and by how much, and what to undo.
 
-    Nothing without a failure.
+    Of several workloads also how all did. Nothing without a failure.
     """
     worst = phrases.failure(results[0]) if results and results[0].verdict == "fail" else ""
     if not worst:
