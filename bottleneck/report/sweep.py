@@ -68,8 +68,8 @@ def _lines(sweep: Sweep) -> tuple[LabelledLine, ...]:
 def _advice(sweep: Sweep) -> str:
     """Names the point with most samples per second.
 
-    It stands beside the next that is measurably less. Without rates it says where the step is mostly fixed. Empty where several series are compared, and where neither is
-    known.
+    It stands beside the next that is measurably less. Without rates it says where the step is mostly fixed. Empty where
+    several series are compared, and where neither is known.
     """
     if len(names_of_series(sweep)) > 1 or len(sweep.parameters) != 1:
         return ""

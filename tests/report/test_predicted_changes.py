@@ -8,8 +8,8 @@ from bottleneck.devices.match import device_by_name
 from bottleneck.predict.changes import PRICED, ChangedSteps, predict_changes
 from bottleneck.report.document import Intervals, TableSection
 from bottleneck.report.predicted_changes import CHANGE_WORDS, build, render, verdict_words
-from bottleneck.schema.predicted_changes import PredictedChanges, PredictedVerdict
 from bottleneck.report.text import as_sentence
+from bottleneck.schema.predicted_changes import PredictedChanges, PredictedVerdict
 from bottleneck.schema.records import replace
 from bottleneck.units import format_memory, format_us
 from tests.predict.test_changes import Program
