@@ -29,6 +29,7 @@ from bottleneck.advice.quantities import (
     ops_in_window,
     optimizer_names,
     outermost_frames,
+    outermost_ops,
     outermost_spans,
     outermost_us,
     rows_of_events,
@@ -70,8 +71,11 @@ _FRAMEWORK = re.compile(
 )
 _RUNS_LOOP = re.compile(r": (?:fit|train|validate|evaluate|test|predict)$")
 _LEAST_SYNC, _LEAST_GC, _LEAST_SIDE, _LEAST_PYTHON = 0.005, 0.01, 0.02, 0.05
-# Ops that allocate, and do nothing else.
-_ALLOCATES = re.compile(r"^aten::(?:new_)?(?:empty\w*|resize_)$")
+# Ops that call a library, which frees and allocates memory of its own.
+_LIBRARY = re.compile(
+    r"mm$|matmul|linear|conv|cudnn|miopen|attention|einsum|linalg|fft|cholesky|_solve|nccl|c10d|record_param_comms"
+)
+_ANY_OP = re.compile("")
 _LEAST_ALLOCATOR, _LEAST_FAULTS = 0.01, 0.03
 # Of faults that were only counted: at most so much time, of which half may stay.
 _LEAST_COUNTED = 0.05
@@ -385,6 +389,8 @@ def device_allocations(evidence: Evidence) -> Draft | None:
     emptied = outermost_frames(evidence, _EMPTIES)
     line = line_at(evidence, float(emptied.start[0])) if emptied.start.size >= evidence.steps else None
     freed = 0 if emptied.start.size else _freed_for_room(evidence)
+    keep = "Let the caching allocator keep its memory: no empty_cache() in the loop, and segments that can grow."
+    may_be_first = evidence.steps == 1 and not freed and not emptied.start.size
     return Draft(
         slug="device-allocations",
         title="The driver allocates device memory during the step",
@@ -396,13 +402,15 @@ def device_allocations(evidence: Evidence) -> Draft | None:
                 if emptied.start.size
                 else []
             ),
-            *([f"{counted(freed, 'free')} in ops that allocate: the device's memory was full"] if freed else []),
+            *([f"{counted(freed, 'free')} in ops that make a tensor: the device's memory was full"] if freed else []),
             *idle_lines(evidence, "allocator"),
         ),
         advice="Need less memory in a step (fewer samples, recomputed activations, no references that outlive it), and "
         "let segments grow: the memory was full, so that the allocator gave its cache back to make room."
         if freed
-        else "Let the caching allocator keep its memory: no empty_cache() in the loop, and segments that can grow."
+        else f"Record later steps to see whether they allocate too: the first of a size always does. If so: {keep}"
+        if may_be_first
+        else keep
         if line is None
         else f"Take torch.cuda.empty_cache() {at_source(line)} out of the step: what it gives back is taken again.",
         brief="Need less memory in a step, and let the allocator's segments grow: the device's memory was full"
@@ -412,20 +420,22 @@ def device_allocations(evidence: Evidence) -> Draft | None:
         code="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
         if line is None
         else "if number % 1000 == 0:\n    torch.cuda.empty_cache()  # or not at all: it makes no room for your tensors",
-        gain_us=up_to(waited_us),
+        gain_us=Interval(0.0, waited_us) if may_be_first else up_to(waited_us),
         claims=claims_of(evidence, "overhead.allocator"),
         confidence="medium" if evidence.steps > 1 else "low",
+        asks_again=may_be_first,
     )
 
 
 def _freed_for_room(evidence: Evidence) -> int:
-    """Counts frees by the driver inside of ops that allocate.
+    """Counts frees by the driver inside of ops that make their result.
 
     The caching allocator gives all that it keeps back when the driver has no memory left, and then asks again. One
     alone may be a library's.
     """
     at_us = evidence.linked.trace.events["ts_us"].to_numpy()[_calls(evidence, "free")]
-    freed = int(np.count_nonzero(outermost_spans(evidence, _ALLOCATES).hold(at_us)))
+    inside = outermost_ops(evidence, _ANY_OP).hold(at_us) & ~outermost_ops(evidence, _LIBRARY).hold(at_us)
+    freed = int(np.count_nonzero(inside))
     return freed if freed > 1 else 0
 
 
@@ -575,6 +585,7 @@ def side_work(evidence: Evidence) -> Draft | None:
         places=(_hottest_source(evidence, rows[0].source),) if rows else (),
         code="if number % 100 == 0:\n    executor.submit(torch.save, snapshot, path)  # a ThreadPoolExecutor(1)",
         gain_us=up_to(spent_us),
+        most_us=spent_us,
         claims=claims_of(
             evidence,
             *dict.fromkeys([*(f"overhead.{row.cause}" for row in rows), *(["overhead.python"] if tracked_us else [])]),

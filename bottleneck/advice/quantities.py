@@ -269,6 +269,11 @@ def outermost_spans(evidence: Evidence, pattern: "re.Pattern[str]") -> Spans:
     return _outermost_of(evidence, pattern, ("annotation", "op"))
 
 
+def outermost_ops(evidence: Evidence, pattern: "re.Pattern[str]") -> Spans:
+    """Spans of the outermost ops of the window whose names the pattern finds."""
+    return _outermost_of(evidence, pattern, ("op",))
+
+
 def outermost_frames(evidence: Evidence, pattern: "re.Pattern[str]") -> Spans:
     """Spans of the outermost Python frames of the window whose names the pattern finds."""
     return _outermost_of(evidence, pattern, ("python",))

@@ -596,24 +596,27 @@ def made_on_host(evidence: Evidence) -> Draft | None:
 
 # The ops inside the calls of `_MAKING` that do their work.
 _FILLING = re.compile(r"^aten::(fill_|zero_|normal_|uniform_|random_|bernoulli_|exponential_|cauchy_)$")
-_MOVING = re.compile(r"^aten::(copy_|_to_copy|to)$")
+# Such an op makes its numbers for a tensor of the model, which lies where the model runs.
+_DROPPING = re.compile(r"^aten::(?:_fused_|native_|alpha_|feature_|feature_alpha_)?dropout_?$|^aten::rrelu\w*$")
+_MOVING = re.compile(r"^aten::(_to_copy|to)$")
 
 
 def made_beside_device(evidence: Evidence) -> Draft | None:
     """Finds random numbers or constants made by the CPU beside a device.
 
-    The device is one of the machine and shows nothing of its work. Gain: at most the time of making and of the copies
-    behind it; on a device it takes hardly any.
+    The device is one of the machine and shows nothing of its work. Masks of dropout are left out: their model runs on
+    the CPU. Gain: at most the time of making and of the copies to another dtype or device; on a device it takes hardly
+    any.
     """
     devices = evidence.linked.trace.devices
     if not is_listed_alone(evidence) or not devices:
         return None
     work = work_of(evidence)
-    making = work.op_like(_FILLING) | work.op_like(_MAKING)
+    making = (work.op_like(_FILLING) | work.op_like(_MAKING)) & ~work.inside(_DROPPING)
     made_us, share = work.us_of(making), work.share(making)
     if share < _LEAST_SHARE:
         return None
-    moving = np.where(work.op_like(_MOVING), work.us, 0.0)
+    moving = np.where(work.op_like(_MOVING) | work.op_like(_MOVING, above=True), work.us, 0.0)
     names = evidence.linked.ops["name"].astype(object).to_numpy()
     makers = np.flatnonzero(text_matches(evidence.linked.ops["name"], _MAKING.search))
     called = list(dict.fromkeys(names[makers].tolist()))[:3]

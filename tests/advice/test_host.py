@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice import host
+from bottleneck.advice.ranking import Draft
 from bottleneck.advice.small_steps import larger_batch
 from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.evidence import Evidence
@@ -256,10 +257,14 @@ def test_a_rare_but_long_pause_is_reported_and_a_short_one_is_not(tmp_path: Path
 
 
 def test_allocations_by_the_driver_are_worth_the_idle_time_in_them(tmp_path: Path) -> None:
+    events = [*gpu_events(12, 100, 10, steps=2), launch(900, 1, 8, "cudaMalloc")]
+    later = host.device_allocations(with_ledger(case_of(tmp_path / "two", events), WORK | {"overhead.allocator": 80.0}))
+    assert later is not None and later.gain_us == Interval(40.0, 80.0) and later.advice.startswith("Let the caching")
     events = [*gpu_events(12, 100, 10, steps=1), launch(900, 1, 8, "cudaMalloc")]
     case = with_ledger(case_of(tmp_path, events), WORK | {"overhead.allocator": 80.0})
     draft = host.device_allocations(case)
-    assert draft is not None and draft.gain_us is not None and draft.gain_us.high == 80
+    assert draft is not None and draft.gain_us == Interval(0.0, 80.0)
+    assert draft.advice.startswith("Record later steps to see whether they allocate too")
     assert draft.evidence[0].startswith("1 call of the driver's allocator per step")
     assert host.device_allocations(gpu(tmp_path / "b", WORK | {"overhead.allocator": 80.0})) is None
 
@@ -275,14 +280,19 @@ def test_a_cache_that_the_program_empties_is_told_with_its_line(tmp_path: Path) 
 
 def test_frees_inside_of_an_allocation_are_full_memory(tmp_path: Path) -> None:
     """A step of 370 ms beside others of 140 ms freed 17 segments in one aten::empty, and heard of empty_cache()."""
-    frees = [launch(900 + index, 2 + 3 * index, 2, "cudaFree") for index in range(3)]
+    frees = [launch(900 + index, 125 + 3 * index, 2, "cudaFree") for index in range(3)]
     events = [*gpu_events(12, 100, 10, steps=1), *frees]
-    case, inside = case_of(tmp_path / "a", events), case_of(tmp_path / "b", [*events, op("aten::empty", 1, 15)])
-    outside, full = (
-        host.device_allocations(with_ledger(each, WORK | {"overhead.allocator": 80.0})) for each in (case, inside)
-    )
-    assert outside is not None and "empty_cache()" in outside.advice
-    assert full is not None and full.advice.startswith("Need less memory") and "3 frees" in full.evidence[1]
+
+    def draft_of(name: str, *more: Event) -> Draft | None:
+        case = case_of(tmp_path / name, [*events, *more])
+        return host.device_allocations(with_ledger(case, WORK | {"overhead.allocator": 80.0}))
+
+    outside = draft_of("outside")
+    full, library, made = (draft_of(name, op(f"aten::{name}", 124, 15)) for name in ("empty", "mm", "cat"))
+    assert outside is not None and "segments that can grow" in outside.advice
+    assert library is not None and "segments that can grow" in library.advice
+    for draft in (full, made):
+        assert draft is not None and draft.advice.startswith("Need less memory") and "3 frees" in draft.evidence[1]
 
 
 def by_the_driver(folder: Path, taken: int, freed: int) -> Evidence:
@@ -346,6 +356,7 @@ def test_calls_of_an_experiment_tracker_are_no_work_of_the_step(tmp_path: Path) 
     assert draft is not None and draft.gain_us is not None
     assert draft.gain_us.high == pytest.approx(20 * case.host_scale)
     assert draft.evidence[1].startswith("wandb/sdk/wandb_run.py:1779: ")
+    assert draft.most_us == draft.gain_us.high
     others = [frame("wandb/sdk/wandb_run.py(249): _loop_check_status", 1, 150)]
     assert host.side_work(case_of(tmp_path / "others", [*events, *others])) is None
 

@@ -9,15 +9,18 @@ from bottleneck.advice.transfers import (
     copied_bytes,
     copies_not_overlapped,
     copies_to_device,
+    made_beside_device,
     made_on_host,
     offloaded_weights,
     pageable_copies,
     small_copies,
     waits_in_copies,
 )
+from bottleneck.pipeline import examine
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.sources import find_traces
 from tests.advice.cases import case_of, cpu_events, with_ledger
-from tests.builders import Event, frame, kernel, launch, memcpy, op, step
+from tests.builders import Event, frame, kernel, launch, memcpy, op, step, write_trace
 
 PAGEABLE, PINNED = "HtoD (Pageable -> Device)", "HtoD (Pinned -> Device)"
 LENGTH = 10_000.0
@@ -295,3 +298,17 @@ def test_batches_and_a_model_that_moves_once_are_no_offloaded_weights(
 ) -> None:
     case = case_of(tmp_path, offloading((4096, 1024), data, copied_first=copied_first))
     assert offloaded_weights(case) is None and pageable_copies(case) is not None
+
+
+def beside_a_device(folder: Path, around: str) -> Evidence:
+    """Numbers drawn by the CPU of a machine with a device, inside such an op, in half of a step."""
+    folder.mkdir(parents=True)
+    events = [op("aten::mm", 0, 500, dims=[[64, 64], [64, 64]]), op(around, 510, 490), op("aten::bernoulli_", 515, 480)]
+    return examine(find_traces(write_trace(folder / "trace.json", events))[0])
+
+
+def test_masks_of_dropout_are_no_tensors_made_beside_a_device(tmp_path: Path) -> None:
+    """16 % of a forward pass on a CPU were its masks; they were called tensors to make on the device."""
+    made = made_beside_device(beside_a_device(tmp_path / "made", "aten::rand"))
+    assert made is not None and "aten::rand on the CPU take 480 us" in made.evidence[0]
+    assert made_beside_device(beside_a_device(tmp_path / "mask", "aten::dropout")) is None
