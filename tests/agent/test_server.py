@@ -17,12 +17,10 @@ from mcp import Client
 from bottleneck.agent.evidence import TABLES
 from bottleneck.agent.reading import TraceReader
 from bottleneck.agent.results import MOST_BYTES
-from bottleneck.errors import BottleneckError
-from bottleneck.report.json_text import to_json
+from bottleneck.agent.server import AgentTools
 from tests.agent.asking import ROOT, SAMPLES, answer, ask, over_stdio, tools
 from tests.builders import Event, frame, kernel, launch, op, step, write_trace
 from tests.simulate.test_whatif import syncing_events
-from tests.trace_cache import analysed
 
 RECORDINGS = sorted(path.parent.name for path in SAMPLES.glob("*/recording.json"))
 TRACES = ROOT.parent / "shared" / "traces"
@@ -90,11 +88,10 @@ def numbers_without_basis(tree: Any, place: str = "") -> list[str]:
     return [place] if is_number and place not in {".rows_in_all", ".rows_left_out", ".parts_left_out"} else []
 
 
-def every_answer(path: Path) -> dict[str, dict[str, Any]]:
-    """What each tool says of a trace."""
-    shared = tools()
+def every_answer(path: Path, shared: AgentTools) -> dict[str, dict[str, Any]]:
+    """What each tool says of a trace, of every finding and of every table."""
     diagnosis = answer("diagnose", shared, path=str(path))
-    ids = [finding["id"] for finding in diagnosis["findings"]]
+    ids = [*(finding["id"] for finding in diagnosis["findings"]), *diagnosis["more_findings"]]
     answers = {of: answer("evidence", shared, path=str(path), of=of) for of in (*TABLES, *ids)}
     for tool, more in (("whatif", {}), ("predict", {"devices": ["H100 SXM", "A100", "T4"]})):
         result = ask(tool, {"path": str(path), **more}, shared)
@@ -109,7 +106,7 @@ def bytes_of(content: object) -> int:
 
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_answers_on_samples_are_small_and_their_numbers_have_a_basis(name: str) -> None:
-    answers = every_answer(SAMPLES / name)
+    answers = every_answer(SAMPLES / name, tools())
     assert {key: bytes_of(content) for key, content in answers.items() if bytes_of(content) > MOST_BYTES} == {}
     assert {key: found for key, content in answers.items() if (found := numbers_without_basis(content))} == {}
     assert bytes_of(answer("diagnose", path=str(SAMPLES / name), full=True)) > bytes_of(answers["diagnose"]) // 2
@@ -123,22 +120,15 @@ def test_a_number_without_a_basis_would_be_found() -> None:
 
 @pytest.mark.corpus
 @pytest.mark.parametrize("name", PUBLIC)
-def test_answers_on_public_traces_are_small(name: str, tmp_path: Path) -> None:
-    try:
-        analysis = analysed(TRACES / name)
-    except BottleneckError:
-        refused = ask("diagnose", {"path": str(TRACES / name)})
-        assert refused.is_error and bytes_of(json.loads(refused.content[0].text)) <= MOST_BYTES
+def test_answers_on_public_traces_are_small(name: str) -> None:
+    path, shared = TRACES / name, tools(reader=TraceReader())
+    result = ask("diagnose", {"path": str(path)}, shared)
+    if result.is_error:
+        assert bytes_of(json.loads(result.content[0].text)) <= MOST_BYTES
         return
-    saved = tmp_path / "analysis.json"
-    saved.write_text(to_json(analysis), encoding="utf-8")
-    shared = tools(reader=TraceReader())
-    diagnosis = answer("diagnose", shared, path=str(saved))
-    slugs = dict.fromkeys(finding.slug for finding in analysis.findings)
-    answers = {of: answer("evidence", shared, path=str(saved), of=of) for of in (*TABLES, *slugs)}
-    sizes = {of: bytes_of(content) for of, content in {"diagnose": diagnosis, **answers}.items()}
-    assert {of: size for of, size in sizes.items() if size > MOST_BYTES} == {}
-    assert [numbers_without_basis(content) for content in (diagnosis, *answers.values())] == [[]] * (len(answers) + 1)
+    answers = every_answer(path, shared)
+    assert {key: bytes_of(content) for key, content in answers.items() if bytes_of(content) > MOST_BYTES} == {}
+    assert {key: found for key, content in answers.items() if (found := numbers_without_basis(content))} == {}
 
 
 def test_all_pages_together_are_all_rows_once() -> None:
@@ -197,7 +187,7 @@ def texts(tree: Any, place: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...],
 
 def test_names_from_a_trace_are_marked_harmless_and_short(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "hostile.json", hostile_events())
-    answers = every_answer(path)
+    answers = every_answer(path, tools())
     named = [(place, text) for content in answers.values() for place, text in texts(content) if "ignore" in text]
     assert len(named) > 3
     assert [place for place, _ in named if "from_trace" not in place] == []
