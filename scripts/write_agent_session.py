@@ -14,6 +14,7 @@ import re
 import subprocess
 import sys
 import tempfile
+import textwrap
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -48,14 +49,46 @@ def rendered(session: Sequence[Turn]) -> str:
 
 
 def lines_of(result: Mapping[str, Any]) -> str:
-    """A result with a line for each key and for each entry of a list, cut at the end of a line."""
+    """A result with a line for each key, entry and row, for people: an amount is `826 us, measured`."""
     rows = []
     for key, value in result.items():
-        if isinstance(value, list) and any(isinstance(entry, dict | list) for entry in value):
-            rows += [f"{key}:", *(f"  {json.dumps(entry, ensure_ascii=False)}" for entry in value)]
+        if isinstance(value, dict) and "columns" in value:
+            rows += _table(value)
+        elif key == "tables":
+            rows += [row for table in value for row in _table(table)]
+        elif isinstance(value, list) and any(isinstance(entry, dict) for entry in value):
+            rows += [f"{key}:", *(f"  - {_words(entry)}" for entry in value)]
         else:
-            rows.append(f"{key}: {json.dumps(value, ensure_ascii=False)}")
-    return "\n".join(row if len(row) <= _COLUMNS else f"{row[: _COLUMNS - 1]}…" for row in rows)
+            rows.append(f"{key}: {_words(value)}")
+    return "\n".join(textwrap.fill(row, _COLUMNS, subsequent_indent="    ", break_on_hyphens=False) for row in rows)
+
+
+def _table(table: Mapping[str, Any]) -> list[str]:
+    columns = [", ".join(filter(None, map(column.get, ("name", "unit", "basis")))) for column in table["columns"]]
+    return [f"{table['kind']} ({'; '.join(columns)}):", *(f"  - {_words(row)}" for row in table["rows"])]
+
+
+_SINGLE = {True: "yes", False: "no", None: "-"}
+
+
+def _words(value: object) -> str:
+    """A part of a result in words."""
+    match value:
+        case {"value": amount, "unit": unit, "basis": basis}:
+            words = f"{amount:g} {unit}, {basis}"
+        case {"low": low, "high": high, "unit": unit, "basis": basis}:
+            words = f"{low:g} to {high:g} {unit}, {basis}"
+        case {"from_trace": text}:
+            words = f'from_trace "{text}"'
+        case dict():
+            words = "; ".join(f"{key}: {_words(inner)}" for key, inner in value.items() if inner != [])
+        case list():
+            words = ", ".join(map(_words, value)) or "none"
+        case bool() | None:
+            words = _SINGLE[value]
+        case _:
+            words = f"{value:g}" if isinstance(value, int | float) else str(value)
+    return words
 
 
 def with_session(page: str, session: Sequence[Turn]) -> str:
@@ -93,7 +126,7 @@ async def converse(folder: Path) -> list[Turn]:
             "The agent has the program recorded, and reads what holds it back.", "diagnose", run=["step.py"]
         )
         recording = diagnosis["path"]
-        await ask("It looks at what is behind one of the findings.", "evidence", path=recording, of=_FINDING)
+        await ask("It looks at what is behind one of the findings.", "evidence", path=recording, of=_FINDING, limit=4)
         await ask("It asks which changes would help at all, whoever makes them.", "whatif", path=recording)
         file = folder / "step.py"
         text = file.read_text(encoding="utf-8")
@@ -102,7 +135,7 @@ async def converse(folder: Path) -> list[Turn]:
         edit = f"-{line}\n+{line.replace(BEFORE, AFTER)}"
         session.append({"why": "It makes the change that the finding names.", "edit": edit})
         why = "It has the change judged against the last commit: both sides run in turns."
-        await ask(why, "judge", base="HEAD", workload=["step.py"])
+        await ask(why, "judge", base="HEAD", workload=["step.py"], budget_s=900)
     return session
 
 

@@ -222,11 +222,15 @@ def _rows_behind(analysis: Analysis, finding: Finding) -> list[Reference]:
     """The rows that the time of a finding comes from: kernels, idle time, lines and accounts."""
     claims = finding.claims
     kernels = [position for position in range(len(analysis.kernels)) if f"{_CLAIMED_KERNEL}{position}" in claims]
-    claimed_causes = (at for at, row in enumerate(analysis.idle) if f"overhead.{row.cause}" in claims)
+    waits = (
+        at
+        for at, row in enumerate(analysis.idle)
+        if f"overhead.{row.cause}" in claims and (not finding.lines or row.source in finding.lines)
+    )
     places = {*finding.lines, *finding.places, *finding.seen_at}
     lines = [at for at, fold in enumerate(analysis.lines) if fold.name in places]
     accounts = [at for at, entry in enumerate(TABLES["accounts"].records(analysis)) if entry.account in claims]
-    chosen = {"kernels": kernels, "idle": finding.waits or [*claimed_causes], "lines": lines, "accounts": accounts}
+    chosen = {"kernels": kernels, "idle": finding.waits or [*waits], "lines": lines, "accounts": accounts}
     return [(kind, position) for kind, positions in chosen.items() for position in positions]
 
 

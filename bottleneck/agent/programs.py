@@ -21,7 +21,7 @@ from bottleneck.schema.recording import is_recording
 from bottleneck.system.child_process import Child
 
 OPTION = "--allow-run"
-_LOOK_S, _TELL_S = 0.1, 1.0
+_LOOK_S = 0.1
 # A client that ends the server waits for two seconds.
 _PATIENCE_S = 1.0
 _LAST_LINES, _LAST_BYTES = 3, 4000
@@ -149,18 +149,16 @@ def run_command(arguments: Sequence[str], folder: Path, tell: Progress, timeout_
 
 def _await(child: Child, name: str, tell: Progress, timeout_s: float) -> None:
     """Waits for the process; WorkloadError where it takes too long."""
-    started_s = told_s = time.monotonic()
+    started_s = time.monotonic()
     while not child.has_ended:
         time.sleep(_LOOK_S)
-        now_s = time.monotonic()
-        if now_s - started_s > timeout_s:
+        spent_s = time.monotonic() - started_s
+        if spent_s > timeout_s:
             raise WorkloadError(
                 f"`bottleneck {name}` took longer than {timeout_s:g} s and was ended",
                 fix="ask for more with timeout_s, or give the program less to do",
             )
-        if now_s - told_s >= _TELL_S:
-            told_s = now_s
-            tell(now_s - started_s, None, "seconds")
+        tell(spent_s, None, "seconds")
 
 
 def run_for_output(arguments: Sequence[str], folder: Path, tell: Progress, timeout_s: float, output: Path) -> None:

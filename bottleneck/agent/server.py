@@ -140,7 +140,7 @@ def make_server(tools: AgentTools) -> "MCPServer[Any]":
     server: MCPServer[Any] = MCPServer(
         "bottleneck", version=__version__, instructions=INSTRUCTIONS, log_level="WARNING", subscriptions=False
     )
-    # Traces are large: one explanation at a time.
+    # One at a time: traces are large, and what is measured must not be disturbed.
     turn = anyio.CapacityLimiter(1)
 
     async def answer(context: "Context[Any, Any]", work: Callable[[Progress], ToolResult]) -> CallToolResult:

@@ -3,6 +3,8 @@
 import json
 import os
 import re
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -339,6 +341,42 @@ def test_a_call_that_is_cancelled_ends_its_program(tmp_path: Path) -> None:
         return process
 
     assert over_stdio(talk, "--allow-run", str(tmp_path), folder=tmp_path) > 0
+
+
+def message(number: int | None, method: str, **params: Any) -> bytes:
+    """A line of the protocol; a notification where it has no number."""
+    named = {} if number is None else {"id": number}
+    return json.dumps({"jsonrpc": "2.0", **named, "method": method, "params": params}).encode() + b"\n"
+
+
+@pytest.mark.process
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="processes are looked for in /proc")
+def test_a_client_that_goes_away_ends_server_and_program(tmp_path: Path) -> None:
+    (tmp_path / "sleeper.py").write_text(SLEEPER)
+    command = [sys.executable, "-m", "bottleneck", "mcp", "--allow-run", "."]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as server:
+        assert server.stdin is not None and server.stdout is not None
+        client = {"name": "test", "version": "1"}
+        server.stdin.write(
+            message(1, "initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=client)
+            + message(None, "notifications/initialized")
+            + message(2, "tools/call", name="diagnose", arguments={"run": ["sleeper.py"]})
+        )
+        server.stdin.flush()
+        until_s = time.monotonic() + 60
+        while not ((tmp_path / "pid").is_file() and (tmp_path / "pid").read_text()):
+            assert time.monotonic() < until_s
+            time.sleep(0.1)
+        process = int((tmp_path / "pid").read_text())
+        assert is_running(process)
+        server.stdin.close()
+        lines = server.stdout.read().splitlines()
+        server.wait(timeout=30)
+    assert not is_running(process)
+    assert [json.loads(line)["jsonrpc"] for line in lines] == ["2.0"] * len(lines) and json.loads(lines[0])["id"] == 1
 
 
 @pytest.mark.process
