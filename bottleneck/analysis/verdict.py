@@ -746,7 +746,7 @@ def _contributor(grounds: Grounds, group: str) -> str:
     if entry.account in _NAMED_BY_KERNEL:
         if kernel is None:
             return entry.account
-        return _with_time(grounds, kernel)
+        return _line_of_many(grounds, kernel, _bounds_of(entry.account)) or _with_time(grounds, kernel)
     phrase, share = phrase_of(entry.account), _shown_account(grounds, entry)
     place = _worst_place(grounds, entry)
     return f"{phrase}, {format_us(entry.us)} ({share}){f'; worst: {place}' if place else ''}"
@@ -756,15 +756,25 @@ def _contributor(grounds: Grounds, group: str) -> str:
 _LINE_OVER_OP = 2.0
 
 
-def _line_of_many(grounds: Grounds, largest: KernelSummary) -> str | None:
+def _line_of_many(grounds: Grounds, largest: KernelSummary, bounds: tuple[str, ...] | None = None) -> str | None:
     """Describes the line whose ops together take far more than the largest op.
 
-    Null where there is none.
+    With ``bounds`` only ops of these count. Null where there is none.
     """
-    line, us = max(grounds.line_us.items(), key=lambda pair: pair[1], default=("", 0.0))
+    line_us: Mapping[str, float] = grounds.line_us if bounds is None else _line_us(grounds, bounds)
+    line, us = max(line_us.items(), key=lambda pair: pair[1], default=("", 0.0))
     if us < _LINE_OVER_OP * largest.us:
         return None
     return f"all ops of {line}, {format_us(us)} ({format_share(us / grounds.ledger.wall_us)})"
+
+
+def _line_us(grounds: Grounds, bounds: tuple[str, ...]) -> dict[str, float]:
+    """Adds up the ops of these bounds by line."""
+    sums: dict[str, float] = {}
+    for row in grounds.kernels:
+        if row.source and row.bound in bounds:
+            sums[row.source] = sums.get(row.source, 0.0) + row.us
+    return sums
 
 
 # Of the time of an op at a line: a module with less is not most of it.
@@ -795,7 +805,7 @@ def _worst_place(grounds: Grounds, entry: LedgerEntry) -> str:
     """
     kernel = _largest_kernel(grounds, _bounds_of(entry.account))
     if kernel is not None:
-        return f"{_label(kernel)}, {format_us(kernel.us)}"
+        return _line_of_many(grounds, kernel, _bounds_of(entry.account)) or f"{_label(kernel)}, {format_us(kernel.us)}"
     line, line_us = _line_of(grounds, entry.account)
     if line is None:
         return ""

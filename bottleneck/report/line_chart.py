@@ -192,7 +192,7 @@ class LineChart:
         """Places the names beside the marks that have a role.
 
         Each is x, y, the end that is there, and words. A name moves up or down until it is clear of the marks, of the
-        words at lines and of the names before it.
+        words at lines and of the names before it, within the frame where it has room.
         """
         marks = [self.at(point.x, point.y) for curve in self.curves if curve.role in ROLES for point in curve.points]
         taken = [(x - _BESIDE / 2, x + _BESIDE / 2, y) for x, y in marks]
@@ -205,8 +205,10 @@ class LineChart:
             fits = x + _BESIDE + width <= self.frame[2]
             left = x + _BESIDE if fits else x - _BESIDE - width
             near = [up for start, end, up in taken if left < end and left + width > start]
-            moves = (sign * step * _LINE / 4 for step in range(4 * len(taken) + 5) for sign in (1, -1))
-            y += next(move for move in moves if all(abs(y + move - up) >= _LINE for up in near))
+            moves = [sign * step * _LINE / 4 for step in range(4 * len(taken) + 5) for sign in (1, -1)]
+            clear = [y + move for move in moves if all(abs(y + move - up) >= _LINE for up in near)]
+            top, bottom = self.frame[1] + _LINE / 2, self.frame[3] - _LINE / 2
+            y = next((place for place in clear if top <= place <= bottom), clear[0])
             taken.append((left, left + width, y))
             placed.append((x + _BESIDE if fits else x - _BESIDE, y, "start" if fits else "end", curve.label))
         return placed

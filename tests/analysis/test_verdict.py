@@ -78,6 +78,16 @@ def test_many_small_ops_of_one_line_are_named_by_the_line() -> None:
     assert "Largest: aten::mul" in decide(single).sentence
 
 
+def test_the_worst_place_is_the_line_whose_ops_take_most_of_the_limit() -> None:
+    """The worst place was an op of 10 us beside a finding that one line takes 90 % of the step."""
+    names = ("mul", "add", "sub", "div", "sqrt", "exp", "log", "sin", "cos")
+    ops = [replace(_KERNEL, op=f"aten::{name}", us=10.0, share=0.1, source="train() (model.py:9)") for name in names]
+    grounds = _grounds({"memory": 90, "overhead.python": 10}, *ops)
+    assert "Worst: all ops of train() (model.py:9), 90.0 us (90.0 %)" in decide(grounds).sentence
+    apart = [replace(op, source=f"model.py:{at}") for at, op in enumerate(ops)]
+    assert "Worst: aten::mul" in decide(replace(grounds, kernels=tuple(apart))).sentence
+
+
 @pytest.mark.parametrize(
     ("python", "sentence"),
     [(29, "Python and dispatching take most of your step"), (25, "The largest part of your step is Python and")],

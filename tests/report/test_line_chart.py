@@ -76,6 +76,14 @@ def test_names_beside_the_marks_of_a_roofline_do_not_overlap(points: list[tuple[
     assert len(one.in_legend) == len({curve.role for curve in kinds})
 
 
+def test_names_beside_marks_at_the_bottom_stay_above_the_axis() -> None:
+    """Of a predicted roofline on a phone two names lay over the numbers of the axis."""
+    points = [(1.0, 1e6), (1.1, 1.02e6), (1.2, 1e6), (100.0, 1e12)]
+    kinds = tuple(ChartCurve(f"kind {at}", (ChartPoint(*one),), role="memory") for at, one in enumerate(points))
+    one = LineChart("Roofline", "FLOP per byte", kinds, lambda value: f"{value:.3g}", show_x=lambda x: f"{x:g}")
+    assert all(one.frame[1] < y < one.frame[3] - 5 for _, y, _, _ in one.mark_words)
+
+
 def test_marks_are_drawn_beside_a_fit_of_many_points() -> None:
     points, fit = [(1, 1.0), (4, 2.0)], tuple(ChartPoint(1 + at / 20, 1.0) for at in range(60))
     one = chart(points)

@@ -78,7 +78,7 @@ function confirmOn(button, word) {
   setTimeout(() => { button.textContent = before; }, 1500);
 }
 
-const NAMES = ".eyebrow, h1 span, h3, .lines dd, .facts dd, .told li, pre code, .command code, .in-line code, td.k-name, td.k-place, td.k-words";
+const NAMES = ".eyebrow, h1 span, h2, h3, .lines dd, .facts dd, .told li, pre code, .command code, .in-line code, td.k-name, td.k-place, td.k-words";
 for (const element of document.querySelectorAll(NAMES)) if (!element.parentElement.closest(NAMES)) setBreaks(element);
 
 for (const button of document.querySelectorAll("button.copy")) {
