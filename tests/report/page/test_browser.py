@@ -1298,7 +1298,7 @@ def test_print_of_many_accounts_of_ranks_is_no_wider_than_the_paper(open_page: C
     wide = replace(job, ranks=tuple(replace(rank, ledger=entries) for rank in job.ranks))
     page = _printed(open_page, to_html(wide))
     # The map has the largest, and the others as one: the ledger of each rank has them all.
-    assert page.texts(".heat thead th")[-3:] == [f"{len(accounts) - 6} more", "wall", "late"]
+    assert page.texts(".heat thead th")[-3:] == [f"{len(accounts) - 6} more", "wall", "late, mean"]
     assert page.view.evaluate("document.documentElement.scrollWidth") <= 720
 
 

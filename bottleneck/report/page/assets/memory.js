@@ -89,7 +89,7 @@ function drawRanks(host, all) {
   const title = (account) => { const known = words.accounts[account]; return known && known.label !== known.group ? `${known.group}: ${known.label}` : account; };
   host.replaceChildren(make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Heat map of ranks by account" }, make("table", { class: "heat" },
     make("caption", { class: "hidden", text: `Ranks by account, in ${scale.unit} per step` }),
-    make("thead", {}, make("tr", {}, make("th", { scope: "col", text: `rank, ${scale.unit}` }), shownAccounts.map((account) => make("th", { scope: "col", class: "k-number", text: title(account) })), rest.length ? make("th", { scope: "col", class: "k-number", text: `${rest.length} more` }) : "", make("th", { scope: "col", class: "k-number", text: "wall" }), make("th", { scope: "col", class: "k-number", text: "late" }))),
+    make("thead", {}, make("tr", {}, make("th", { scope: "col", text: `rank, ${scale.unit}` }), shownAccounts.map((account) => make("th", { scope: "col", class: "k-number", text: title(account) })), rest.length ? make("th", { scope: "col", class: "k-number", text: `${rest.length} more` }) : "", make("th", { scope: "col", class: "k-number", text: "wall" }), make("th", { scope: "col", class: "k-number", text: "late, mean", title: "how much later than the first rank it reaches collectives, on average" }))),
     make("tbody", {}, ranks.map((rank) => {
       const us = [...shownAccounts.map((account) => usOf(rank, account)), ...(rest.length ? [sum(rest.map((account) => usOf(rank, account)))] : [])];
       const shown = columnOf(scale, us);
