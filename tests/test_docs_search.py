@@ -27,11 +27,13 @@ pytestmark = [
 # What people type -> the section that should come first, or its page where any section of it will do.
 SEARCHES = {
     "my gpu is idle": "howto/symptoms.html#my-gpu-is-idle-low-gpu-util",
+    "idle gpu": "howto/symptoms.html#my-gpu-is-idle-low-gpu-util",
     "MFU": "howto/symptoms.html#utilization-is-low-mfu",
     "utilization": "howto/symptoms.html#utilization-is-low-mfu",
     "straggler": "howto/symptoms.html#one-rank-is-late-straggler",
     "OOM": "howto/symptoms.html#out-of-memory-oom",
     "dataloader": "howto/symptoms.html#the-data-loader-is-slow",
+    "torch.compile": "howto/symptoms.html#torchcompile-is-slow-or-does-not-help",
     "torch.compile slow": "howto/symptoms.html#torchcompile-is-slow-or-does-not-help",
     "slower after upgrade": "howto/symptoms.html#slower-after-an-upgrade-a-regression",
     "regression": "howto/symptoms.html#slower-after-an-upgrade-a-regression",
