@@ -531,6 +531,10 @@ def _opening(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]:
         works = f"Your {grounds.device_noun} is busy for {format_share(decision.share)} of {wall} per step"
         yield Clause("bound", f"{works}: neither its host nor other ranks hold it back")
         yield Clause("cause", f"Arithmetic and memory access cannot be told apart; {_kinds(grounds)}")
+        small = next((entry for entry in grounds.ledger.entries if entry.account == "overhead.launch_floor"), None)
+        if small is not None and small.share >= _WORTH_NAMING:
+            busy = f"{_shown_account(grounds, small)} is busy time that counts as overhead"
+            yield Clause("doubt", f"{busy}: {phrase_of(small.account)}", label="But")
         if (largest := _largest_of(grounds.kernels)) is not None:
             yield Clause("place", _with_time(grounds, largest), label="Largest")
     else:

@@ -160,6 +160,14 @@ def test_a_device_that_works_all_the_time_limits_the_step_and_the_kinds_of_its_w
     assert "shapes were not recorded" in verdict.sentence
 
 
+def test_busy_time_that_counts_as_overhead_is_told_where_the_device_limits_the_step() -> None:
+    """A server's GPU was busy for 93.5 % beside 20.8 % of overhead: more than a whole."""
+    words = "But: 14.0 % is busy time that counts as overhead: kernels too small to be worth a launch."
+    accounts = {"unknown.matmul": 80, "overhead.launch_floor": 14, "overhead.kernel_gap": 6}
+    assert words in decide(_grounds(accounts)).sentence
+    assert "But:" not in decide(_grounds({**accounts, "unknown.matmul": 92, "overhead.launch_floor": 2})).sentence
+
+
 @pytest.mark.parametrize(("moving", "bound"), [(94, "memory"), (85, "device")])
 def test_a_device_whose_kinds_of_work_nearly_all_move_bytes_is_bound_by_memory(moving: int, bound: str) -> None:
     """A graph network gathered, multiplied and scattered: its verdict said that nothing could be told."""
