@@ -679,3 +679,17 @@ def test_a_timeline_of_one_trace_has_no_other_ranks(tmp_path: Path) -> None:
     path = write_trace(tmp_path / "one.json", gpu_events())
     timeline = timeline_of(explain([path]), [path])
     assert timeline is not None and timeline.others == () and timeline.rank is None
+
+
+def test_a_beginning_that_is_left_out_is_told_by_the_verdict_where_it_is_much(tmp_path: Path) -> None:
+    """5.2 of the 6.2 ms of a forward pass were left out, which only a caveat said."""
+
+    def notes(held_us: float) -> list[str]:
+        queued = [op("aten::mm", 200, 10), launch(1, 202, 4)]
+        work = [kernel(1 + at, held_us + 20_000 * at, 19_000) for at in range(3)]
+        later = [launch(2 + at, 230 + at, 1) for at in range(2)]
+        trace = write_trace(tmp_path / "trace.json", [*queued, *later, *work])
+        return [clause.text for clause in analyse([trace]).verdict.clauses if clause.role == "sides"]
+
+    assert [text.split(" are left out")[0] for text in notes(20_000)] == ["The first 19.8 ms"]
+    assert not notes(3_000)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import numpy as np
 import pandas as pd
 
-from bottleneck.schema.analysis import GRAPH_CAPTURE, KERNELS_MISSING, ONE_OFF, SAMPLED, Caveat
+from bottleneck.schema.analysis import GRAPH_CAPTURE, KERNELS_MISSING, LEAD_IN, ONE_OFF, SAMPLED, STARTED_BEFORE, Caveat
 from bottleneck.schema.intervals import Flags, grouped, union
 from bottleneck.schema.linked_trace import GraphReplays, Integrity, Linked, Window
 from bottleneck.units import counted, format_share, format_us
@@ -39,6 +39,7 @@ def find_faults(linked: Linked) -> tuple[Caveat, ...]:
         *_of_links(linked.window, linked.kernels),
         *_of_launches(linked.integrity, _busy_share(linked)),
         *_of_one_offs(linked),
+        *_of_earlier_one_offs(linked),
         *_of_replays(linked.integrity.replays),
         *_of_queues(linked),
         *_of_profiler(linked),
@@ -52,7 +53,7 @@ def step_caveats(window: Window) -> tuple[Caveat, ...]:
             f"the first {format_us(window.lead_in_us)} are left out: work was launched, but what the device did before"
             " the recording began, or the profiler's own start, held it; --all takes the whole trace"
         )
-        return (Caveat("lead-in", message),)
+        return (Caveat(LEAD_IN, message),)
     if not window.set_aside:
         return ()
     total = len(window.set_aside) + len(window.steps)
@@ -204,6 +205,23 @@ def _of_one_offs(linked: Linked) -> Iterator[Caveat]:
         f" and {are} paid once: start-up of a context or a library, loading of a kernel, or memory that is kept"
     )
     yield Caveat(ONE_OFF, message, share)
+
+
+def _of_earlier_one_offs(linked: Linked) -> Iterator[Caveat]:
+    """Yields a caveat on calls before the steps that are paid once.
+
+    It is given where they take longer than a step.
+    """
+    calls, events = list(linked.one_offs_before), linked.trace.events
+    dur_us = events["dur_us"].to_numpy()[calls]
+    if not calls or dur_us.sum() <= linked.window.wall_us / len(linked.window.steps):
+        return
+    longest = int(dur_us.argmax())
+    message = (
+        f"{format_us(float(dur_us.sum()))} of start-up come before these steps, and are paid once: most in"
+        f" {events['name'].iloc[calls[longest]]} ({format_us(float(dur_us[longest]))})"
+    )
+    yield Caveat(STARTED_BEFORE, message)
 
 
 def _of_replays(replays: GraphReplays | None) -> Iterator[Caveat]:

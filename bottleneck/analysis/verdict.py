@@ -18,7 +18,9 @@ from bottleneck.schema.analysis import (
     ELSEWHERE,
     GRAPH_CAPTURE,
     GROUPS,
+    LEAD_IN,
     ONE_SIDE,
+    STARTED_BEFORE,
     TRUNCATED,
     Bound,
     Clause,
@@ -64,6 +66,7 @@ _START_UP, _STALL = "overhead.start_up", "overhead.stall"
 # Of the step: an op with less is not named beside what holds the program up.
 _WORTH_NAMING = 0.1
 _LEAST_ASIDE = 0.01  # of the step, in start-up that is worth a line
+_LEAST_CUT = 0.1  # of the recording, in a beginning that is left out
 # The profiler's own work is no part of the program. Where more of a step is its work, too little is left to judge;
 # where less is, nobody needs to be told.
 _PROFILER, _MOST_OWN, _LEAST_OWN = "overhead.profiler", 0.8, 0.05
@@ -153,9 +156,21 @@ def grounds_of(evidence: Evidence) -> Grounds:
         device_noun="GPU" if analysis.device.is_gpu else "device",
         quick_parts=_quick_parts(evidence) if evidence.is_disturbed else {},
         row_modules=_row_modules(evidence),
-        left_out=next((caveat.message for caveat in analysis.caveats if caveat.slug == ONE_SIDE), None),
+        left_out=_left_out(evidence),
         captures=any(caveat.slug == GRAPH_CAPTURE for caveat in analysis.caveats),
     )
+
+
+def _left_out(evidence: Evidence) -> str | None:
+    """Says what of the recording is not explained, where that is much.
+
+    Null elsewhere.
+    """
+    window = evidence.linked.window
+    is_cut = window.lead_in_us >= _LEAST_CUT * (window.lead_in_us + window.wall_us)
+    slugs = (ONE_SIDE, STARTED_BEFORE, *([LEAD_IN] if is_cut else []))
+    message = next((caveat.message for caveat in evidence.analysis.caveats if caveat.slug in slugs), None)
+    return None if message is None else message[0].upper() + message[1:]
 
 
 def _late_line(evidence: Evidence) -> str | None:

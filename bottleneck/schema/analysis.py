@@ -117,6 +117,7 @@ STRETCHED = "stretched-profile"
 # One thread that shared its processor: times are longer, shares are the program's own.
 SHARED_PROCESSOR = "shared-processor"
 HALF_RECORDED, GRAPH_CAPTURE, ONE_OFF = "device-not-recorded", "graph-capture", "one-off"
+LEAD_IN, STARTED_BEFORE = "lead-in", "start-up-before"
 # Apple's GPUs, whose work no profiler of torch records.
 APPLE_UNRECORDED = "apple-gpu-not-recorded"
 # A device of the machine, of which the trace holds nothing.

@@ -211,7 +211,7 @@ class Linked(Struct, frozen=True):
 
     ``places`` is PLACES, null where the trace has no Python frames; ``captured`` is CAPTURED and ``losses`` what is
     missing, both null on a CPU. ``one_offs`` are the rows in EVENTS of calls that are paid once, such as the creation
-    of a context. ``integrity`` counts what is missing or odd.
+    of a context, ``one_offs_before`` those before the window. ``integrity`` counts what is missing or odd.
     """
 
     trace: Trace
@@ -223,6 +223,7 @@ class Linked(Struct, frozen=True):
     captured: "pd.DataFrame | None" = None
     losses: Losses | None = None
     one_offs: tuple[int, ...] = ()
+    one_offs_before: tuple[int, ...] = ()
     integrity: Integrity = Integrity()
 
     @property

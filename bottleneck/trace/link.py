@@ -92,17 +92,18 @@ _TIMES_USUAL = 10.0
 _DEVICE_RESTS = 0.5
 
 
-def _find_one_offs(trace: Trace, window: Window, kernels: pd.DataFrame) -> Integers:
+def _find_one_offs(trace: Trace, host_us: tuple[float, float], kernels: pd.DataFrame) -> Integers:
     """Finds calls into the driver that are paid only once.
 
-    Gives rows in EVENTS, in the order of the trace. Each is the first launch of its kernel, or the first call of its
-    name and far longer than others of that, and takes milliseconds beside a device that rests: creation of a context,
+    Gives rows in EVENTS of calls that began in this time, in the order of the trace. Each is the first launch of its kernel, the
+    first call of its name and far longer than others of that, or one for memory before all work of the device, and
+    takes milliseconds beside a device that rests: creation of a context,
     start of a library, loading of a kernel, memory that the allocator keeps. How long the window is does not matter, so
     that all ranks of a job call it the same.
     """
     rows = np.flatnonzero((trace.events["category"] == "runtime").to_numpy())
     start_us, dur_us = (trace.events[column].to_numpy()[rows] for column in ("ts_us", "dur_us"))
-    inside = (start_us >= window.host_us[0]) & (start_us < window.host_us[1])
+    inside = (start_us >= host_us[0]) & (start_us < host_us[1])
     name = trace.events["name"].cat.codes.to_numpy()[rows].astype(np.int64)
     long = inside & (dur_us > _SHORTEST_START_UP_US)
     if not long.any():
@@ -115,7 +116,9 @@ def _find_one_offs(trace: Trace, window: Window, kernels: pd.DataFrame) -> Integ
     first_of_kernel = np.isin(rows, rows[np.unique(launched[rows], return_index=True)[1]]) & (launched[rows] >= 0)
     is_launch = are_calls(trace, "launch")[rows]
     is_unusual = dur_us > _TIMES_USUAL * usual_us.reindex(name).to_numpy()
-    long &= np.where(is_launch, first_of_kernel | (first_of_name & is_unusual), first_of_name & is_unusual)
+    # Before the device has done anything, memory is taken and freed to start a context.
+    is_first = are_calls(trace, "allocate", "free")[rows] & (start_us + dur_us < kernels["ts_us"].min())
+    long &= (first_of_name & is_unusual) | (is_launch & first_of_kernel) | is_first
     busy = union(kernels["ts_us"].to_numpy(), (kernels["ts_us"] + kernels["dur_us"]).to_numpy())
     beside_us = busy.covered_between(start_us[long], start_us[long] + dur_us[long])
     return rows[long][beside_us < _DEVICE_RESTS * dur_us[long]]
@@ -197,7 +200,8 @@ def link(trace: Trace, window: Window) -> Linked:
         find_places(stacks),
         captured,
         losses=find_losses(trace, ops, kernels, captured),
-        one_offs=tuple(_find_one_offs(trace, window, kernels).tolist()),
+        one_offs=tuple(_find_one_offs(trace, window.host_us, kernels).tolist()),
+        one_offs_before=tuple(_find_one_offs(trace, (-np.inf, window.host_us[0]), kernels).tolist()),
         integrity=measure_integrity(trace, window, ops, kernels, captured),
     )
 

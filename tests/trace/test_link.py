@@ -330,6 +330,27 @@ def test_a_first_launch_of_milliseconds_is_start_up_whatever_its_share_of_the_wi
     assert caveats(result) == ([] if wall > 120e3 else ["one-off"])
 
 
+def test_start_up_before_the_steps_is_told(tmp_path: Path) -> None:
+    """995 ms of cudaFree, in which a context began, stood before the first of 39 steps, and nothing said so."""
+    steps = [
+        event
+        for at in range(3)
+        for event in (
+            step(at, 40e3 + 1000 * at, 990),
+            op("aten::x", 40e3 + 1000 * at, 900),
+            launch(1 + at, 40e3 + 1000 * at + 10, 5),
+            kernel(1 + at, 40e3 + 1000 * at + 20, 500),
+        )
+    ]
+    opened = [launch(90, 10, 8e3, "cudaFree"), launch(91, 9e3, 20e3, "cudaFree")]
+    result = linked(tmp_path, [op("aten::x", 0, 30e3), *opened, *steps])
+    (caveat,) = (fault for fault in find_faults(result) if fault.slug == "start-up-before")
+    assert caveat.message.startswith("28.0 ms of start-up come before these steps") and "(20.0 ms)" in caveat.message
+    assert result.one_offs == ()
+    warm = [launch(90, 10, 400, "cudaFree"), launch(91, 9e3, 500, "cudaFree")]
+    assert "start-up-before" not in caveats(linked(tmp_path, [op("aten::x", 0, 30e3), *warm, *steps]))
+
+
 def test_a_call_of_microseconds_is_no_start_up_however_short_the_window(tmp_path: Path) -> None:
     steady = [event for at in range(1, 20) for event in (launch(at, 60 + at, 0.5), kernel(at, 60.8 + at, 0.2))]
     first = [launch(99, 1, 50), kernel(99, 51.2, 0.2)]
