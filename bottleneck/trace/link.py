@@ -95,11 +95,11 @@ _DEVICE_RESTS = 0.5
 def _find_one_offs(trace: Trace, host_us: tuple[float, float], kernels: pd.DataFrame) -> Integers:
     """Finds calls into the driver that are paid only once.
 
-    Gives rows in EVENTS of calls that began in this time, in the order of the trace. Each is the first launch of its kernel, the
-    first call of its name and far longer than others of that, or one for memory before all work of the device, and
-    takes milliseconds beside a device that rests: creation of a context,
-    start of a library, loading of a kernel, memory that the allocator keeps. How long the window is does not matter, so
-    that all ranks of a job call it the same.
+    Gives rows in EVENTS of calls that began in this time, in the order of the trace. Each is the first launch of its
+    kernel, the first call of its name and far longer than others of that, or one for memory before all work of the
+    device, and takes milliseconds beside a device that rests: creation of a context, start of a library, loading of a
+    kernel, memory that the allocator keeps. How long the window is does not matter, so that all ranks of a job call it
+    the same.
     """
     rows = np.flatnonzero((trace.events["category"] == "runtime").to_numpy())
     start_us, dur_us = (trace.events[column].to_numpy()[rows] for column in ("ts_us", "dur_us"))
