@@ -41,7 +41,7 @@ from bottleneck.schema.evidence import Evidence, TwoSided
 from bottleneck.schema.finding_order import LITTLE, SURE_FINDINGS, in_reading_order
 from bottleneck.schema.kernel_names import between, name_in_sentence
 from bottleneck.schema.measurements import LEAST_SAMPLED_US, RunSteps
-from bottleneck.schema.op_names import at_source
+from bottleneck.schema.op_names import COMPILED_REGION, at_source
 from bottleneck.schema.records import replace
 from bottleneck.schema.serving import WAIT, Serving, describe_pace, serving_of
 from bottleneck.schema.tables import WAITS, are_calls
@@ -834,13 +834,19 @@ def _worst_place(grounds: Grounds, entry: LedgerEntry) -> str:
     return "" if line == grounds.late_line and not beside else f"{line}{beside}"
 
 
+# Advice to record, which makes nothing faster.
+_RECORDINGS = frozenset({"record-anew", "incomplete-trace"})
+
+
 def _first_step(grounds: Grounds, decision: BoundDecision, finding: Finding) -> _FirstStep:
     """Puts the first finding in words.
 
-    Its gain is given unless other programs made the times of the step doubtful. What makes results right stands first
-    for that, so that a gain which may be a loss is no reason for it.
+    Its gain is given unless other programs made the times of the step doubtful, or why it is open. A recording and
+    what is certain to gain nothing have none that is open. What makes results right stands first for that, so that a
+    gain which may be a loss is no reason for it.
     """
-    gained = ""
+    is_open = finding.slug not in _RECORDINGS and finding.confidence != "high" and not finding.corrects_results
+    gained = f" ({finding.gain_reason})" if finding.gain_reason and is_open else ""
     is_for_results = finding.corrects_results and not _is_certain(finding)
     is_doubtful = decision.bound == "inconclusive" and grounds.disturbed is not None
     if finding.predicted_gain_us is not None and not (is_doubtful or is_for_results):
@@ -1016,8 +1022,12 @@ def _around(grounds: Grounds, account: str, line: str) -> str:
 
 
 def _label(kernel: KernelSummary) -> str:
-    """The op with its line, else the kernel, short enough for a sentence."""
-    name = name_in_sentence(kernel.name if kernel.bound == "communication" else kernel.op or kernel.name)
+    """The op with its line, short enough for a sentence.
+
+    The kernel where there is none, and in a compiled region, whose kernels have no ops of their own.
+    """
+    op = "" if kernel.bound == "communication" else kernel.op or ""
+    name = name_in_sentence(kernel.name if not op or op.startswith(COMPILED_REGION) else op)
     return f"{name} {at_source(kernel.source)}" if kernel.source else name
 
 

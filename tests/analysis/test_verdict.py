@@ -65,6 +65,14 @@ def test_an_unmodelled_product_of_few_rows_is_probably_bound_by_its_bytes() -> N
     assert decide(replace(_grounds(accounts, many_rows), host_only=True)).bound == "compute"
 
 
+def test_a_kernel_of_a_compiled_region_is_named_by_itself() -> None:
+    """The verdict named the region, with 91.7 % of the step in one line and 40.5 % in the next."""
+    region = replace(_KERNEL, op="Torch-Compiled Region: 0/0", bound="unknown", account="unknown.unknown", source=None)
+    kernels = [replace(region, name=name, us=us, share=us / 100) for name, us in (("triton_a", 60.0), ("flash", 30.0))]
+    sentence = decide(_grounds({"unknown.unknown": 90, "overhead.python": 10}, *kernels)).sentence
+    assert "Largest: triton_a, 60.0 us (60.0 %)" in sentence and "most of all triton_a (60.0 %)" in sentence
+
+
 def test_many_small_ops_of_one_line_are_named_by_the_line() -> None:
     """Of 90 us of pointwise ops 60 belong to the line of an optimizer, where no op has more than 10."""
     names = ("mul", "add", "sub", "div", "sqrt", "exp", "log", "sin", "cos")
@@ -539,6 +547,10 @@ def test_the_first_finding_is_the_first_thing_to_do() -> None:
 def test_the_first_finding_is_the_first_thing_to_do_however_little_it_gains() -> None:
     silent = replace(_SYNC, predicted_gain_us=None, predicted_speedup=None)
     assert _verdict(silent).first_step == "read the loss every 100 steps"
+    open_gain = replace(silent, gain_reason="not predicted: only a trial shows it")
+    assert _verdict(open_gain).first_step == "read the loss every 100 steps (not predicted: only a trial shows it)"
+    assert "(" not in (_verdict(replace(open_gain, slug="record-anew")).first_step or "(")
+    assert "(" not in (_verdict(replace(open_gain, confidence="high")).first_step or "(")
     little = replace(_SYNC, predicted_gain_us=Interval(0.0, 30.0), predicted_speedup=Interval(1.0, 1.03))
     assert _verdict(little).first_step == "read the loss every 100 steps (predicted: 1.00 to 1.03 times as fast)"
     assert _verdict(replace(silent, on_request=True)).first_step is None
