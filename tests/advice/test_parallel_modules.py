@@ -63,3 +63,11 @@ def test_heads_whose_results_are_joined_are_told_without_the_text_of_the_loop(tm
 def test_layers_that_may_take_the_result_of_another_are_no_loop_of_heads(tmp_path: Path) -> None:
     assert parallel_modules(joined(tmp_path / "chain", 16)) is None
     assert parallel_modules(joined(tmp_path / "few", 4, 3)) is None
+
+
+def test_a_module_that_joins_pieces_and_holds_no_layers_has_no_children(tmp_path: Path) -> None:
+    pieces = [[8, 4]] * 8
+    events: list[Event] = [program_line(20, 50, 100), frame("nn.Module: Cache_0", 52, 90)]
+    events.append(op("aten::cat", 60, 10, dims=[pieces, []], types=["TensorList", "Scalar"]))
+    events += [frame("nn.Module: Linear_0", 160, 50), op("aten::linear", 170, 10, dims=[[8, 16], [4, 16], [4]])]
+    assert parallel_modules(two_steps(tmp_path, events)) is None
