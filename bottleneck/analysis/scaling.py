@@ -32,8 +32,10 @@ _MOST_STRETCH = 1.25
 # The profiler stretches what the host does, but hardly the work itself. Where the work alone exceeds the undisturbed
 # step by more than half, the profiled steps are not the steps that were timed.
 _LEAST_AGREEMENT = 2 / 3
-# The profiler makes no step quicker. Where the steps without it took so many times as long, they were held up.
+# The profiler makes no step quicker. Where the steps without it took so many times as long, they were held up. Of
+# several steps on both sides none may have taken as long with it, and a clock drifts by less.
 _HELD_UP_WITHOUT = 2.0
+_LEAST_STEPS, _MOST_DRIFT = 3, 1.03
 # The most that one event costs with the fewest options: 0.7 to 1.1 us were measured. What a step took longer beyond
 # that is not the profiler's.
 _MOST_US_PER_EVENT = 2.0
@@ -53,7 +55,10 @@ def find_held_up_timing(linked: Linked, unprofiled: Timing | None) -> tuple[Timi
     if unprofiled is None or not steps or not linked.is_host_only:
         return unprofiled, ()
     profiled_us = linked.window.wall_us / len(steps)
-    if not unprofiled.median > _HELD_UP_WITHOUT * profiled_us:
+    longest_us = max(step.end_us - step.start_us for step in steps)
+    are_several = min(unprofiled.n, len(steps)) >= _LEAST_STEPS
+    are_apart = are_several and unprofiled.low > _MOST_DRIFT * longest_us
+    if not (are_apart or unprofiled.median > _HELD_UP_WITHOUT * profiled_us):
         return unprofiled, ()
     message = (
         f"a step took {format_us(unprofiled.median)} without the profiler and {format_us(profiled_us)} with it: other "

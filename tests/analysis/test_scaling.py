@@ -131,3 +131,12 @@ def test_steps_that_were_held_up_without_the_profiler_do_not_stretch_the_ledger(
     assert find_held_up_timing(linked, timing(150.0)) == (timing(150.0), ())
     with_device = Scene(100.0, [Kernel(0, 90)], steps=1).linked()
     assert find_held_up_timing(with_device, timing(300.0)) == (timing(300.0), ())
+
+
+def test_steps_that_all_took_longer_without_the_profiler_were_held_up() -> None:
+    ops = [Op(100 * at, 90, bound="compute") for at in range(4)]
+    linked = Scene(400.0, ops=ops, steps=4).linked()
+    left, caveats = find_held_up_timing(linked, timing(125.0))
+    assert left is None and [caveat.slug for caveat in caveats] == ["held-up-timing"]
+    overlapping = Timing(125.0, 102.0, 140.0, 9)
+    assert find_held_up_timing(linked, overlapping) == (overlapping, ())
