@@ -8,7 +8,7 @@ from types import FrameType
 from bottleneck.schema.measurements import LoaderSetting
 
 # Where DataLoader takes them without a name.
-_POSITIONS = {"num_workers": 5, "pin_memory": 7}
+_POSITIONS = {"batch_size": 1, "num_workers": 5, "pin_memory": 7}
 _OF_WORKERS = ("timeout", "multiprocessing_context")
 # The call where the source cannot be read: the program's own arguments, whatever they are.
 _UNKNOWN = "DataLoader(...)"
@@ -63,8 +63,10 @@ def write_constructor(text: str | None, setting: LoaderSetting) -> str:
         "prefetch_factor": setting.prefetch_factor,
         "persistent_workers": setting.persistent_workers,
     }
+    if setting.batch_size is not None:
+        values["batch_size"] = setting.batch_size
     for name, place in _POSITIONS.items():
-        if place < len(call.args):
+        if name in values and place < len(call.args):
             call.args[place] = ast.Constant(values.pop(name))
     unneeded = () if setting.num_workers else _OF_WORKERS
     call.keywords = [

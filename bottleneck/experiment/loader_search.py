@@ -163,10 +163,7 @@ class _Loader:
             "left out, since workers beyond them only take turns"
         )
         pins = "pinned memory was left out: the step works on no NVIDIA GPU"
-        batch = "the call keeps the batch size, since another changes the results: --try batch-x2 tries one, per sample"
-        return tuple(
-            filter(None, (several if self.loaders > 1 else "", processors, "" if self.is_on_gpu else pins, batch))
-        )
+        return tuple(filter(None, (several if self.loaders > 1 else "", processors, "" if self.is_on_gpu else pins)))
 
 
 def try_loader_settings(setup: TrialSetup, names: tuple[str, ...], prediction: ChangePrediction) -> Trial:
@@ -227,7 +224,36 @@ def search_settings(setup: TrialSetup, name: str) -> tuple[LoaderSearch | None, 
             batches, ended_by = time_batches(sizes, worker.loader_turn, halving)
             stopped_by = "user" if ended_by == "user" else stopped_by
     record = _record(halving, loader, settings, time.monotonic() - began, stopped_by)
-    return replace(record, batches=batches), loader.number
+    return with_batches(record, loader.call, batches), loader.number
+
+
+def with_batches(search: LoaderSearch, call: SourceCall | None, batches: tuple[TriedSetting, ...]) -> LoaderSearch:
+    """Adds the batch sizes that were timed, and the call and what to know of its batch size."""
+    if search.best is None:
+        return replace(search, batches=batches)
+    larger = quickest_batch(batches)
+    if larger is None:
+        note = "the call keeps the batch size, since another changes the results: --try batch-x2 tries one, per sample"
+    else:
+        note = (
+            f"the call has batch_size={larger.batch_size}, the quickest per sample, in place of {search.samples}: it "
+            "changes the results, and the speedup above is without it"
+        )
+    constructor = write_constructor(None if call is None else call.text, larger or search.best)
+    return replace(search, batches=batches, constructor=constructor, notes=(*search.notes, note))
+
+
+def quickest_batch(batches: Sequence[TriedSetting]) -> LoaderSetting | None:
+    """Returns the setting with the batch size of the lowest time per sample.
+
+    Null unless its interval ends below that of the program's own size.
+    """
+    own_us = next((tried.sample_us for tried in batches if tried.is_own), None)
+    larger = [(tried.sample_us, tried.setting) for tried in batches if tried.sample_us and not tried.is_own]
+    if own_us is None or not larger:
+        return None
+    best_us, setting = min(larger, key=lambda pair: pair[0].median)
+    return setting if best_us.high < own_us.low else None
 
 
 def larger_batches(setting: LoaderSetting, samples: int | None, batches: int) -> tuple[LoaderSetting, ...]:
@@ -298,7 +324,6 @@ def _record(
     return LoaderSearch(
         settings=tried,
         best=None if best is None else settings[best],
-        constructor=None if best is None else write_constructor(None if call is None else call.text, settings[best]),
         line=None if call is None else f"{Path(call.path).name}:{call.line}",
         samples=loader.samples,
         seconds=seconds,

@@ -81,7 +81,7 @@ def _batch_table(search: LoaderSearch) -> TableSection:
     heads = (
         columns("name", "batch size") + columns("number", "ms per sample", "95 % interval") + columns("words", "role")
     )
-    note = "with the setting that was tried; another batch size changes the results, and is part of no call above"
+    note = "with the setting that was tried; another batch size changes the results"
     return TableSection("Batches of the loader", heads, tuple(rows), notes=(note,))
 
 

@@ -34,7 +34,8 @@ class LoaderSearch:
     the call that makes it, and ``line`` where the program has its own; both null where the trial did not show it to be
     faster. ``samples`` is how many samples a batch has; null where the loader does not tell, and then times are per
     step. ``notes`` say what was left out, and why. ``stopped_by`` is what ended the search early. ``batches`` are the
-    best setting with larger batches, the program's own first: they change the results, and are part of no call.
+    best setting with larger batches, the program's own first: they change the results. The call has the quickest of
+    these sizes where it is clear of the program's own.
     """
 
     settings: tuple[TriedSetting, ...]

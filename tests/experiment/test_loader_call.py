@@ -34,6 +34,9 @@ ADDED = "num_workers=4, prefetch_factor=2, persistent_workers=True"
         ("DataLoader(*arguments)", FOUR, f"DataLoader(..., {ADDED})"),
         (None, LoaderSetting(1, 8), "DataLoader(..., num_workers=1, prefetch_factor=8)"),
         ("DataLoader(data)", LoaderSetting(pin_memory=True), "DataLoader(data, pin_memory=True)"),
+        ("DataLoader(data, batch_size=size)", LoaderSetting(batch_size=64), "DataLoader(data, batch_size=64)"),
+        ("DataLoader(data, size, True)", LoaderSetting(batch_size=64), "DataLoader(data, 64, True)"),
+        ("DataLoader(data, size, True)", NONE, "DataLoader(data, size, True)"),
     ],
 )
 def test_arguments_of_the_program_stay_and_the_setting_is_written(

@@ -10,18 +10,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottleneck.experiment import loader_search as module
+from bottleneck.experiment.loader_call import SourceCall
 from bottleneck.experiment.loader_search import (
     Halving,
     grid,
     larger_batches,
+    quickest_batch,
     survivors,
     time_batches,
     try_loader_settings,
+    with_batches,
 )
 from bottleneck.experiment.trial import ChangePrediction, TrialEffort, TrialSetup
 from bottleneck.experiment.worker import Refused
 from bottleneck.harness.messages import Program
 from bottleneck.schema.measurements import LoaderSetting, Timing
+from bottleneck.schema.trials import LoaderSearch, TriedSetting
 
 TIMINGS = (
     st.tuples(*(st.floats(0.1, 1e6) for _ in range(3)))
@@ -165,6 +169,35 @@ def test_batches_are_compared_per_sample_and_one_that_fails_has_the_reason() -> 
     assert time_batches((), turn, search) == ((), None)
 
 
+def _batches(*timings: Timing | None) -> tuple[TriedSetting, ...]:
+    sizes = enumerate(timings)
+    return tuple(TriedSetting(LoaderSetting(2, 4, batch_size=32 << at), us, is_own=at == 0) for at, us in sizes)
+
+
+@pytest.mark.parametrize(
+    ("timings", "size"),
+    [
+        ((Timing(8.0, 7.0, 9.0, 3), Timing(6.0, 5.0, 6.5, 3), Timing(4.0, 3.0, 6.9, 3)), 128),
+        ((Timing(8.0, 7.0, 9.0, 3), Timing(6.0, 5.0, 6.5, 3), None), 64),
+        ((Timing(8.0, 7.0, 9.0, 3), Timing(6.0, 5.0, 7.5, 3)), None),
+        ((None, Timing(6.0, 5.0, 7.5, 3)), None),
+        ((), None),
+    ],
+)
+def test_the_call_has_the_quickest_batch_size_where_it_is_clear_of_the_programs_own(
+    timings: tuple[Timing | None, ...], size: int | None
+) -> None:
+    search = LoaderSearch((), LoaderSetting(2, 4), samples=32, notes=("first",))
+    call = SourceCall("train.py", 4, "DataLoader(data, batch_size=size)")
+    done = with_batches(search, call, _batches(*timings))
+    assert done.constructor == f"DataLoader(data, batch_size={size or 'size'}, num_workers=2, prefetch_factor=4)"
+    assert len(done.notes) == 2 and (f"batch_size={size}" in done.notes[1]) == (size is not None)
+
+
+def test_a_search_without_a_best_setting_writes_no_call() -> None:
+    assert with_batches(LoaderSearch(()), None, ()).constructor is None
+
+
 LOADER = """
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -225,7 +258,9 @@ def test_the_loader_that_is_waited_for_is_searched_and_its_call_written(
     assert trial.differences and trial.change == "workers"
     assert (search.constructor is not None) == (trial.verdict == "faster")
     if search.constructor is not None:
-        assert search.constructor.startswith("DataLoader(Slow(), batch_size=batch_size, shuffle=True, num_workers=")
+        larger = quickest_batch(search.batches)
+        size = "batch_size" if larger is None else larger.batch_size
+        assert search.constructor.startswith(f"DataLoader(Slow(), batch_size={size}, shuffle=True, num_workers=")
         assert search.line == "slow.py:19"
 
 
