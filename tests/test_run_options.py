@@ -75,7 +75,7 @@ def test_a_setting_is_a_literal_or_else_text(text: str, value: Any) -> None:
 @pytest.mark.parametrize(
     ("target", "steps", "reason", "words"),
     [
-        ("train.py", None, None, ["train.py; records 5 to 20 steps", "adds about 4 s"]),
+        ("train.py", None, None, ["train.py; records up to 20 steps", "adds about 4 s"]),
         ("my program.py", 1, None, ["records 1 step after", "takes about 5 s, longer where a step does"]),
         ("train.py", None, "once per machine", ["adds about 9 s, 5 s of them", "(once per machine)"]),
         ("package.train", None, None, ["running package.train;"]),

@@ -265,11 +265,12 @@ def _announce(plan: "Plan", probe_budget_s: float | None = None) -> None:
     """Says what will be done and how much longer it takes."""
     from bottleneck.calibrate.cache import SHORT_S, reason_to_measure
     from bottleneck.harness.machine import threads_from_environment
+    from bottleneck.harness.messages import MOST_STEPS
 
     program, wanted = plan.program, plan.options.steps
     has_gpu = any(Path(driver).exists() for driver in _GPU_DRIVERS)
     reason = None if has_gpu else reason_to_measure(threads_from_environment())
-    steps = "5 to 20 steps" if wanted is None else f"{wanted} step{'s' * (wanted != 1)}"
+    steps = f"up to {MOST_STEPS} steps" if wanted is None else f"{wanted} step{'s' * (wanted != 1)}"
     added_s = _ADDED_S[program.form] + round(probe_budget_s or 0.0)
     parts = [f"up to {probe_budget_s:g} s of them to time pieces of the step alone"] if probe_budget_s else []
     if reason is not None:

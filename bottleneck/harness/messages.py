@@ -16,7 +16,7 @@ from bottleneck.schema.recording import Form, LightWindow, Measured, StepSource
 # started; Slurm sets its second one only for what `srun` starts.
 LAUNCHERS = (("RANK", "WORLD_SIZE"), ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
 
-USUAL_STEPS, USUAL_WARMUP = 5, 3
+USUAL_STEPS, MOST_STEPS, USUAL_WARMUP = 5, 20, 3
 TIMED_SECONDS = 0.5
 # Roughly 0.7 GB while it is held, 60-100 MB of JSON, 4 MB compressed.
 EVENT_BUDGET = 200_000

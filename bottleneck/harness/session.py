@@ -21,7 +21,7 @@ from bottleneck.harness.inductor import Inductor
 from bottleneck.harness.lines import lines_of_steps, texts_at, texts_of
 from bottleneck.harness.machine import peak_of_script
 from bottleneck.harness.memory_growth import MemoryLook, growth_between
-from bottleneck.harness.messages import Notes, Plan, rank_of
+from bottleneck.harness.messages import MOST_STEPS, Notes, Plan, rank_of
 from bottleneck.harness.other_threads import ThreadLook, threads_between
 from bottleneck.harness.padding import PaddingSampler
 from bottleneck.harness.program import began_ns
@@ -63,10 +63,10 @@ class Setting:
 LONG_US, _LEAST_STEPS, _HARDLY_LONGER = 100_000.0, 3, 1.02
 
 # Short steps are repeated until they fill this much time, unless that takes more of them than this.
-PROFILED_US, PROFILED_STEPS_AT_MOST = 20_000.0, 20
+PROFILED_US, PROFILED_STEPS_AT_MOST = 20_000.0, MOST_STEPS
 # The window with the fewest options gives the amounts. In 20 ms a line of Python had 20 to 33 % of the same step of
 # 2.5 ms from recording to recording, on a machine with other work. More steps would be missed between the windows.
-LIGHT_US, LIGHT_STEPS_AT_MOST = 100_000.0, 20
+LIGHT_US, LIGHT_STEPS_AT_MOST = 100_000.0, MOST_STEPS
 
 # A window of so many events is enough where each step has thousands: each event takes some 40 us to export and to read
 # again, while the program or its user waits. Nor is a long step repeated more often than it takes to show how much
