@@ -212,26 +212,28 @@ class Session:
         self._more_texts.update(texts_at(wanted))
         self.note(source_texts={**self.notes.source_texts, **self._more_texts})
 
-    def begin_debugged_step(self) -> None:
+    def begin_debugged_step(self, step: object = None) -> None:
         """Begins a step that is not measured.
 
-        In it aids to debugging are timed, or ids and values looked at.
+        In it aids to debugging are timed, or ids and values looked at. ``step`` is the function that is repeated where
+        the harness repeats it.
 
         Where aids are timed, the looks wait for the step after it: they take time as well.
         """
         self._debugging.begin_step(self.notes.debug_modes)
         if not self._debugging.is_timing:
-            self._begin_looks()
+            self._begin_looks(step)
 
-    def _begin_looks(self) -> None:
+    def _begin_looks(self, step: object) -> None:
         if self.notes.padding is None:
             with contextlib.suppress(Exception):  # another version of torch
                 self._padding.start(sys.modules.get("torch"), on_devices=self.options.inspect_padding)
         with contextlib.suppress(Exception):
             self._values.start(sys.modules.get("torch"))
-        # Where steps are counted, a window may open in the second step of this look, and would count its samples.
+        # Where steps are counted, a window may open in the second step of this look, and would count its samples. Where
+        # the harness repeats a step, its inputs are the same each time, and with them all that they give.
         with contextlib.suppress(Exception):
-            if not self.options.counting:
+            if not self.options.counting and step is None:
                 self._repeats.start(sys.modules.get("torch"))
 
     def end_debugged_step(self, step: object = None, *, is_last: bool = False) -> bool:
@@ -246,20 +248,17 @@ class Session:
         if self._padding.is_on:
             self.note(padding=self._padding.stop())
         if self._repeats.is_on:
-            self._end_repeats(is_last=is_last or step is not None)
+            self._end_repeats(is_last=is_last)
         self._repeats.release()
         if not self._debugging.is_timing:
             return False
         self.note(debug_modes=self._debugging.end_step(self.notes.debug_modes))
         if not is_last:
-            self._begin_looks()
+            self._begin_looks(step)
         return not is_last
 
     def _end_repeats(self, *, is_last: bool) -> None:
-        """Ends a step of the look at repeated work.
-
-        It goes on in the next one, unless the harness repeats the step with its inputs.
-        """
+        """Ends a step of the look at repeated work, which goes on in the next one."""
         with contextlib.suppress(Exception):
             repeats = self._repeats.end_step(is_last=is_last)
             if repeats is not None:

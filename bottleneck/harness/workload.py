@@ -112,7 +112,7 @@ def note_debug_modes(step: Step, session: Session) -> None:
     Their time is taken in one more step. Another step looks at values.
     """
     session.note_debug_modes()
-    session.begin_debugged_step()
+    session.begin_debugged_step(step)
     try:
         step()
         if session.end_debugged_step(step):

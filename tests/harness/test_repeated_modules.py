@@ -146,11 +146,15 @@ def test_a_recording_keeps_the_modules_that_repeat_with_their_lines(tmp_path: Pa
     assert run.recording.source_texts["program.py:9"] == "features = text(prompts)"
 
 
-@pytest.mark.parametrize("is_counting", [True, False])
-def test_nothing_is_sampled_where_the_ops_of_steps_are_counted(is_counting: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("is_counting", "step", "is_sampled"), [(True, None, False), (False, None, True), (False, lambda: None, False)]
+)
+def test_nothing_is_sampled_where_ops_are_counted_or_the_harness_repeats_the_step(
+    is_counting: bool, step: object, is_sampled: bool, tmp_path: Path
+) -> None:
     plan = Plan(str(tmp_path), Program("train.py", form="script"), RecordOptions(counting=is_counting))
     session = Session(plan)
-    session.begin_debugged_step()
-    assert session._repeats.is_on != is_counting
+    session.begin_debugged_step(step)
+    assert session._repeats.is_on == is_sampled
     session.end_debugged_step(is_last=True)
     assert not session._repeats.is_on
