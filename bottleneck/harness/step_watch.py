@@ -643,9 +643,11 @@ class StepWatch:
         self._is_over = True
         self._wake.release()
         self._looks_on.acquire(timeout=_PATIENCE_S)
-        self._stop()
-        with contextlib.suppress(OSError):
-            self._take_in(self._clock_ns(), is_slow=False)
+        for part in (self._stop, lambda: self._take_in(self._clock_ns(), is_slow=False)):
+            try:
+                part()
+            except Exception as exc:  # ours, at the end of the program: the other part is kept all the same
+                self._note_problem(exc)
         keepers: tuple[str, ...] = ()
         if self._memory is not None:
             with contextlib.suppress(Exception):
@@ -686,8 +688,11 @@ class StepWatch:
         self._is_over, self._thread = True, None
         self._leave_device()
 
-    def _fail(self, exc: Exception) -> None:
+    def _note_problem(self, exc: Exception) -> None:
         self.header = dataclasses.replace(self.header, problem=f"{type(exc).__name__}: {exc}"[:200])
+
+    def _fail(self, exc: Exception) -> None:
+        self._note_problem(exc)
         self._thread = None
         self._stop()
 

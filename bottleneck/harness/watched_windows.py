@@ -167,13 +167,13 @@ class WatchedWindows:
 
     def close(self) -> None:
         """Ends the open window, and keeps what there is."""
-        from bottleneck.harness.block import TURN
-        from bottleneck.harness.main_thread import make_unwakeable
-
         measurement, self._measurement = self._measurement, None
         opened, self._open = self._open, None
         if measurement is None or opened is None:
             return
+        from bottleneck.harness.block import TURN
+        from bottleneck.harness.main_thread import make_unwakeable
+
         folder, request, began_ns, after = opened
         try:
             measurement.finish()

@@ -12,6 +12,7 @@ import pytest
 
 from bottleneck.harness.boundaries import OptimizerHook
 from bottleneck.harness.messages import Program
+from bottleneck.harness.phase_hooks import PhaseHooks
 from bottleneck.harness.step_log import StepLog
 from bottleneck.harness.step_watch import StepWatch, Usual
 from bottleneck.harness.watched_windows import WatchedWindows, WindowWishes
@@ -146,6 +147,24 @@ def test_short_steps_share_a_reading_of_the_processor_time_and_lose_none(
     assert rank.records["cpu_us"] == pytest.approx(rank.records["us"], rel=0.01)
     switches = [int(count) for count in rank.records["switches"]]
     assert sum(switches) >= rank.steps - 1 and 0 in switches
+
+
+def test_a_failure_of_ours_at_the_end_is_noted_and_leaves_the_program_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch = pytest.importorskip("torch")
+    optimizer, clock = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1), Clock()
+
+    def fail(_: object) -> None:
+        raise ImportError("the package was changed meanwhile")
+
+    monkeypatch.setattr(PhaseHooks, "forget", fail)
+    watch = watched(tmp_path, clock, monkeypatch, lambda _: optimizer.step())
+    (rank,) = read_watched(tmp_path)
+    assert watch.header.problem == rank.header.problem == "ImportError: the package was changed meanwhile"
+    assert rank.header.is_complete
+    monkeypatch.undo()
+    watch._hooks.forget()
 
 
 class Windows(WatchedWindows):
