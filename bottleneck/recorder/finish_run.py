@@ -362,13 +362,12 @@ def usual_probe_budget_s(program_s: float) -> float:
 def load_reporting() -> None:
     """Imports what the report takes while the program starts.
 
-    It does so in a thread, without haste. That takes a second of processor time, for which the user would wait after
-    the program's end.
+    It does so in a thread. That takes a second of processor time, for which the user would wait after the program's
+    end; the program imports torch meanwhile, which takes as long. The thread has the priority of the others: it holds
+    Python's lock and those of its imports, for which they would wait until nobody else wants the processors.
     """
 
     def load() -> None:
-        with contextlib.suppress(OSError, AttributeError):  # Linux alone has a priority for each thread
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _LEAST_PRIORITY)
         with contextlib.suppress(Exception):  # the report will say what is missing
             for name in _REPORTING:
                 importlib.import_module(name)
@@ -379,7 +378,6 @@ def load_reporting() -> None:
 # How long a program goes on after its measurement until the verdict is told before its end. That takes as long as the
 # report, on processors that the program wants, and is done again at its end.
 EARLY_AFTER_S = 20.0
-_LEAST_PRIORITY = 19
 _REPORTING = ("bottleneck.pipeline", "bottleneck.report.page", "bottleneck.report.screen", "bottleneck.report.plots")
 
 _FORCED = "the program had to be killed: it did not end within ten seconds of being told to stop"

@@ -1,16 +1,19 @@
 """Messages on a recording when the disk is full, our own code fails, or the user does not wait."""
 
+import importlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
+import threading
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from bottleneck.recorder import finish_run
 from bottleneck.recorder.finish_run import from_here, repair
 from bottleneck.schema.recording import read_recording
 from bottleneck.system.interrupts import Interrupted, answered, held_back
@@ -230,6 +233,26 @@ def test_a_signal_that_is_ignored_stays_so() -> None:
         assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
     finally:
         signal.signal(signal.SIGHUP, before)
+
+
+def test_what_the_report_takes_is_loaded_with_the_haste_of_all_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A thread of lower priority would keep the lock of an import, or Python's, on a busy machine."""
+    (tmp_path / "noting_its_priority.py").write_text(
+        "import os, threading\n"
+        "priority = os.getpriority(os.PRIO_PROCESS, threading.get_native_id())\n"
+        "thread = threading.current_thread()\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(finish_run, "_REPORTING", ("noting_its_priority",))
+    before = set(threading.enumerate())
+    finish_run.load_reporting()
+    for thread in set(threading.enumerate()) - before:
+        thread.join()
+    module = importlib.import_module("noting_its_priority")
+    assert module.thread is not threading.current_thread()
+    assert module.priority == os.getpriority(os.PRIO_PROCESS, 0)
 
 
 def test_the_report_names_a_recording_below_the_working_folder_from_there(
