@@ -338,9 +338,15 @@ def _more_time(timed: TimeResult, effort: JudgeEffort) -> float | None:
     What they show shrinks with the square root of their number. Where the first of them show a change, as many fresh
     ones have to show it again.
     """
-    visible, ratio, pairs = timed.smallest_visible, timed.ratio, len(timed.pairs)
-    if timed.verdict != "undecided" or visible is None or ratio is None or not timed.seconds:
+    visible, ratio, pairs = (
+        timed.smallest_visible,
+        timed.ratio,
+        len(timed.pairs) or (0 if timed.ratio is None else timed.ratio.n),
+    )
+    if timed.verdict != "undecided" or not timed.seconds or not pairs:
         return None
+    if visible is None or ratio is None:
+        return timed.seconds / pairs * 2 * LOOKS[0]
     if timed.confirming:
         return timed.seconds * max(1.5, 2.0 * (pairs - timed.confirming) / pairs)
     return timed.seconds * max(2.0, (visible / max(effort.resolve, abs(1.0 - ratio.median))) ** 2)

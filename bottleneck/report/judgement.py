@@ -35,6 +35,12 @@ MARK = "<!-- bottleneck-judge -->"
 # Below this a ratio needs a third decimal to show its interval.
 _CLOSE = 1.1
 _ROWS, _COUNTS, _PLACES = 10, 20, 3
+_EXIT_WORDS = {
+    0: "nothing is slower, and no results differ",
+    1: "something is slower, or results differ",
+    4: "a side does not run",
+    5: "it is not decided",
+}
 _TONES = {"faster": "good", "slower": "bad", "failed": "bad"}
 # Those first that need somebody's attention.
 _ORDER: tuple[JudgeVerdict, ...] = ("failed", "slower", "undecided", "faster", "no difference")
@@ -175,7 +181,7 @@ def build(judgement: PatchJudgement, *, full: bool = True) -> Document:
         fact_width=9,
         sections=tuple(sections),
         warnings=(*judgement.warnings, *(warning for result in results for warning in result.warnings)),
-        closing=f"{judgement.sentence[:1].upper()}{judgement.sentence[1:]} (exit code {judgement.exit_code}).",
+        closing=f"Exit code {judgement.exit_code}: {_EXIT_WORDS[judgement.exit_code]}.",
     )
 
 
@@ -221,8 +227,11 @@ def _lines(result: WorkloadJudgement) -> tuple[LabelledLine, ...]:
 
 def _time_evidence(result: WorkloadJudgement) -> str:
     timed = result.time
-    if timed is None or timed.base_us is None or timed.candidate_us is None or timed.ratio is None:
+    if timed is None or timed.base_us is None or timed.candidate_us is None:
         return ""
+    if timed.ratio is None:
+        pairs = ", ".join(phrases.growth(math.exp(log)) for log in timed.pairs)
+        return f"{counted(len(timed.pairs), 'pair')} of processes so far: {pairs}"
     visible = "" if result.smallest_visible is None else f"; {format_share(result.smallest_visible)} would have shown"
     fresh = f", {timed.confirming} of them fresh ones to confirm" if timed.confirming else ""
     return (
@@ -241,8 +250,8 @@ def _results_evidence(result: WorkloadJudgement) -> str:
     gradients = f", {numerics.gradients} of them gradients" if numerics.gradients else ""
     most = numerics.closest
     if most is None or most.difference is None or most.tolerance is None:
-        bounds = ", ".join(f"{bound:.1e} in {dtype}" for dtype, bound in numerics.bounds.items() if bound)
-        bounds = f"; rounding would have explained {bounds} of a size" if bounds else ""
+        bounds = ", ".join(f"{bound:.1e} of the size of a {dtype}" for dtype, bound in numerics.bounds.items() if bound)
+        bounds = f"; rounding may explain {bounds}" if bounds else ""
         return f"{counted(numerics.compared, 'output')}{gradients}, equal to the last digit{bounds}"
     return (
         f"{counted(numerics.compared, 'output')}{gradients}; the largest difference is {most.difference:.1e} of its "
@@ -328,9 +337,13 @@ def _tables(result: WorkloadJudgement, name: str) -> list[Section]:
 
 
 def _count_table(result: WorkloadJudgement) -> TableSection:
-    rows = []
+    """Lists the counters; causes that several share stand beneath the first of them."""
+    rows: list[TableRow] = []
+    last: tuple[str, ...] = ()
     for change in result.counts[:_COUNTS]:
         shown = phrases.amounts(CounterChange(change.metric, change.before, change.after, "same"))
-        rows.append(TableRow((change.metric, *shown), details=tuple(map(phrases.describe_culprit, change.culprits))))
+        causes = tuple(map(phrases.describe_culprit, change.culprits))
+        rows.append(TableRow((change.metric, *shown), details=() if causes == last else causes))
+        last = causes
     heads = columns("name", "counter") + columns("number", "base", "changed", "difference")
     return TableSection("", heads, tuple(rows))

@@ -14,6 +14,7 @@ from bottleneck.harness.messages import Program
 from bottleneck.judge import judge_patch as judging
 from bottleneck.judge.judge_patch import JudgeEffort, JudgeRun, count_changes, find_risks, judge_patch, moved_counts
 from bottleneck.judge.sides import PatchSides
+from bottleneck.report.judgement import render
 from bottleneck.schema.counters import Counts, Fingerprint, Site
 from bottleneck.schema.gate_result import TimeResult
 from bottleneck.schema.judgement import PatchJudgement
@@ -101,6 +102,14 @@ def test_undecided_says_what_more_time_would_give(judge: Judge) -> None:
     words = "undecided, same results: 20 pairs scatter too much; about 54 minutes of timing would probably decide it"
     assert judged.sentence == f"{words}: --budget 3240"
     assert judged.exit_code == 5
+
+
+def test_too_few_pairs_are_shown_with_the_time_that_seven_and_seven_fresh_ones_take(judge: Judge) -> None:
+    few = TimeResult("undecided", "2 pairs", pairs=(-0.22, -0.23), seconds=60.0, base_us=STEP, candidate_us=STEP)
+    judged = judge(counts(), counts(), few)
+    assert judged.results[0].more_time == pytest.approx(420.0)
+    assert "--budget 420" in judged.sentence
+    assert "2 pairs of processes so far: -19.7 %, -20.5 %" in render(judged, "markdown")
 
 
 def test_other_results_are_said_whatever_the_time(judge: Judge) -> None:
