@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import KernelWork, has_backward_pass, is_size, work_of
+from bottleneck.advice.kernel_work import KernelWork, has_backward_pass, is_size, requires_gain, work_of
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
@@ -452,4 +452,84 @@ def _embedded(evidence: Evidence) -> Integers:
     return np.asarray(signatures[signatures >= 0])
 
 
-RULES = (no_kv_cache, padded_inputs, ragged_batch, padding_not_known)
+# Gates choose among so many experts at most; a choice among more is one of classes or of neighbours.
+_MOST_EXPERTS, _LEAST_EXPERTS_SHARE = 512, 0.05
+
+
+@requires_gain
+def dense_experts(evidence: Evidence) -> Draft | None:
+    """Finds a mixture of experts that runs all its experts on all tokens.
+
+    A gate chooses the best k of E for each token, and products of all E on as many rows follow. Gain: the arithmetic of
+    those that were not chosen, 1 - k / E; where the weights take the time, the part of the experts that no token chose.
+    Half of it at least, since picking the rows of each expert takes time too.
+    """
+    work = work_of(evidence)
+    products, spared, chosen = work.family("matmul"), np.zeros(work.us.size), list[tuple[int, int]]()
+    gates = [(row, gate) for row in rows_of_ops(evidence, ("aten::topk",)).tolist() if (gate := _gate(work, row))]
+    ends = [*(row for row, _ in gates), len(evidence.linked.ops)][1:]
+    for (row, (tokens, experts, best)), end in zip(gates, ends, strict=True):
+        places = np.flatnonzero(products & (work.op > row) & (work.op < end))
+        mine = _of_experts(work, places, tokens, experts)
+        if mine.size:
+            left = np.where(work.bound("compute")[mine], best / experts, min(1.0, tokens * best / experts))
+            spared[mine] = (1 - left) * work.us[mine]
+            chosen.append((experts, best))
+    if evidence.share_of_step(float(spared.sum())) < _LEAST_EXPERTS_SHARE:
+        return None
+    experts, best = max(chosen, key=chosen.count)
+    rows = spared > 0
+    return Draft(
+        slug="dense-experts",
+        title="All experts run on all tokens",
+        evidence=(
+            f"a gate chooses {best} of {counted(experts, 'expert')} for each token, and the products of all {experts} "
+            f"run on all tokens: {format_per_step(evidence, work.us_of(rows))}",
+            *work.describe(rows),
+            *work.critical_path_note(spared),
+        ),
+        advice="Run each expert on the tokens that chose it: sort the tokens by expert, and multiply them in one "
+        "grouped product.",
+        gain_us=work.gain(spared / 2, spared),
+        claims=work.claims(spared),
+        code="order = chosen.flatten().argsort()  # chosen: the experts of each token\n"
+        "ends = torch.bincount(chosen.flatten(), minlength=experts).cumsum(0, dtype=torch.int32)\n"
+        "y = torch._grouped_mm(x[order // k], weights, offs=ends)  # else one product for the rows of each expert",
+        confidence="low",
+    )
+
+
+def _gate(work: KernelWork, row: int) -> tuple[int, int, int] | None:
+    """Returns tokens, experts, and how many each token chooses, of a topk.
+
+    Null where it cannot choose experts.
+    """
+    signature = int(as_integers(work.evidence.linked.ops["signature"])[row])
+    sizes, given = work.sizes_of(signature), work.text_column("concrete", signature)
+    if not sizes or len(sizes[0]) < 2 or len(given) < 2 or not str(given[1]).isdecimal():
+        return None
+    tokens, experts, best = math.prod(sizes[0][:-1]), sizes[0][-1], int(str(given[1]))
+    return (tokens, experts, best) if 0 < best < experts <= _MOST_EXPERTS and tokens else None
+
+
+def _of_experts(work: KernelWork, places: Integers, tokens: int, experts: int) -> Integers:
+    """Returns those of the products that all experts run on all tokens.
+
+    Their weights widen a row and narrow it again, for each expert once, or for all at once in a batch.
+    """
+    groups: dict[tuple[int, int], list[int]] = {}
+    for place in places.tolist():
+        signature = int(work.signature[place])
+        sizes = [size for size in work.sizes_of(signature) if len(size) >= 2]
+        if len(sizes) < 2:
+            continue
+        given, weight = sizes[0], sizes[-1]
+        rows = given[-2] if len(weight) == 3 else math.prod(given[:-1])
+        if rows == tokens and (len(weight) == 2 or weight[0] == experts):
+            groups.setdefault((weight[-2], weight[-1]), []).extend([place] * (experts if len(weight) == 3 else 1))
+    wide = [(inner, outer) for inner, outer in groups if inner != outer and (outer, inner) in groups]
+    whole = [key for key in wide if len(groups[key]) % experts == 0]
+    return np.unique([place for key in whole for place in groups[key]]).astype(np.int64)
+
+
+RULES = (no_kv_cache, padded_inputs, ragged_batch, padding_not_known, dense_experts)

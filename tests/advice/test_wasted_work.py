@@ -9,7 +9,13 @@ from bottleneck.advice import advise
 from bottleneck.advice.fusion import find_chains
 from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.run_steps import growing_steps
-from bottleneck.advice.wasted_work import no_kv_cache, padded_inputs, padding_not_known, ragged_batch
+from bottleneck.advice.wasted_work import (
+    dense_experts,
+    no_kv_cache,
+    padded_inputs,
+    padding_not_known,
+    ragged_batch,
+)
 from bottleneck.schema.measurements import Padding
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of
@@ -219,3 +225,39 @@ def test_rows_of_like_length_and_a_look_at_the_ids_leave_padding_alone(tmp_path:
     assert ragged_batch(case_of(tmp_path / "alike", padded([990, 1000, 1000]), unprofiled_us=1000.0)) is None
     seen = case_of(tmp_path / "seen", padded([100, 1000]), unprofiled_us=1000.0, padding=Padding(0.0, 8, 64))
     assert ragged_batch(seen) is None
+
+
+def experts(rows: int, *, batched: bool = False, best: int = 2) -> list[Event]:
+    """A step whose gate chooses among 4 experts for 512 tokens; each widens and narrows so many rows, 100 us each."""
+    gate = op("aten::topk", 1, 5, dims=[[512, 4], [], [], [], []], concrete=["", str(best), "-1", "True", "True"])
+    wide, narrow = ([256, 1024], [1024, 256])
+    if batched:
+        pairs = [([4, rows, 256], [4, *wide], "bmm", 400.0), ([4, rows, 1024], [4, *narrow], "bmm", 400.0)]
+    else:
+        pairs = [([rows, 256], wide, "mm", 100.0), ([rows, 1024], narrow, "mm", 100.0)] * 4
+    events, at = [step(0, 0, 999), frame("moe.py(3): forward", 0, 1000), gate], 10.0
+    for given, weight, name, us in pairs:
+        events.append(op(f"aten::{name}", at, us, dims=[given, weight]))
+        at += us + 1
+    return events
+
+
+@pytest.mark.parametrize("batched", [False, True], ids=["one by one", "in a batch"])
+def test_experts_that_run_on_all_tokens_could_run_on_those_that_chose_them(tmp_path: Path, batched: bool) -> None:
+    draft = dense_experts(case_of(tmp_path, experts(512, batched=batched), device=FAST))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.high == pytest.approx(800 * (1 - 2 / 4), rel=0.01)
+    assert draft.evidence[0].startswith("a gate chooses 2 of 4 experts for each token")
+
+
+def test_experts_that_run_on_their_own_tokens_are_as_they_should_be(tmp_path: Path) -> None:
+    assert dense_experts(case_of(tmp_path / "rows", experts(256), device=FAST)) is None
+    assert dense_experts(case_of(tmp_path / "all", experts(512, best=4), device=FAST)) is None
+
+
+def test_the_products_of_attention_after_a_gate_are_no_experts(tmp_path: Path) -> None:
+    events = experts(512)
+    for event in events:
+        if event["name"] == "aten::mm":
+            event["args"]["Input Dims"] = [[512, 256], [256, 256]]
+    assert dense_experts(case_of(tmp_path, events, device=FAST)) is None

@@ -72,7 +72,7 @@ def test_a_kernel_of_a_compiled_region_is_named_by_itself() -> None:
     )
     kernels = [replace(region, name=name, us=us, share=us / 100) for name, us in (("triton_a", 60.0), ("flash", 30.0))]
     sentence = decide(_grounds({"unknown.pointwise": 90, "overhead.python": 10}, *kernels)).sentence
-    assert "Largest: triton_a, 60.0 us (60.0 %)" in sentence
+    assert "Largest: triton_a" in sentence and "60.0 us (60.0 %)" in sentence
 
 
 def test_many_small_ops_of_one_line_are_named_by_the_line() -> None:
