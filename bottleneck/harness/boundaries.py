@@ -163,6 +163,8 @@ _REPEATED, _LONE_BATCHES, _CROWDED_BATCHES = 2, 3, 2
 # After how many turns of others a silent leader is replaced: a generator is trained once in five steps of its critic.
 _PATIENCE = {"optimizer": 20, "module": 4, "loader": 20}
 _MORE_PATIENCE = 4
+# Calls of one module between calls of others that may make one step: two of a sampler, up to eight of a draft model.
+_MOST_GROUPED = 8
 # For so long calls and batches make no steps where an optimizer is there that has not stepped yet: reinforcement
 # learning plays thousands of rounds before it learns.
 _LEARNING_BEGINS_S = 10.0
@@ -249,6 +251,32 @@ class Leader:
             self._on_gone()
 
 
+class CallGroups:
+    """Groups the calls of the leading module that make one step together.
+
+    A guided sampler calls its text encoder twice before its denoiser, and a draft model speaks several times for each
+    call of its target. Two groups of one size in a row, with calls of other modules between them, make that size the
+    step's. More calls than ``_MOST_GROUPED`` are steps of their own, with something rare between them.
+    """
+
+    def __init__(self) -> None:
+        self.size = 1
+        self._calls = self._calls_before = 0
+
+    def begins(self) -> bool:
+        """Counts a call of the leader; true if it begins a group."""
+        self._calls += 1
+        return (self._calls - 1) % self.size == 0
+
+    def end(self) -> None:
+        """Ends the group: another module is called."""
+        if self._calls == 0:
+            return
+        if self._calls == self._calls_before <= _MOST_GROUPED:
+            self.size = self._calls
+        self._calls_before, self._calls = self._calls, 0
+
+
 class Boundaries:
     """Calls back at each step boundary.
 
@@ -288,6 +316,7 @@ class Boundaries:
         self._modules = Leader(math.inf if self._is_class_wanted else _PATIENCE["module"], self._inner.clear)
         self._loaders = Leader(_PATIENCE["loader"])
         self._marks = Leader(math.inf)
+        self._groups = CallGroups()
         self._calls_of_batch = self._crowded = 0
         self._is_first_of_epoch = False
         self._removals: dict[str, Removal] = {}
@@ -450,7 +479,8 @@ class Boundaries:
     def _before_leader(self, module: Any) -> None:
         if self._current[0] == "module" and self._modules.goes_on(module):
             self._calls_of_batch += 1
-            self._on_boundary()
+            if self._groups.begins():
+                self._on_boundary()
 
     def _after_optimizer(self, optimizer: Any) -> None:
         """Looks at the end of an optimizer's step, safely."""
@@ -484,9 +514,18 @@ class Boundaries:
         if not self._is_wanted("module", name):
             self._inner.add(id(module))
         elif self._modules.takes_turn(module):
-            self._calls_of_batch += 1
-            if self._modules.turns >= _REPEATED or self._current[0] == "module":
-                self._boundary("module", f"call of {name}")
+            self._before_turn(name)
+        elif not self._modules.is_led_by(module):
+            self._groups.end()
+
+    def _before_turn(self, name: str) -> None:
+        """Looks at a call of the leading module."""
+        self._calls_of_batch += 1
+        if self._modules.turns == 1:
+            self._groups = CallGroups()
+        if self._groups.begins() and (self._modules.turns >= _REPEATED or self._current[0] == "module"):
+            size = self._groups.size
+            self._boundary("module", f"call of {name}" if size == 1 else f"{size} calls of {name}")
 
     def _before_batch(self, iterator: Any) -> None:
         if self._is_worse("loader") or not self._is_here():

@@ -140,6 +140,33 @@ def test_the_outermost_module_that_repeats_makes_them(log: Log) -> None:
     assert (log.boundaries, log.sources) == (2, [MODEL])
 
 
+def test_calls_of_one_module_between_calls_of_another_make_one_step(log: Log) -> None:
+    encoder, denoiser = Model(), Head()
+    for _ in range(10):
+        log.call(encoder, Layer())
+        log.call(encoder, Layer())
+        log.call(denoiser)
+        log.call(denoiser)
+    assert (log.boundaries, log.sources) == (8, [MODEL, "module: 2 calls of Model"])
+    before = log.boundaries
+    for _ in range(4):  # the class of the leader alone is watched
+        log.watched._before_leader(encoder)
+    assert log.boundaries == before + 2
+
+
+def test_calls_with_something_rare_between_them_are_steps_of_their_own(log: Log) -> None:
+    detector, tracker = Model(), Head()
+    for _ in range(4):
+        for _ in range(10):
+            log.call(detector)
+        log.call(tracker)
+    for calls in (1, 2, 1, 3):
+        for _ in range(calls):
+            log.call(detector)
+        log.call(tracker)
+    assert (log.boundaries, log.sources) == (46, [MODEL])
+
+
 def test_a_module_that_was_called_once_gives_way_to_one_that_repeats(log: Log) -> None:
     encoder, model = Head(), Model()
     log.call(encoder)
