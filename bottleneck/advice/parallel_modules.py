@@ -96,7 +96,8 @@ def _joined(evidence: Evidence) -> _LoopOfModules | None:
     for outer, source, signature in zip(joins["module"], joins["source"], joins["signature"].tolist(), strict=True):
         pieces = _pieces(evidence, signature)
         inside = layers[text_matches(layers["module"], partial(_is_inside, outer))]
-        children = inside["module"].astype(str).map(lambda path, start=len(outer) + 1: path[start:].partition(".")[0])
+        below = inside["module"].astype(str).str[len(outer) + 1 :]
+        children = below.map(lambda path: path.partition(".")[0])
         kinds = children.map(lambda name: _INSTANCE.sub("", name))
         for kind in kinds.unique() if len(set(pieces)) == 1 and len(pieces) >= _LEAST_MODULES else ():
             mine = (kinds == kind).to_numpy()

@@ -30,6 +30,10 @@ _LAYER = re.compile(r"^aten::(?:linear|addmm|_?scaled_dot_product\w*|_?native_mu
 _PRODUCT_CALL = re.compile(r"(?:^|\.)(?:matmul|mm|bmm|mv|einsum|dot)$")
 # The best order takes this part of the arithmetic at most; products of fewer numbers run at this part of the pace.
 _MOST_LEFT, _SLOWER = 0.5, 3.0
+# A product of two factors is thin where it sums up so many times fewer numbers than it has rows or columns.
+_THIN = 4
+_VIEW = re.compile(r"^aten::(?:t|transpose|permute|view|reshape|detach|numpy_T)$")
+_SUMS = re.compile(r"^aten::(?:add|sub|mul|div)_?$")
 # Ops that make a diagonal matrix, and products, so many ops later at most.
 _DIAGONAL, _WHOLE_PRODUCT = re.compile(r"^aten::diag(?:_embed|flat)?$"), re.compile(r"^aten::(?:matmul|mm|bmm)$")
 _MULTIPLIED_WITHIN, _SCALING_LEAVES = 8, 0.6
@@ -230,9 +234,14 @@ def _best_order(sizes: Sequence[int]) -> tuple[float, str]:
 
 
 def product_order(evidence: Evidence) -> Draft | None:
-    """Finds matrices multiplied in an order that takes twice the arithmetic.
+    """Finds matrices multiplied in an order that takes twice the arithmetic."""
+    return _chain_draft(evidence) or _factored_draft(evidence)
 
-    They are multiplied one after the other. Gain: the time of these products and of their backward nodes, less the part
+
+def _chain_draft(evidence: Evidence) -> Draft | None:
+    """Finds products in a row of which another order is cheaper.
+
+    Gain: the time of these products and of their backward nodes, less the part
     of the arithmetic that the best order takes; at worst that runs at a third of the pace.
     """
     chains = [one for one in product_chains(evidence) if one.best <= _MOST_LEFT * one.done]
@@ -272,6 +281,97 @@ def product_order(evidence: Evidence) -> Draft | None:
         code="out = q @ (k.transpose(-2, -1) @ v)  # in place of q @ k.transpose(-2, -1) @ v; A @ (B @ x)",
         gain_us=gain,
         claims={name: us * (1 - left) for name, us in removal.claims.items()},
+        removes=True,
+    )
+
+
+class _FactoredWeight(Struct, frozen=True):
+    """Weight that a call makes of two thin factors, for a layer with few rows.
+
+    ``rows`` are the outermost ops that make it, ``layer`` the one that takes it; sizes are those of the weight.
+    """
+
+    rows: tuple[int, ...]
+    layer: int
+    size: Size
+    rank: int
+    taken: int
+
+    @property
+    def left(self) -> float:
+        """The part of its multiplications that the factors in turn take."""
+        return self.taken * sum(self.size) / float(np.prod(self.size))
+
+
+def _factored_weights(evidence: Evidence) -> list[_FactoredWeight]:
+    """Finds products of thin factors that become the weight of the next layer.
+
+    Nothing is between them but views, factors, and sums with matrices of the same size.
+    """
+    ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
+    names = ops["name"].astype(object).to_numpy()[top].tolist()
+    signatures = as_integers(ops["signature"])[top].tolist()
+    weights: list[_FactoredWeight] = []
+    rows: list[int] = []
+    made, rank = (0, 0), 0
+    for row, name, signature in zip(top.tolist(), names, signatures, strict=True):
+        if rows and _VIEW.search(name):
+            continue
+        sizes = work.tensors_of(signature)
+        if _WHOLE_PRODUCT.search(name) and [len(size) for size in sizes[:2]] == [2, 2]:
+            made, rank = (sizes[0][0], sizes[1][1]), sizes[0][1]
+            rows = [row] if _THIN * rank <= min(made) else []
+        elif rows and _SUMS.search(name) and made in sizes and all(size in (made, (), (1,)) for size in sizes):
+            rows.append(row)
+        else:
+            if rows and name == "aten::linear" and len(sizes) > 1 and sizes[1] in (made, made[::-1]):
+                weights.append(_FactoredWeight(tuple(rows), row, made, rank, int(np.prod(sizes[0][:-1]))))
+            rows = []
+    return [weight for weight in weights if weight.left <= _MOST_LEFT]
+
+
+def _factored_draft(evidence: Evidence) -> Draft | None:
+    """Finds layers whose weight each call makes of two thin factors.
+
+    Gain: the ops that make the weights, with their backward nodes, less what the factors take in turn; at worst that
+    runs at a third of the pace. At best the gradient of the weight goes too, half of the layer's backward node: it
+    stays where another part of the weight is trained.
+    """
+    weights = _factored_weights(evidence)
+    if not weights:
+        return None
+    making = [row for weight in weights for row in weight.rows]
+    rows = [*making, *backward_of(evidence, making)]
+    layers = backward_of(evidence, [weight.layer for weight in weights])
+    removal, gradients = removal_of(evidence, rows, certain=1.0), removal_of(evidence, layers, certain=1.0)
+    left = max(weight.left for weight in weights)
+    low_us = max(0.0, 1 - _SLOWER * left) * removal.gain.low
+    gain = Interval(low_us, (1 - left) * removal.gain.high + gradients.gain.high / 2)
+    if evidence.share_of_step(gain.high) < 2 * LEAST_SHARE:
+        return None
+    line, work = main_source(evidence, making), work_of(evidence)
+    largest = max(weights, key=lambda weight: float(np.prod(weight.size)))
+    size = "x".join(map(str, largest.size))
+    claims = {name: us * (1 - left) for name, us in removal.claims.items()}
+    for name, us in gradients.claims.items():
+        claims[name] = claims.get(name, 0.0) + us / 2
+    return Draft(
+        slug="product-order",
+        title="Matrices are multiplied in an order that costs more",
+        evidence=(
+            f"{counted(format_count(len(weights) / evidence.steps), 'weight')} per step {at_source(line)} made of two "
+            f"factors: {size} of {counted(largest.rank, 'column')}, for {counted(largest.taken, 'row')} of input",
+            f"that takes {format_per_step(evidence, removal.us)}"
+            + (", with the backward pass" if len(rows) > len(making) else ""),
+            *work.describe(issued_by(evidence, work, rows)),
+        ),
+        advice=f"Multiply the input by the two factors in turn {at_source(line)}, and add the result to the layer's: "
+        f"no matrix of {size} is made in each call then, nor its gradient if the rest of the weight is frozen.",
+        brief=f"Multiply the input by the two factors in turn {at_source(line)}, in place of making the whole weight",
+        places=(line,),
+        code="y = F.linear(x, weight, bias) + (x @ A.T) @ B.T  # in place of F.linear(x, weight + B @ A, bias)",
+        gain_us=gain,
+        claims=claims,
         removes=True,
     )
 

@@ -114,3 +114,35 @@ def test_a_diagonal_matrix_is_not_multiplied(tmp_path: Path) -> None:
 def test_other_products_of_these_sizes_are_left_alone(tmp_path: Path) -> None:
     assert diagonal_product(scaled(tmp_path / "other", "d = torch.diag(scale)", "y = w @ x")) is None
     assert diagonal_product(scaled(tmp_path / "eye", "d = f(scale)", "y = d @ x", "relu")) is None
+
+
+def adapted(folder: Path, rows: int = 64, rank: int = 16, between: str = "add") -> Evidence:
+    """A layer whose weight of 2048 x 512 numbers is made of two factors at train.py:22, for so many rows."""
+    weight = [2048, 512]
+    return two_steps(
+        folder,
+        [
+            program_line(22, 100, 420),
+            *product("mm", 110, [2048, rank], [rank, 512], dur=150),
+            op("aten::mul", 270, 80, dims=[weight, []]),
+            op(f"aten::{between}", 360, 150, dims=[weight, weight, []]),
+            program_line(23, 530, 120),
+            op("aten::linear", 540, 100, dims=[[rows, 512], weight, [2048]]),
+            op("aten::addmm", 541, 98, dims=[[2048], [rows, 512], [512, 2048]]),
+        ],
+    )
+
+
+def test_a_weight_made_of_two_factors_for_few_rows_is_not_made(tmp_path: Path) -> None:
+    evidence = adapted(tmp_path)
+    draft = product_order(evidence)
+    assert draft is not None and draft.gain_us is not None and draft.removes
+    assert "at train.py:22" in draft.advice and "2048x512 of 16 columns, for 64 rows" in draft.evidence[0]
+    assert 200 < draft.gain_us.low < draft.gain_us.high < 380
+    assert advise(evidence)[0].slug == "product-order"
+
+
+def test_a_weight_that_many_rows_share_or_of_wide_factors_is_left_alone(tmp_path: Path) -> None:
+    assert product_order(adapted(tmp_path / "rows", rows=512)) is None
+    assert product_order(adapted(tmp_path / "wide", rank=256)) is None
+    assert product_order(adapted(tmp_path / "other", between="maximum")) is None
