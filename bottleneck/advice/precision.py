@@ -726,6 +726,8 @@ def unpacked_weights(evidence: Evidence) -> Draft | None:
     )
 
 
+# Products of data with weights.
+_OF_LAYERS = re.compile(r"^aten::(?:linear|addmm|\w*convolution\w*)$")
 # Peaks of the units that work in a dtype, the fastest first.
 _DOUBLE_PEAKS, _SINGLE_PEAKS = ("fp64_tensor", "fp64_vector"), ("fp32_matrix", "fp32_tensor", "fp32_vector")
 
@@ -770,14 +772,26 @@ def double_precision(evidence: Evidence) -> Draft | None:
             *work.describe(rows),
             *work.critical_path_note(most),
         ),
-        advice=f"Convert to fp32 where the data enters{where}, unless the method needs 64 bits: NumPy's numbers are "
-        "fp64.",
+        advice=_single_precision(where, has_weights=bool((rows & work.op_like(_OF_LAYERS)).any())),
         places=() if entry is None else (entry[0],),
         gain_us=work.gain(least, most),
         claims=work.claims(most),
         code="x = torch.from_numpy(array).float()  # and model.float(), no torch.set_default_dtype(torch.float64)",
         changes_results=True,
     )
+
+
+def _single_precision(where: str, *, has_weights: bool) -> str:
+    """Words the change to fp32.
+
+    A layer takes weights and data of one dtype: to convert the data alone would raise.
+    """
+    if has_weights:
+        return (
+            f"Make the weights fp32 (model.float(), or no torch.set_default_dtype(torch.float64)), and the data where "
+            f"it enters{where}, unless the method needs 64 bits."
+        )
+    return f"Convert to fp32 where the data enters{where}, unless the method needs 64 bits: NumPy's numbers are fp64."
 
 
 def _moves_doubles(work: KernelWork, signature: int) -> bool:

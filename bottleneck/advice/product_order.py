@@ -286,7 +286,7 @@ def _chain_draft(evidence: Evidence) -> Draft | None:
 
 
 class _FactoredWeight(Struct, frozen=True):
-    """Weight that a call makes of two thin factors, for a layer with few rows.
+    """Weight made of two thin factors, for a layer with few rows.
 
     ``rows`` are the outermost ops that make it, ``layer`` the one that takes it; sizes are those of the weight.
     """

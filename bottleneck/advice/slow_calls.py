@@ -739,12 +739,18 @@ SLOW_CALLS: Sequence[SlowCall] = (
         by_text=called(r"toarray|todense|getrow|getcol|tocsr|tocsc|tolil"),
     ),
     SlowCall(
+        "A checkpoint is written in each step",
+        change="Save less often than {place} does {often}, or copy the state and write it from another thread",
+        code="if step % 1000 == 0:\n    torch.save(state, path)",
+        functions=re.compile(r"(?:^|/)torch/serialization\.py: _?(?:legacy_)?save$"),
+    ),
+    SlowCall(
         "Objects are turned into bytes or text in each step",
         change="Write less often, or keep tensors in place of what {place} turns into bytes or text {often}",
         code="if step % 100 == 0:\n    save(state)",
         functions=re.compile(
             r"(?:^|/)(?:json/encoder|dataclasses|base64|uuid|pprint|reprlib)\.py: |pickle\.py: \w*dumps?$"
-            r"|torch/serialization\.py: _?(?:legacy_)?save$|numpy/lib/_?npyio(?:_impl)?\.py: save"
+            r"|numpy/lib/_?npyio(?:_impl)?\.py: save"
         ),
         by_text=called(r"dumps?|asdict|b64\w+|uuid\d|tobytes|BytesIO"),
     ),

@@ -416,6 +416,12 @@ def test_the_line_at_which_fp64_enters_is_named(tmp_path: Path) -> None:
     assert "the first op of a step with fp64 is aten::mul in train()" in draft.evidence[0]
 
 
+def test_where_layers_compute_in_fp64_their_weights_are_to_be_fp32_too(tmp_path: Path) -> None:
+    call = Call("aten::addmm", 60_000, [[1024], [1024, 1024], [1024, 1024]], more=doubles(3))
+    draft = double_precision(on_cpu(tmp_path, [call]))
+    assert draft is not None and draft.advice.startswith("Make the weights fp32 (model.float(), or no torch.set_def")
+
+
 def test_pointwise_work_in_fp64_on_a_gpu_gains_half_of_its_bytes(tmp_path: Path) -> None:
     add = Call("aten::add", 200, [[4096, 4096], [4096, 4096], []], more={"types": ["double", "double", "Scalar"]})
     draft = double_precision(on_gpu(tmp_path, [add] * 4))

@@ -115,6 +115,12 @@ def title(text: str = "", callees: tuple[str, ...] = (), searched: SearchedConta
     return None if found is None else found.title
 
 
+def test_a_checkpoint_is_told_apart_from_other_objects_turned_into_bytes() -> None:
+    assert title("torch.save(state, path)", ("torch/serialization.py: save",)) == "A checkpoint is written in each step"
+    other = title("text = json.dumps(row)", ("json/encoder.py: encode",))
+    assert other == "Objects are turned into bytes or text in each step"
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
