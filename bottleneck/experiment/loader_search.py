@@ -228,7 +228,7 @@ def search_settings(setup: TrialSetup, name: str) -> tuple[LoaderSearch | None, 
 
 
 def with_batches(search: LoaderSearch, call: SourceCall | None, batches: tuple[TriedSetting, ...]) -> LoaderSearch:
-    """Adds the batch sizes that were timed, and the call and what to know of its batch size."""
+    """Adds the batch sizes that were timed, and the call to write."""
     if search.best is None:
         return replace(search, batches=batches)
     larger = quickest_batch(batches)

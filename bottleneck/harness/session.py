@@ -258,7 +258,10 @@ class Session:
         return not is_last
 
     def _end_repeats(self, *, is_last: bool) -> None:
-        """Ends a step of the look at repeated work, which goes on in the next one."""
+        """Ends a step of the look at repeated work.
+
+        It goes on in the next one.
+        """
         with contextlib.suppress(Exception):
             repeats = self._repeats.end_step(is_last=is_last)
             if repeats is not None:
@@ -402,6 +405,19 @@ class Session:
         """
         return self._filling(PROFILED_US, PROFILED_STEPS_AT_MOST)
 
+    @property
+    def lead_steps(self) -> int:
+        """Gives the steps in a window before those that count.
+
+        The profiler has to warm up, which takes it some milliseconds: long steps need none.
+        """
+        return 0 if self._has_long_steps else 1
+
+    @property
+    def _has_long_steps(self) -> bool:
+        timing = self.notes.unprofiled
+        return timing is not None and timing.median >= LONG_US
+
     def plan_steps(self, events: int) -> int:
         """Plans how many steps to profile where one makes so many events.
 
@@ -409,9 +425,7 @@ class Session:
         """
         self.planned_steps = self.wanted_steps
         if self.options.steps is None and self.notes.ranks == 1:
-            timing = self.notes.unprofiled
-            is_long = timing is not None and timing.median >= LONG_US
-            enough = _LEAST_STEPS if is_long else max(_LEAST_STEPS, math.ceil(_ENOUGH_EVENTS / events))
+            enough = _LEAST_STEPS if self._has_long_steps else max(_LEAST_STEPS, math.ceil(_ENOUGH_EVENTS / events))
             self.planned_steps = min(self.planned_steps, enough)
             self._enough_light_steps = max(_LEAST_STEPS, math.ceil(2 * _ENOUGH_EVENTS / events))
         return self.planned_steps
@@ -440,7 +454,7 @@ class Session:
         timing, profiled = self.notes.unprofiled, self.notes.profiled
         if timing is None or profiled is None or not self.has_trace or detail == detail.least:
             return 0
-        is_long = timing.median >= LONG_US
+        is_long = self._has_long_steps
         if is_long and profiled.median < _HARDLY_LONGER * timing.median:
             return 0
         return max(1, min(most, _LEAST_STEPS if is_long else most))

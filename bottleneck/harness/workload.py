@@ -168,7 +168,7 @@ def _profile(step: Step, torch: Any, session: Session, detail: Detail) -> None:
         session.keep(pilot, stopwatch)
         return
     for _ in range(ATTEMPTS):
-        window, stopwatch = _profile_steps(step, torch, min(allowed, wanted), detail)
+        window, stopwatch = _profile_steps(step, torch, min(allowed, wanted), detail, session.lead_steps)
         if window is None or session.offer(window, stopwatch):
             return
     session.warn_of_disturbance()
@@ -183,7 +183,7 @@ def _profile_lightly(step: Step, torch: Any, session: Session, detail: Detail) -
     # As many as the other window had are within the budget, which without frames may allow more.
     steps = min(wanted, max(1, len(session.notes.step_marks_ns) - 1))
     for _ in range(ATTEMPTS if steps else 0):
-        window, stopwatch = _profile_steps(step, torch, steps, detail.least)
+        window, stopwatch = _profile_steps(step, torch, steps, detail.least, session.lead_steps)
         if window is None or (session.offer_light(window, stopwatch) and steps >= wanted):
             return
         allowed = session.options.most_events * (steps + 1) // max(1, window.event_count()) - 1
@@ -191,11 +191,11 @@ def _profile_lightly(step: Step, torch: Any, session: Session, detail: Detail) -
 
 
 def _profile_steps(
-    step: Step, torch: Any, steps: int, detail: Detail, lead: int = 1
+    step: Step, torch: Any, steps: int, detail: Detail, lead: int
 ) -> tuple[ProfilerWindow | None, Stopwatch]:
     """Profiles steps and gives the stopped window with its marks.
 
-    ``lead`` steps go before the first mark: the profiler has to warm up. The window is null where none opened.
+    ``lead`` steps go before the first mark. The window is null where none opened.
     """
     window, stopwatch = ProfilerWindow(torch, detail), Stopwatch(torch)
     if not window.open():
@@ -252,6 +252,8 @@ def measure_extras(step: Step, torch: Any, session: Session, doubling: Doubling 
 PAIRS_AT_LEAST, PAIRS_AT_MOST = 6, 40
 # What the pairs take where the test is asked for, and where it comes by itself, which it does up to a length only.
 SECONDS, USUAL_SECONDS, SECONDS_AT_MOST = 3.0, 0.8, 0.8
+# A test that comes by itself ends where the interval of the ratio is no wider than this part of it.
+_NARROW = 0.05
 # What a block of steps should last, so that a tick of the scheduler is little beside it.
 BLOCK_US, BLOCK_STEPS_AT_MOST = 5_000.0, 20
 # From here on the data of the other size, left in the caches, do not count, and no step is spent on driving it out.
@@ -279,7 +281,11 @@ def run_batch_test(step: Step, torch: Any, doubling: Doubling, usual_us: float, 
         with silenced(1, 2), _without_dynamic_shapes():
             twice = doubling.make(2 * size)
             twice_us = _warm_up(twice, torch)
-            pairs = _pairs((step, usual_us), (twice, twice_us), torch, SECONDS if is_asked else USUAL_SECONDS)
+            pairs: list[_Pair] = []
+            for pair in _pairs((step, usual_us), (twice, twice_us), torch, SECONDS if is_asked else USUAL_SECONDS):
+                pairs.append(pair)
+                if not is_asked and len(pairs) >= PAIRS_AT_LEAST and _is_narrow(summarise_pairs(pairs).ratio):
+                    break
     except (Exception, SystemExit) as error:  # the user's code, at a size that they did not ask for
         return BatchTest(size, reason=f"the step at batch_size={2 * size} failed: {describe_error(error)}")
     finally:
@@ -287,10 +293,12 @@ def run_batch_test(step: Step, torch: Any, doubling: Doubling, usual_us: float, 
     return dataclasses.replace(summarise_pairs(pairs), batch_size=size)
 
 
-def summarise_pairs(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) -> BatchTest:
-    """Summarises pairs of blocks as a batch test.
+# Step times in microseconds of a block and of its neighbour at twice the size.
+_Pair = tuple[Sequence[float], Sequence[float]]
 
-    A pair holds step times in microseconds of a block and of its neighbour at twice the size.
+
+def summarise_pairs(pairs: Sequence[_Pair]) -> BatchTest:
+    """Summarises pairs of blocks as a batch test.
 
     The ratio is the median over the pairs of the ratios of the medians of their blocks, with the 95 % interval of the
     median by order statistics: it assumes no shape, and what drifts slowly cancels within each pair.
@@ -305,10 +313,12 @@ def summarise_pairs(pairs: Sequence[tuple[Sequence[float], Sequence[float]]]) ->
     )
 
 
-def _pairs(
-    one: tuple[Step, float], two: tuple[Step, float], torch: Any, seconds: float
-) -> list[tuple[list[float], list[float]]]:
-    """Gives step times by pair, of two steps with their usual times in microseconds.
+def _is_narrow(ratio: Ratio | None) -> bool:
+    return ratio is not None and ratio.high - ratio.low <= _NARROW * ratio.median
+
+
+def _pairs(one: tuple[Step, float], two: tuple[Step, float], torch: Any, seconds: float) -> Iterator[_Pair]:
+    """Yields step times by pair, of two steps with their usual times in microseconds.
 
     Every other pair begins with the doubled step, so that steady drift cancels.
     """
@@ -316,12 +326,10 @@ def _pairs(
     steps = max(1, min(math.ceil(BLOCK_US / max(once_us, 1e-3)), BLOCK_STEPS_AT_MOST))
     lead = 1 if once_us < LONG_US else 0
     pair_s = (steps + lead) * (once_us + twice_us) / 1e6
-    pairs = []
     for index in range(max(PAIRS_AT_LEAST, min(PAIRS_AT_MOST, int(seconds / max(pair_s, 1e-9))))):
         order = (once, twice) if index % 2 == 0 else (twice, once)
         first, second = (time_steps(step, torch, steps, lead) for step in order)
-        pairs.append((first, second) if index % 2 == 0 else (second, first))
-    return pairs
+        yield (first, second) if index % 2 == 0 else (second, first)
 
 
 def _warm_up(step: Step, torch: Any) -> float:

@@ -1,3 +1,4 @@
+import itertools
 import os
 from collections.abc import Callable
 from typing import Any
@@ -45,6 +46,23 @@ def test_both_sizes_take_steps_in_turns() -> None:
     assert test.reason is None and test.batch_size == 4
     assert test.ratio is not None and test.ratio.n == batch.PAIRS_AT_LEAST
     assert test.once is not None and test.twice is not None and test.once.n == test.twice.n == 2 * test.ratio.n
+
+
+@pytest.mark.parametrize(("high_us", "is_asked", "pairs"), [(204.0, False, 6), (220.0, False, 40), (204.0, True, 40)])
+def test_a_test_that_comes_by_itself_ends_once_the_ratio_is_known_well(
+    high_us: float, is_asked: bool, pairs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps, doubled_us = Steps(), itertools.cycle([200.0, high_us])
+    once = steps(4)
+
+    def time_steps(step: Callable[[], None], *_: object) -> list[float]:
+        return [100.0 if step is once else next(doubled_us)]
+
+    monkeypatch.setattr(batch, "time_steps", time_steps)
+    monkeypatch.setattr(batch, "SECONDS", 1.0)
+    monkeypatch.setattr(batch, "USUAL_SECONDS", 1.0)
+    test = run_batch_test(once, torch, Doubling(4, steps), 1.0, is_asked=is_asked)
+    assert test.ratio is not None and test.ratio.n == pairs
 
 
 def test_the_order_within_pairs_alternates() -> None:
