@@ -1,1 +1,4 @@
-"""Answers coding agents by the Model Context Protocol: the same answers as the commands, small and typed."""
+"""Answers coding agents by the Model Context Protocol.
+
+The answers are those of the commands, small and typed.
+"""

@@ -1,4 +1,7 @@
-"""Sums up an analysis for an agent: what holds the step back, and the first findings."""
+"""Sums up an analysis for an agent.
+
+It says what holds the step back, and gives the first findings.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -35,7 +38,7 @@ class AccountShare(ToolResult):
 
 
 class FindingInBrief(ToolResult):
-    """One finding: what was seen, what to do, and what that is predicted to gain."""
+    """One finding: observation, advice and predicted gain."""
 
     id: str
     title: TraceText
@@ -51,14 +54,14 @@ class FindingInBrief(ToolResult):
 
 
 class RunOutcome(ToolResult):
-    """How a program ended that this call ran."""
+    """End of the program that this call ran."""
 
     status: int = Field(description="exit status of the program")
     log: str = Field(description="file with all that the program printed")
 
 
 class Diagnosis(ToolResult):
-    """What holds the step back, where its time goes, and the first findings."""
+    """Verdict on a step, its largest accounts and its first findings."""
 
     path: str = Field(description="what was diagnosed; other tools take it")
     verdict: str
@@ -75,15 +78,21 @@ class Diagnosis(ToolResult):
     run: RunOutcome | None = None
 
 
-class _Room(NamedTuple):
+class _DiagnosisSize(NamedTuple):
     findings: int
     accounts: int
     characters: int
     ids: int
 
 
-_ROOMS = (_Room(4, 6, 240, 30), _Room(3, 5, 180, 20), _Room(3, 4, 130, 12), _Room(2, 3, 100, 8), _Room(1, 2, 80, 4))
-_ALL = _Room(10_000, 10_000, 2_000, 10_000)
+_SIZES = (
+    _DiagnosisSize(4, 6, 240, 30),
+    _DiagnosisSize(3, 5, 180, 20),
+    _DiagnosisSize(3, 4, 130, 12),
+    _DiagnosisSize(2, 3, 100, 8),
+    _DiagnosisSize(1, 2, 80, 4),
+)
+_ALL = _DiagnosisSize(10_000, 10_000, 2_000, 10_000)
 # Where the time of kernels belongs follows from a model of their cost; the rest was recorded as what it is.
 _MODELLED = frozenset({"compute", "memory", "overhead.launch_floor"})
 
@@ -93,33 +102,33 @@ def diagnose(analysis: Analysis, path: str, *, full: bool = False, run: RunOutco
     ranking = analysis.findings, analysis.steps.wall_us, analysis.verdict.bound
     # Beyond those to read come what noise hides, and what is only shown on request.
     findings, worth_reading = put_in_reading_order(*ranking), len(in_reading_order(*ranking))
-    rooms = (_ALL,) if full else [room._replace(findings=min(room.findings, worth_reading)) for room in _ROOMS]
-    return fitted(lambda room: _in_room(analysis, findings, path, room, run), rooms)
+    sizes = (_ALL,) if full else [size._replace(findings=min(size.findings, worth_reading)) for size in _SIZES]
+    return fitted(lambda size: _of_size(analysis, findings, path, size, run), sizes)
 
 
 def basis_of(account: str) -> Basis:
-    """Says whether the time of an account was recorded as such, or follows from the cost model."""
+    """Says what the time of an account or a group rests on."""
     return "modelled" if account in _MODELLED else "measured"
 
 
-def _in_room(
-    analysis: Analysis, findings: Sequence[Finding], path: str, room: _Room, run: RunOutcome | None
+def _of_size(
+    analysis: Analysis, findings: Sequence[Finding], path: str, size: _DiagnosisSize, run: RunOutcome | None
 ) -> Diagnosis:
-    shown, others = findings[: room.findings], findings[room.findings :]
+    shown, others = findings[: size.findings], findings[size.findings :]
     verdict, steps = analysis.verdict, analysis.steps
     accounts = sorted((entry for entry in analysis.ledger if entry.us > 0), key=lambda entry: -entry.us)
     return Diagnosis(
         path=path,
         verdict=headline(verdict),
-        conclusion=marked(verdict.sentence, 2 * room.characters),
+        conclusion=marked(verdict.sentence, 2 * size.characters),
         device=from_trace(analysis.device.name, 80),
         step=measured(steps.wall_us, "us"),
         steps=measured(steps.count, "steps"),
         shares={group: amount(share, "share", basis_of(group)) for group, share in verdict.shares.items() if share > 0},
-        accounts=[_account(entry) for entry in accounts[: room.accounts]],
-        findings=[in_brief(finding, room.characters) for finding in shown],
-        more_findings=list(dict.fromkeys(finding.slug for finding in others))[: room.ids],
-        caveats=list(dict.fromkeys(caveat.slug for caveat in analysis.caveats))[: room.ids],
+        accounts=[_account(entry) for entry in accounts[: size.accounts]],
+        findings=[in_brief(finding, size.characters) for finding in shown],
+        more_findings=list(dict.fromkeys(finding.slug for finding in others))[: size.ids],
+        caveats=list(dict.fromkeys(caveat.slug for caveat in analysis.caveats))[: size.ids],
         next=NextCall(tool="evidence", of=shown[0].slug if shown else "accounts"),
         run=run,
     )

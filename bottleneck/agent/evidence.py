@@ -1,4 +1,4 @@
-"""Gives the rows of an analysis behind a finding, or those of a table, page by page."""
+"""Gives the rows behind a finding, or those of a table, page by page."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from pydantic import Field
 
 from bottleneck.agent.diagnosis import FindingInFull, basis_of, in_full
 from bottleneck.agent.results import (
+    AnswerSize,
     Cell,
     ResultColumn,
     ResultTable,
@@ -23,7 +24,7 @@ from bottleneck.schema.analysis import Analysis, Finding
 from bottleneck.schema.finding_order import put_in_reading_order
 
 # Rows and characters per text of the pages that are tried until one is small enough.
-_SIZES = ((10, 120), (8, 100), (6, 80), (4, 80), (2, 60), (1, 40))
+_SIZES = tuple(AnswerSize(*size) for size in ((10, 120), (8, 100), (6, 80), (4, 80), (2, 60), (1, 40)))
 MOST_ROWS = 500
 _CLAIMED_KERNEL = "kernel:"
 
@@ -45,7 +46,7 @@ class EvidencePage(ToolResult):
 
 @dataclass(frozen=True)
 class _Rows:
-    """One table of the analysis: its records, its columns, and the cells of a record."""
+    """One table of the analysis: its records, columns and cells."""
 
     records: Callable[[Analysis], Sequence[Any]]
     columns: tuple[ResultColumn, ...]
@@ -148,7 +149,7 @@ def evidence(
     finding = None if of in TABLES else _finding(analysis, of)
     rows = _all_rows(analysis, of) if finding is None else _rows_behind(analysis, finding)
     rest = _RestOfRows(analysis, path, of, finding, rows, _start(cursor, len(rows)))
-    return fitted(rest.page, _SIZES if limit is None else ((min(limit, MOST_ROWS), 400),))
+    return fitted(rest.page, _SIZES if limit is None else (AnswerSize(min(limit, MOST_ROWS), 400),))
 
 
 @dataclass(frozen=True)
@@ -162,7 +163,7 @@ class _RestOfRows:
     rows: Sequence[Reference]
     start: int
 
-    def page(self, size: tuple[int, int]) -> EvidencePage:
+    def page(self, size: AnswerSize) -> EvidencePage:
         """The first rows, with texts of at most so many characters."""
         count, characters = size
         end = min(self.start + count, len(self.rows))
@@ -219,7 +220,10 @@ def _all_rows(analysis: Analysis, kind: str) -> list[Reference]:
 
 
 def _rows_behind(analysis: Analysis, finding: Finding) -> list[Reference]:
-    """The rows that the time of a finding comes from: kernels, idle time, lines and accounts."""
+    """Finds the rows that the time of a finding comes from.
+
+    They are those of kernels, idle time, lines and accounts.
+    """
     claims = finding.claims
     kernels = [position for position in range(len(analysis.kernels)) if f"{_CLAIMED_KERNEL}{position}" in claims]
     waits = (

@@ -1,12 +1,11 @@
-"""Sums up a judgement of a patch for an agent: its verdict, results, counts and risks."""
-
-from typing import NamedTuple
+"""Sums up a judgement of a patch for an agent."""
 
 from pydantic import Field
 
 from bottleneck.agent.results import (
     Amount,
     AmountRange,
+    AnswerSize,
     ResultColumn,
     ResultTable,
     ToolResult,
@@ -52,32 +51,27 @@ class JudgeAnswer(ToolResult):
     warnings: list[TraceText] | None = None
 
 
-class _Room(NamedTuple):
-    rows: int
-    characters: int
-
-
-_ROOMS = (_Room(8, 240), _Room(5, 160), _Room(3, 120), _Room(1, 80))
-_ALL = _Room(10_000, 2_000)
+_SIZES = (AnswerSize(8, 240), AnswerSize(5, 160), AnswerSize(3, 120), AnswerSize(1, 80))
+_ALL = AnswerSize(10_000, 2_000)
 
 
 def answer_judge(judgement: PatchJudgement, *, full: bool = False) -> JudgeAnswer:
     """The judgement in brief; ``full`` holds all counters."""
-    return fitted(lambda room: _in_room(judgement, room), (_ALL,) if full else _ROOMS)
+    return fitted(lambda size: _of_size(judgement, size), (_ALL,) if full else _SIZES)
 
 
-def _in_room(judgement: PatchJudgement, room: _Room) -> JudgeAnswer:
+def _of_size(judgement: PatchJudgement, size: AnswerSize) -> JudgeAnswer:
     return JudgeAnswer(
-        base=marked(judgement.base, room.characters),
-        changed=marked(judgement.changed, room.characters),
-        sentence=marked(judgement.sentence, 2 * room.characters),
-        results=[_workload(result, room) for result in judgement.results],
+        base=marked(judgement.base, size.characters),
+        changed=marked(judgement.changed, size.characters),
+        sentence=marked(judgement.sentence, 2 * size.characters),
+        results=[_workload(result, size) for result in judgement.results],
         took=measured(judgement.seconds, "s"),
-        warnings=all_from_trace(judgement.warnings[: room.rows], room.characters) or None,
+        warnings=all_from_trace(judgement.warnings[: size.rows], size.characters) or None,
     )
 
 
-def _workload(result: WorkloadJudgement, room: _Room) -> WorkloadAnswer:
+def _workload(result: WorkloadJudgement, size: AnswerSize) -> WorkloadAnswer:
     speedup, numerics = result.speedup, result.numerics
     outputs = [] if numerics is None else [f"{change.name}: {change.what}" for change in numerics.changes]
     moved = [f"{change.count} {change.metric}: {change.before} to {change.after}" for change in result.moved]
@@ -88,22 +82,22 @@ def _workload(result: WorkloadJudgement, room: _Room) -> WorkloadAnswer:
         "warnings": result.warnings,
     }
     return WorkloadAnswer(
-        workload=marked(result.name, room.characters),
+        workload=marked(result.name, size.characters),
         verdict=result.verdict,
-        sentence=marked(result.sentence, room.characters),
+        sentence=marked(result.sentence, size.characters),
         speedup=None
         if speedup is None
         else AmountRange(low=rounded(speedup.low), high=rounded(speedup.high), unit="ratio", basis="measured"),
         same_results=result.is_same,
         smallest_visible=None if result.smallest_visible is None else measured(result.smallest_visible, "share"),
-        counts=_counts(result.counts[: room.rows], room),
-        reason=from_trace(result.reason, room.characters),
+        counts=_counts(result.counts[: size.rows], size),
+        reason=from_trace(result.reason, size.characters),
         more_time=None if result.more_time is None else amount(result.more_time, "s", "predicted"),
-        **{name: all_from_trace(words[: room.rows], room.characters) or None for name, words in texts.items()},
+        **{name: all_from_trace(words[: size.rows], size.characters) or None for name, words in texts.items()},
     )
 
 
-def _counts(changes: tuple[CountChange, ...], room: _Room) -> ResultTable:
+def _counts(changes: tuple[CountChange, ...], size: AnswerSize) -> ResultTable:
     return ResultTable(
         kind="counts",
         columns=[
@@ -113,7 +107,7 @@ def _counts(changes: tuple[CountChange, ...], room: _Room) -> ResultTable:
             ResultColumn(name="line that does more", from_trace=True),
         ],
         rows=[
-            [change.metric, change.before, change.after, clean(_place(change), room.characters)] for change in changes
+            [change.metric, change.before, change.after, clean(_place(change), size.characters)] for change in changes
         ],
     )
 

@@ -1,13 +1,16 @@
-"""Sums up predictions for an agent: of a changed step, and of a step on other devices."""
+"""Sums up predictions for an agent.
+
+They are of a changed step, and of a step on other devices.
+"""
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from pydantic import Field
 
 from bottleneck.agent.results import (
     Amount,
     AmountRange,
+    AnswerSize,
     Basis,
     ResultColumn,
     ResultTable,
@@ -27,7 +30,7 @@ from bottleneck.schema.prediction import BackendGain, DevicePrediction, Predicti
 from bottleneck.schema.whatif import ChangedStep, WhatIf
 
 
-class PredictedChange(ToolResult):
+class ChangeAnswer(ToolResult):
     """The step with some changes, all taken together."""
 
     changes: list[TraceText] = Field(description="in words that `whatif` takes")
@@ -36,55 +39,50 @@ class PredictedChange(ToolResult):
 
 
 class WhatIfAnswer(ToolResult):
-    """The step with the changes asked for, or the single changes that would help most."""
+    """The step with the changes asked for, or the best single changes."""
 
     path: str
     step: Amount = Field(description="the step as it is")
     replay_error: Amount = Field(description="of the replayed step against the measured one")
     no_prediction: TraceText | None = Field(default=None, description="why the trace cannot tell; absent where it can")
-    changed: PredictedChange | None = None
-    best: list[PredictedChange] | None = Field(default=None, description="single changes, where none was asked for")
+    changed: ChangeAnswer | None = None
+    best: list[ChangeAnswer] | None = Field(default=None, description="single changes, where none was asked for")
     critical_path: ResultTable = Field(description="the work that sets the time of the step, with the changes if any")
     parts_left_out: int
 
 
-class _Room(NamedTuple):
-    rows: int
-    characters: int
-
-
-_ROOMS = (_Room(8, 100), _Room(5, 80), _Room(3, 60), _Room(1, 40))
-_ALL = _Room(10_000, 400)
+_SIZES = (AnswerSize(8, 100), AnswerSize(5, 80), AnswerSize(3, 60), AnswerSize(1, 40))
+_ALL = AnswerSize(10_000, 400)
 
 
 def answer_whatif(answer: WhatIf, path: str, *, full: bool = False) -> WhatIfAnswer:
     """The answer in brief; ``full`` holds all parts of the critical path."""
     path_shown = answer.changed_path or answer.path
 
-    def make(room: _Room) -> WhatIfAnswer:
+    def make(size: AnswerSize) -> WhatIfAnswer:
         return WhatIfAnswer(
             path=path,
             step=measured(answer.step_us, "us"),
             replay_error=amount(answer.path.check.error, "share", "modelled"),
             no_prediction=from_trace(answer.path.check.reason),
             changed=None if answer.changed is None else _change(answer.changed),
-            best=[_change(change) for change in answer.best[: room.rows]] or None,
+            best=[_change(change) for change in answer.best[: size.rows]] or None,
             critical_path=_critical_path(path_shown, room, "modelled" if answer.changed_path is None else "predicted"),
-            parts_left_out=max(len(path_shown.parts) - room.rows, 0),
+            parts_left_out=max(len(path_shown.parts) - size.rows, 0),
         )
 
-    return fitted(make, (_ALL,) if full else _ROOMS)
+    return fitted(make, (_ALL,) if full else _SIZES)
 
 
-def _change(changed: ChangedStep) -> PredictedChange:
-    return PredictedChange(
+def _change(changed: ChangedStep) -> ChangeAnswer:
+    return ChangeAnswer(
         changes=all_from_trace(changed.changes, 200),
         step=predicted_range(changed.step_us, "us"),
         speedup=predicted_range(changed.speedup, "ratio"),
     )
 
 
-def _critical_path(path: CriticalPath, room: _Room, basis: Basis) -> ResultTable:
+def _critical_path(path: CriticalPath, size: AnswerSize, basis: Basis) -> ResultTable:
     return ResultTable(
         kind="critical path",
         columns=[
@@ -96,18 +94,18 @@ def _critical_path(path: CriticalPath, room: _Room, basis: Basis) -> ResultTable
         ],
         rows=[
             [
-                clean(part.name, room.characters),
+                clean(part.name, size.characters),
                 part.what,
-                None if part.source is None else clean(part.source, room.characters),
+                None if part.source is None else clean(part.source, size.characters),
                 rounded(part.us),
                 rounded(part.share),
             ]
-            for part in path.parts[: room.rows]
+            for part in path.parts[: size.rows]
         ],
     )
 
 
-class PredictedGain(ToolResult):
+class RunningWay(ToolResult):
     """Another way to run the step."""
 
     way: str = Field(description="'compile', 'cudagraphs', 'tf32' …")
@@ -124,7 +122,7 @@ class StepOnDevice(ToolResult):
     bound: str
     fits_in_memory: bool | None = None
     largest_batch: Amount | None = None
-    gains: list[PredictedGain]
+    gains: list[RunningWay]
     not_known: list[TraceText] = Field(description="what is not known, and what was assumed")
 
 
@@ -143,21 +141,21 @@ class PredictAnswer(ToolResult):
 def answer_predict(answer: Prediction, path: str, *, full: bool = False) -> PredictAnswer:
     """The prediction in brief; ``full`` holds all gains and notes."""
 
-    def make(room: _Room) -> PredictAnswer:
+    def make(size: AnswerSize) -> PredictAnswer:
         return PredictAnswer(
             path=path,
             step_here=None if answer.measured_us is None else measured(answer.measured_us, "us"),
             device_here=from_trace(answer.measured_on, 80),
             batch_size=None if answer.batch_size is None else measured(answer.batch_size, "samples"),
             peak_memory=None if answer.memory is None else amount(answer.memory.peak_bytes, "B", "predicted"),
-            devices=[_on_device(device, room) for device in answer.devices],
-            notes=all_from_trace(answer.notes[: room.rows], 2 * room.characters),
+            devices=[_on_device(device, size) for device in answer.devices],
+            notes=all_from_trace(answer.notes[: size.rows], 2 * size.characters),
         )
 
-    return fitted(make, (_ALL,) if full else _ROOMS)
+    return fitted(make, (_ALL,) if full else _SIZES)
 
 
-def _on_device(prediction: DevicePrediction, room: _Room) -> StepOnDevice:
+def _on_device(prediction: DevicePrediction, size: AnswerSize) -> StepOnDevice:
     step = prediction.step
     has_interval = step.low_us is not None and step.high_us is not None
     interval = Interval(step.low_us or 0.0, step.high_us or 0.0) if has_interval else None
@@ -170,14 +168,14 @@ def _on_device(prediction: DevicePrediction, room: _Room) -> StepOnDevice:
         bound=prediction.bound,
         fits_in_memory=prediction.fits,
         largest_batch=None if largest is None else amount(largest, "samples", "predicted"),
-        gains=_gains(prediction.gains)[: room.rows],
-        not_known=all_from_trace(step.reasons[: room.rows], 2 * room.characters),
+        gains=_gains(prediction.gains)[: size.rows],
+        not_known=all_from_trace(step.reasons[: size.rows], 2 * size.characters),
     )
 
 
-def _gains(gains: Sequence[BackendGain]) -> list[PredictedGain]:
+def _gains(gains: Sequence[BackendGain]) -> list[RunningWay]:
     return [
-        PredictedGain(
+        RunningWay(
             way=gain.name,
             speedup=predicted_range(gain.interval, "ratio") or amount(gain.speedup, "ratio", "predicted"),
         )

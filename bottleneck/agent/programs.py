@@ -1,4 +1,4 @@
-"""Runs commands of ours on programs, if they lie in a folder that the server was started for."""
+"""Runs commands of ours on programs of folders that the server may run."""
 
 import itertools
 import os
@@ -34,7 +34,7 @@ class RefusedError(UsageError):
 
 @dataclass(frozen=True)
 class AllowedProgram:
-    """A program that may run, and the allowed folder that it lies in, both without links."""
+    """A program that may run, and its allowed folder, both without links."""
 
     file: Path
     folder: Path
@@ -67,9 +67,9 @@ class AllowedFolders:
         )
 
     def check_sources(self, text: str, folder: Path) -> str:
-        """One side of a patch: a folder or a patch file that may be used, or the name of a commit.
+        """Gives one side of a patch as the judge takes it.
 
-        RefusedError for a path outside of the allowed folders.
+        It is a folder or a patch file that may be used, or the name of a commit. RefusedError for a path outside of the allowed folders.
         """
         if not text or text.startswith("-") or "\0" in text:
             raise UsageError(f"{clean(text, 80)} names no sources", fix="name a commit, a folder, or a patch file")
@@ -110,7 +110,7 @@ class AllowedFolders:
 
 @dataclass(frozen=True)
 class CommandEnd:
-    """End of a command of ours: its exit status, and the file with all that was printed."""
+    """End of a command: its exit status, and the file of its output."""
 
     status: int
     log: Path

@@ -1,4 +1,4 @@
-"""Explains the traces that an agent names, and keeps the last explanation for its next question."""
+"""Explains the traces that an agent names, and keeps the last explanation."""
 
 import re
 from collections import OrderedDict
@@ -34,7 +34,7 @@ class TraceReader:
         self._last: tuple[_Key, Explanation] | None = None
 
     def analysis(self, text: str, tell: Progress) -> Analysis:
-        """The analysis of a trace, a recording, a folder of rank traces, or of a saved analysis.
+        """The analysis of what `bottleneck report` takes.
 
         Raises BottleneckError where it cannot be read.
         """
@@ -89,7 +89,10 @@ class TraceReader:
 
 
 def local_path(text: str) -> Path:
-    """The path of a file or folder of this machine; UsageError for an address or an empty text."""
+    """The path of a file or folder of this machine.
+
+    UsageError for an address or an empty text.
+    """
     if not text or _ADDRESS.match(text) or "\0" in text:
         raise UsageError(
             "this is no path of this machine",

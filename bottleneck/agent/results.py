@@ -1,11 +1,11 @@
-"""Defines the results of the tools: small, typed, and each number with its unit and its basis.
+"""Defines the results of the tools, each number with unit and basis.
 
 Names from a trace are data that strangers wrote. They stand under the key ``from_trace``, or in a column that is marked
 so, without control characters and cut to a length.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 import msgspec
 from pydantic import BaseModel, ConfigDict, Field
@@ -22,6 +22,13 @@ Basis = Literal["measured", "modelled", "predicted"]
 Cell = str | float | None
 R = TypeVar("R", bound="ToolResult")
 S = TypeVar("S")
+
+
+class AnswerSize(NamedTuple):
+    """Most rows of each kind, and most characters of each text."""
+
+    rows: int
+    characters: int
 
 
 class ToolResult(BaseModel):
@@ -134,7 +141,10 @@ def size_of(result: ToolResult) -> int:
 
 
 def fitted(make: Callable[[S], R], sizes: Sequence[S]) -> R:
-    """The first result that is small enough, of those made for these sizes; else the last."""
+    """The first result that is small enough, else the last.
+
+    The results are made for these sizes.
+    """
     result = make(sizes[0])
     for size in sizes[1:]:
         if size_of(result) <= MOST_BYTES:

@@ -61,7 +61,7 @@ Seconds = Annotated[float, Field(description="end the program after so long", gt
 
 @dataclass(frozen=True)
 class AgentTools:
-    """What the tools share: the reader of traces, and the folders whose programs may run."""
+    """The tools, with the reader of traces and the allowed folders that they share."""
 
     reader: TraceReader = field(default_factory=TraceReader)
     allowed: AllowedFolders = field(default_factory=AllowedFolders)
@@ -102,12 +102,12 @@ class AgentTools:
         from bottleneck.predict.trace_calls import calls_of_trace
         from bottleneck.schema.prediction import Prediction
 
-        found = [device_by_name(name) for name in devices]
-        if not found:
+        named = [device_by_name(name) for name in devices]
+        if not named:
             raise UsageError("no device is named", fix='name some: ["H100 SXM", "A100"]')
         if Path(path).suffix != ".py":
             calls = calls_of_trace(self.reader.explanation(path, tell))
-            return answer_predict(answer([calls], found, usual_backends(calls), {}), path, full=full)
+            return answer_predict(answer([calls], named, usual_backends(calls), {}), path, full=full)
         program = self.allowed.program(path)
         with tempfile.TemporaryDirectory(prefix="bottleneck-mcp-") as scratch:
             output = Path(scratch) / "prediction.json"
@@ -158,7 +158,7 @@ def make_server(tools: AgentTools) -> "MCPServer[Any]":
         timeout_s: Seconds = 600,
         full: Full = False,
     ) -> Annotated[CallToolResult, Diagnosis]:
-        """Says what holds the step back, where its time goes, and what to change first."""
+        """Says what holds the step back, and what to change first."""
         return await answer(context, lambda tell: tools.diagnose(path, run, timeout_s, tell, full=full))
 
     @server.tool(annotations=_READS)
@@ -171,7 +171,7 @@ def make_server(tools: AgentTools) -> "MCPServer[Any]":
         ] = None,
         cursor: Annotated[str | None, Field(description="next_cursor of the page before")] = None,
     ) -> Annotated[CallToolResult, EvidencePage]:
-        """Gives the measurements and rows behind a finding, or the rows of a table, page by page."""
+        """Gives the rows behind a finding or of a table, page by page."""
         return await answer(context, lambda tell: tools.evidence(path, of, limit, cursor, tell))
 
     @server.tool(annotations=_READS)
@@ -187,18 +187,18 @@ def make_server(tools: AgentTools) -> "MCPServer[Any]":
         ] = None,
         full: Full = False,
     ) -> Annotated[CallToolResult, WhatIfAnswer]:
-        """Predicts what a step would take if the program were changed, from a replay of its trace."""
+        """Predicts a changed step from a replay of its trace."""
         return await answer(context, lambda tell: tools.whatif(path, changes or (), tell, full=full))
 
     @server.tool(annotations=_RUNS)
     async def predict(
         context: "Context[Any, Any]",
         path: Annotated[str, Field(description="a trace or a recording; or a program, if the server allows it")],
-        devices: Annotated[list[str], Field(description="devices by name: 'H100 SXM', 'A100', 'T4'")],
+        devices: Annotated[list[str], Field(description="devices by name, as in docs/reference/devices.md")],
         timeout_s: Seconds = 600,
         full: Full = False,
     ) -> Annotated[CallToolResult, PredictAnswer]:
-        """Predicts the step on devices that are not here: time, bound, memory, and what compiling would gain."""
+        """Predicts the step on devices that are not here: time, bound, memory, gains."""
         return await answer(context, lambda tell: tools.predict(path, devices, timeout_s, tell, full=full))
 
     @server.tool(annotations=_RUNS)
@@ -212,7 +212,7 @@ def make_server(tools: AgentTools) -> "MCPServer[Any]":
         budget_s: Annotated[float, Field(description="time to spend; it stops early", ge=30, le=7200)] = 300,
         full: Full = False,
     ) -> Annotated[CallToolResult, JudgeAnswer]:
-        """Judges a change by running both sides in turns: is it faster, does it compute the same, what does it cost."""
+        """Judges a change by running both sides: speed, results, counts, risks."""
         sides = base, changed
         return await answer(context, lambda tell: tools.judge(sides, workload, budget_s, tell, full=full))
 
