@@ -45,7 +45,7 @@ class EvidencePage(ToolResult):
 
 
 @dataclass(frozen=True)
-class _Rows:
+class EvidenceTable:
     """One table of the analysis: its records, columns and cells."""
 
     records: Callable[[Analysis], Sequence[Any]]
@@ -64,15 +64,15 @@ _TIME = (
 )
 
 
-def _folds(name: str, records: Callable[[Analysis], Sequence[Any]]) -> _Rows:
+def _folds(name: str, records: Callable[[Analysis], Sequence[Any]]) -> EvidenceTable:
     idle = ResultColumn(name="idle", unit="us", basis="measured")
-    return _Rows(
+    return EvidenceTable(
         records, (_name(name), *_TIME, idle), lambda fold: (fold.name, fold.us, fold.share, fold.calls, fold.idle_us)
     )
 
 
-TABLES: Mapping[str, _Rows] = {
-    "accounts": _Rows(
+TABLES: Mapping[str, EvidenceTable] = {
+    "accounts": EvidenceTable(
         lambda analysis: sorted(analysis.ledger, key=lambda entry: -entry.us),
         (
             ResultColumn(name="account"),
@@ -83,7 +83,7 @@ TABLES: Mapping[str, _Rows] = {
         ),
         lambda entry: (entry.account, meaning_of(entry.account), entry.us, entry.share, basis_of(entry.account)),
     ),
-    "kernels": _Rows(
+    "kernels": EvidenceTable(
         lambda analysis: analysis.kernels,
         (
             *map(_name, ("kernel", "op", "module", "line")),
@@ -110,17 +110,17 @@ TABLES: Mapping[str, _Rows] = {
     "ops": _folds("op", lambda analysis: analysis.ops),
     "lines": _folds("line", lambda analysis: analysis.lines),
     "modules": _folds("module", lambda analysis: analysis.modules),
-    "idle": _Rows(
+    "idle": EvidenceTable(
         lambda analysis: analysis.idle,
         (ResultColumn(name="cause"), *_TIME, *map(_name, ("line", "detail", "next work"))),
         lambda row: (row.cause, row.us, row.share, row.calls, row.source, row.detail, row.after),
     ),
-    "caveats": _Rows(
+    "caveats": EvidenceTable(
         lambda analysis: analysis.caveats,
         (ResultColumn(name="id"), _name("message"), ResultColumn(name="affected", unit="share", basis="modelled")),
         lambda caveat: (caveat.slug, caveat.message, caveat.share),
     ),
-    "findings": _Rows(
+    "findings": EvidenceTable(
         lambda analysis: put_in_reading_order(analysis.findings, analysis.steps.wall_us, analysis.verdict.bound),
         (
             ResultColumn(name="id"),

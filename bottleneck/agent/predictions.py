@@ -67,7 +67,7 @@ def answer_whatif(answer: WhatIf, path: str, *, full: bool = False) -> WhatIfAns
             no_prediction=from_trace(answer.path.check.reason),
             changed=None if answer.changed is None else _change(answer.changed),
             best=[_change(change) for change in answer.best[: size.rows]] or None,
-            critical_path=_critical_path(path_shown, room, "modelled" if answer.changed_path is None else "predicted"),
+            critical_path=_critical_path(path_shown, size, "modelled" if answer.changed_path is None else "predicted"),
             parts_left_out=max(len(path_shown.parts) - size.rows, 0),
         )
 

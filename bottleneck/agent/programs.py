@@ -69,7 +69,8 @@ class AllowedFolders:
     def check_sources(self, text: str, folder: Path) -> str:
         """Gives one side of a patch as the judge takes it.
 
-        It is a folder or a patch file that may be used, or the name of a commit. RefusedError for a path outside of the allowed folders.
+        It is a folder or a patch file that may be used, or the name of a commit. RefusedError for a path outside of
+        the allowed folders.
         """
         if not text or text.startswith("-") or "\0" in text:
             raise UsageError(f"{clean(text, 80)} names no sources", fix="name a commit, a folder, or a patch file")
