@@ -4,13 +4,15 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from bottleneck.errors import UsageError
-from bottleneck.mapping.rank_reading import stamp
 from bottleneck.schema.analysis import Analysis
-from bottleneck.schema.evidence import Explanation
 from bottleneck.schema.recording import RECORDING_FILE
 from bottleneck.schema.sources import find_traces
+
+if TYPE_CHECKING:
+    from bottleneck.schema.evidence import Explanation
 
 # Analyses are small; an explanation holds the events of its trace.
 _MOST_ANALYSES = 16
@@ -50,7 +52,7 @@ class TraceReader:
         self._analyses.move_to_end(key)
         return self._analyses[key]
 
-    def explanation(self, text: str, tell: Progress) -> Explanation:
+    def explanation(self, text: str, tell: Progress) -> "Explanation":
         """The analysis of a trace with its events.
 
         Raises as ``analysis`` does, UsageError for a saved analysis too.
@@ -67,11 +69,13 @@ class TraceReader:
 
     def _key(self, path: Path) -> _Key:
         """Names the files of a path, and when they changed."""
+        from bottleneck.mapping.rank_reading import stamp
+
         self._check([path])
         recording = [path / RECORDING_FILE] if path.is_dir() else []
         return (str(path.absolute()), *map(stamp, [*(source.trace for source in find_traces(path)), *recording]))
 
-    def _explain(self, path: Path, key: _Key, tell: Progress) -> Explanation:
+    def _explain(self, path: Path, key: _Key, tell: Progress) -> "Explanation":
         from bottleneck.pipeline import Options, explain
 
         def on_trace(done: int, total: int, _path: Path, read_bytes: int = 0, size_bytes: int = 0, /) -> None:

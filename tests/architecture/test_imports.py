@@ -155,7 +155,7 @@ def modules_after(code: str) -> set[str]:
     return set(line.split()[1:])
 
 
-HEAVY = {"torch", "pandas", "numpy", "scipy", "matplotlib", "msgspec", "jinja2"}
+HEAVY = {"torch", "pandas", "numpy", "scipy", "matplotlib", "msgspec", "jinja2", "pydantic"}
 HELP = "from bottleneck.cli import _run\nassert _run({}) == 0"
 
 
@@ -167,6 +167,7 @@ HELP = "from bottleneck.cli import _run\nassert _run({}) == 0"
         ["report", "--help"],
         ["verify", "--help"],
         ["whatif", "--help"],
+        ["mcp", "--help"],
         ["--version"],
         ["explain", "sync"],
     ],
@@ -198,6 +199,13 @@ def test_rendering_imports_no_numerics_and_no_plots() -> None:
     )
     assert "rich" in seen  # the probe sees what a renderer does import
     assert not seen & (HEAVY - {"msgspec"})
+
+
+def test_a_server_for_agents_starts_without_numerics() -> None:
+    pytest.importorskip("mcp", reason="the SDK is not installed: pip install mcp")
+    seen = modules_after("import bottleneck.agent.server")
+    assert "pydantic" in seen  # the probe sees what the server does import
+    assert not seen & (HEAVY - {"msgspec", "pydantic"})
 
 
 def test_importing_the_package_costs_nothing_heavy() -> None:
