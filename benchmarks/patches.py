@@ -212,12 +212,13 @@ def recorded(count: int) -> list[str]:
             take_batches(batches, lambda logs=logs: _pair(next(logs)), ChangeRule(), LOOKS[:7])
             reached[judge_pairs(batches, ChangeRule()).verdict] += 1
             taken += len(batches.pairs)
-        words = ", ".join(f"{number} {name}" for name, number in reached.most_common())
-        lines.append(f"| {gain:.0%} faster | {words} | {taken / count:.1f} |")
+        words = ", ".join(f"{number} {_NAMES.get(name, name)}" for name, number in reached.most_common())
+        lines.append(f"| {100 * gain:.0f} % faster | {words} | {taken / count:.1f} |")
     return [*lines, "", f"From {sum(map(len, runs)):,} pairs of {len(runs)} runs, {count:,} judgements each."]
 
 
 _RUNS_DRAWN = 20
+_NAMES = {"fine": "no difference"}
 
 
 def _pair(log: float) -> ProcessPair:
@@ -233,6 +234,13 @@ def _write(results: Path | None, row: Mapping[str, Any]) -> None:
             file.write(line + "\n")
 
 
+def _show(lines: Sequence[str], page: Path | None, name: str) -> None:
+    if page is None:
+        sys.stdout.write("\n".join(lines) + "\n")
+    else:
+        write_between_markers(page, name, "\n".join(lines))
+
+
 def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     """The table of all judgements in a file of results."""
     lines = ["| patch | right | lines of the verdict |", "|---|---|---|"]
@@ -245,7 +253,7 @@ def table(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     if same:
         reached = Counter(row["verdict"] for row in same)
         wrong = reached["faster"] + reached["slower"]
-        words = ", ".join(f"{count} {name}" for name, count in reached.most_common())
+        words = ", ".join(f"{count} {_NAMES.get(name, name)}" for name, count in reached.most_common())
         lines += [
             "",
             f"The same sources twice: {wrong} of {len(same)} called a change ({format_share(wrong / len(same))}); "
@@ -268,14 +276,10 @@ def main() -> None:
     options = parser.parse_args()
     if options.table:
         rows = [json.loads(line) for line in options.results.read_text(encoding="utf-8").splitlines()]
-        lines = table(rows)
-        if options.write:
-            write_between_markers(options.write, "patches", "\n".join(lines))
-        else:
-            sys.stdout.write("\n".join(lines) + "\n")
+        _show(table(rows), options.write, "patches")
         return
     if options.recorded:
-        sys.stdout.write("\n".join(recorded(options.recorded)) + "\n")
+        _show(recorded(options.recorded), options.write, "recorded pairs")
         return
     for number in range(options.same):
         _write(options.results, judge_same(number, options.budget))
