@@ -44,9 +44,10 @@ def build(gate: Gate, *, rows: int = compare.TOP) -> Document:
     ``rows`` is how many rows of each comparison of times are shown; with 0 there is none.
     """
     results = phrases.worst_first(gate.results)
-    sides = (("base", gate.base), ("candidate", gate.candidate), ("took", phrases.took(gate.seconds)))
+    took = phrases.took(gate.seconds) if len(results) != 1 else ""  # a workload that is alone says it
+    sides = (("base", gate.base), ("candidate", gate.candidate), ("took", took))
     verdict = phrases.verdict_of(gate)
-    actions = ActionSection(_TITLE, tuple(map(_action, results)))
+    actions = ActionSection(_TITLE, tuple(_action(result, gate.base) for result in results))
     lines = _lines(gate, results)
     return Document(
         headline="gate" if lines else phrases.VERDICTS[verdict],
@@ -136,13 +137,16 @@ def _cut(workloads: int, tables: int) -> str:
     return f"cut to fit into a comment: {left_out} only in gate.json"
 
 
-def _action(result: WorkloadResult) -> Action:
-    """Builds the action of a workload: story, time, base, facts."""
+def _action(result: WorkloadResult, usual_base: str) -> Action:
+    """Builds the action of a workload: story, time, base, facts.
+
+    The base is left out where it is the usual one, which stands above.
+    """
     lead = f"{phrases.VERDICTS[result.verdict]} {result.name}: {phrases.headline(result)}"
     if result.verdict == "pass":
         return Action(lead, tuple(phrases.asides(result)))
     time = [] if result.time is None else [LabelledLine("time", phrases.describe_time(result.time))]
-    base = [LabelledLine("base", result.base)] if result.base else []
+    base = [LabelledLine("base", result.base)] if result.base not in {"", usual_base} else []
     return Action(lead, (*phrases.story(result), *time, *base, *phrases.asides(result)))
 
 

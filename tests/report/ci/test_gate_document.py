@@ -237,10 +237,18 @@ def test_warnings_of_the_whole_gate_are_reported() -> None:
 def test_many_workloads_that_pass_take_a_line_each() -> None:
     one, many = (
         gate(*[replace(PASSED, name=f"bench/{n}.py") for n in range(count)], exit_code=0, sentence="passed.")
-        for count in (1, 30)
+        for count in (2, 30)
     )
     lengths = [len(to_terminal(made, TerminalStyle(120)).splitlines()) for made in (one, many)]
-    assert lengths[1] - lengths[0] == 29
+    assert lengths[1] - lengths[0] == 28
+
+
+def test_one_workload_says_its_base_and_how_long_it_took_once() -> None:
+    """Both stood above it and in its own lines."""
+    slowed = GATES["slowed"]
+    text = to_terminal(replace(slowed, results=(replace(SLOWED, base=slowed.base),)), WIDE)
+    assert text.count("base  ") == 1 and text.count("took") == 1
+    assert "   base  the lock-file; merge-base" in to_terminal(slowed, WIDE)
 
 
 # As a comment on a pull request
