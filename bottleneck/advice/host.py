@@ -76,6 +76,8 @@ _LIBRARY = re.compile(
     r"mm$|matmul|linear|conv|cudnn|miopen|attention|einsum|linalg|fft|cholesky|_solve|nccl|c10d|record_param_comms"
 )
 _ANY_OP = re.compile("")
+# Ops that allocate, and do nothing else, wherever they are called.
+_ALLOCATES = re.compile(r"^aten::(?:new_)?(?:empty\w*|resize_)$")
 _LEAST_ALLOCATOR, _LEAST_FAULTS = 0.01, 0.03
 # Of faults that were only counted: at most so much time, of which half may stay.
 _LEAST_COUNTED = 0.05
@@ -434,8 +436,8 @@ def _freed_for_room(evidence: Evidence) -> int:
     alone may be a library's.
     """
     at_us = evidence.linked.trace.events["ts_us"].to_numpy()[_calls(evidence, "free")]
-    inside = outermost_ops(evidence, _ANY_OP).hold(at_us) & ~outermost_ops(evidence, _LIBRARY).hold(at_us)
-    freed = int(np.count_nonzero(inside))
+    holds = {pattern: outermost_ops(evidence, pattern).hold(at_us) for pattern in (_ANY_OP, _LIBRARY, _ALLOCATES)}
+    freed = int(np.count_nonzero(holds[_ALLOCATES] | (holds[_ANY_OP] & ~holds[_LIBRARY])))
     return freed if freed > 1 else 0
 
 

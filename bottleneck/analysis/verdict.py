@@ -41,7 +41,7 @@ from bottleneck.schema.evidence import Evidence, TwoSided
 from bottleneck.schema.finding_order import LITTLE, SURE_FINDINGS, in_reading_order
 from bottleneck.schema.kernel_names import between, name_in_sentence
 from bottleneck.schema.measurements import LEAST_SAMPLED_US, RunSteps
-from bottleneck.schema.op_names import COMPILED_REGION, at_source
+from bottleneck.schema.op_names import at_source
 from bottleneck.schema.records import replace
 from bottleneck.schema.serving import WAIT, Serving, describe_pace, serving_of
 from bottleneck.schema.tables import WAITS, are_calls
@@ -1024,10 +1024,10 @@ def _around(grounds: Grounds, account: str, line: str) -> str:
 def _label(kernel: KernelSummary) -> str:
     """The op with its line, short enough for a sentence.
 
-    The kernel where there is none, and in a compiled region, whose kernels have no ops of their own.
+    The kernel where there is none: a replayed kernel has no op of its own, only what launched the graph.
     """
-    op = "" if kernel.bound == "communication" else kernel.op or ""
-    name = name_in_sentence(kernel.name if not op or op.startswith(COMPILED_REGION) else op)
+    has_op = kernel.bound != "communication" and kernel.reason_code != "graph_launch"
+    name = name_in_sentence((kernel.op if has_op else None) or kernel.name)
     return f"{name} {at_source(kernel.source)}" if kernel.source else name
 
 

@@ -291,7 +291,8 @@ def test_frees_inside_of_an_allocation_are_full_memory(tmp_path: Path) -> None:
     full, library, made = (draft_of(name, op(f"aten::{name}", 124, 15)) for name in ("empty", "mm", "cat"))
     assert outside is not None and "segments that can grow" in outside.advice
     assert library is not None and "segments that can grow" in library.advice
-    for draft in (full, made):
+    nested = draft_of("nested", op("c10d::alltoall_base_", 123, 18), op("aten::empty", 124, 15))
+    for draft in (full, made, nested):
         assert draft is not None and draft.advice.startswith("Need less memory") and "3 frees" in draft.evidence[1]
 
 

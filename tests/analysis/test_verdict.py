@@ -65,11 +65,10 @@ def test_an_unmodelled_product_of_few_rows_is_probably_bound_by_its_bytes() -> N
     assert decide(replace(_grounds(accounts, many_rows), host_only=True)).bound == "compute"
 
 
-def test_a_kernel_of_a_compiled_region_is_named_by_itself() -> None:
+def test_a_kernel_of_a_replayed_graph_is_named_by_itself() -> None:
     """The verdict named the region, with 91.7 % of the step in one line and 40.5 % in the next."""
-    region = replace(
-        _KERNEL, op="Torch-Compiled Region: 0/0", bound="unknown", account="unknown.pointwise", source=None
-    )
+    region = replace(_KERNEL, op="Torch-Compiled Region", bound="unknown", account="unknown.pointwise")
+    region = replace(region, reason_code="graph_launch")
     kernels = [replace(region, name=name, us=us, share=us / 100) for name, us in (("triton_a", 60.0), ("flash", 30.0))]
     sentence = decide(_grounds({"unknown.pointwise": 90, "overhead.python": 10}, *kernels)).sentence
     assert "Largest: triton_a" in sentence and "60.0 us (60.0 %)" in sentence
