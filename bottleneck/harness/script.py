@@ -34,7 +34,15 @@ from bottleneck.harness.start_up import Stretch
 from bottleneck.harness.stopwatch import CALM_STEPS, STEADY_STEPS, Stopwatch, has_settled
 from bottleneck.harness.torch_private import COMPILER, DYNAMO, EXPORT_UNLIFT, refuse_old
 from bottleneck.harness.torch_state import TorchHook, describe_torch, is_pytorch
-from bottleneck.harness.window import GUARD, Bounds, Detail, ProfilerWindow, detail_of, resident_bytes
+from bottleneck.harness.window import (
+    GUARD,
+    MOST_GROWTH_BYTES,
+    Bounds,
+    Detail,
+    ProfilerWindow,
+    detail_of,
+    resident_bytes,
+)
 from bottleneck.schema.recording import StepSource
 from bottleneck.units import counted
 
@@ -837,7 +845,8 @@ class Script:
         elif phase == self._pilot:
             self._session.keep(window, Stopwatch(None))
         if not self._windows.is_light:
-            self._session.warn("one step makes more events than memory should hold: not all of it was recorded")
+            grown = f"{MOST_GROWTH_BYTES / 1e9:g} GB"
+            self._session.warn(f"memory grew by over {grown} as a step was recorded: not all of it was recorded")
         self._retire()
 
     def _cut_short(self) -> None:

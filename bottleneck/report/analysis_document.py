@@ -37,6 +37,7 @@ from bottleneck.schema.device import Device, peak_name, without_signs
 from bottleneck.schema.measurements import BatchProof, OptionCosts, RunSteps, StepTime, StepTimes, Timing, tell_step
 from bottleneck.schema.reasons import BRIEF
 from bottleneck.schema.records import replace
+from bottleneck.schema.start_up import StartLedger
 from bottleneck.units import counted, format_ratio, format_ratio_range, format_share, format_si, format_us
 
 # How the steps were found, as it follows "6 steps"; other sources name themselves.
@@ -189,7 +190,7 @@ PEAK_SOURCES = {
 
 _LONGEST_NAME = 80
 _LEAST_REACHED = 0.001
-_LEAST_ELSEWHERE, _LEAST_HELD = 0.005, 0.05
+_LEAST_ELSEWHERE, _LEAST_HELD, _MOST_OF_REST = 0.005, 0.05, 0.5
 _MODELLED_ENOUGH = 0.95  # with less, FLOPs and bytes are missing from the totals
 
 Facts = tuple[tuple[str, str], ...]
@@ -212,7 +213,7 @@ def facts(analysis: Analysis) -> Facts:
     rows = (
         ("step", _step(analysis.steps)),
         ("window", window(analysis.steps)),
-        ("run", describe_run(analysis.run, analysis.steps.count)),
+        ("run", describe_run(analysis.run, analysis.steps.count, analysis.start_up)),
         ("varies", variation(analysis.steps)),
         ("left out", left_out(analysis.steps)),
         ("kept", windows(analysis.steps)),
@@ -290,11 +291,11 @@ def _reached(analysis: Analysis) -> str:
     return f"{shares[0][0]}{words}, over the whole step" if shares else ""
 
 
-def describe_run(run: RunSteps | None, recorded: int) -> str:
+def describe_run(run: RunSteps | None, recorded: int, start: StartLedger | None = None) -> str:
     """Describes the part of the run that the recorded steps represent.
 
-    Also says where the rest is. Nothing where the run was not followed. Steps that grow are typical of no part of it:
-    their growth is told instead.
+    Also says where the rest is. First steps that were not sampled compiled code, where that took as long. Nothing where
+    the run was not followed. Steps that grow are typical of no part of it: their growth is told instead.
     """
     if run is None:
         return ""
@@ -308,8 +309,14 @@ def describe_run(run: RunSteps | None, recorded: int) -> str:
         where = ", ".join(
             f"{place.words()} ({format_share(place.share * run.elsewhere_share)})" for place in run.places[:2]
         )
-        rest = "from its first step to its last is elsewhere" if where else "is in steps far longer than usual"
-        text += f"; {format_share(run.elsewhere_share)} {rest}{f': {where}' if where else ', which were not sampled'}"
+        compiled_us = 0.0 if start is None else start.seconds("compile") * 1e6
+        if where:
+            rest = f"from its first step to its last is elsewhere: {where}"
+        elif compiled_us >= _MOST_OF_REST * run.elsewhere_us:
+            rest = f"is in first steps, most of it compiling code ({format_us(compiled_us)} of the whole start)"
+        else:
+            rest = "is in steps far longer than usual, which were not sampled"
+        text += f"; {format_share(run.elsewhere_share)} {rest}"
     if held_share >= _LEAST_HELD:
         text += f"; {format_share(held_share)} is in steps that were held up, by other programs or threads as a rule"
     return text

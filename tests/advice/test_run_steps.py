@@ -10,6 +10,7 @@ from bottleneck.pipeline import analyse
 from bottleneck.report.analysis_document import describe_run
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import BetweenPlace, PiledHooks, RunSteps, StepGrowth
+from bottleneck.schema.start_up import StartLedger, StartPart
 from tests.advice.cases import case_of
 from tests.builders import complete, frame, op
 
@@ -104,6 +105,14 @@ def test_the_report_has_one_line_on_the_run() -> None:
         "the 20 recorded steps are typical of 6.0 % of the run; 94.0 % from its first step to its last is elsewhere: "
         "evaluate(), train.py:88 (84.6 %)"
     )
+
+
+def test_first_steps_that_were_not_sampled_compiled_code_where_that_took_as_long() -> None:
+    start = StartLedger(2.0, 0.0, (StartPart("compile", "forward()", 0.9, "train.py:19"),))
+    told = describe_run(run_of(9.4e5), 5, start)
+    assert told.endswith("94.0 % is in first steps, most of it compiling code (900 ms of the whole start)")
+    short = StartLedger(2.0, 0.0, (StartPart("compile", "forward()", 0.1, "train.py:19"),))
+    assert describe_run(run_of(9.4e5), 5, short).endswith("far longer than usual, which were not sampled")
 
 
 def test_steps_that_grow_are_typical_of_no_part_of_the_run() -> None:
