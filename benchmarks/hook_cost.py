@@ -23,10 +23,12 @@ import torch
 from torch import nn
 
 from bottleneck.harness.boundaries import Boundaries
+from bottleneck.harness.messages import Program
 from bottleneck.harness.run_log import RunLog
 from bottleneck.harness.step_log import StepLog
 from bottleneck.harness.step_watch import StepWatch
 from bottleneck.harness.stopwatch import Stopwatch
+from bottleneck.harness.watched_windows import WatchedWindows, WindowWishes
 from bottleneck.schema.statistics import summarise_durations
 
 Step = Callable[[], object]
@@ -131,7 +133,10 @@ class _Watched:
 
     def time_us(self, step: Step, block: int) -> float:
         with tempfile.TemporaryDirectory() as folder:
-            watch = StepWatch(StepLog(Path(folder), 0), None, 0, 1)
+            # As the command has them. None opens: a turn is over before the first could.
+            wishes = WindowWishes(Program("steps.py", form="script"), at_slow_steps=2)
+            windows = WatchedWindows(Path(folder), wishes, time.perf_counter_ns)
+            watch = StepWatch(StepLog(Path(folder), 0), None, 0, 1, windows=windows)
             if self._is_on:
                 watch.start()
             try:
@@ -141,6 +146,7 @@ class _Watched:
                 self.source = watch.header.step_name
             finally:
                 watch.finish(0)
+            assert not windows.recorded
             steps = 2 * block + 79 if self._is_on else 0
             assert watch.header.steps == steps, "each step was watched, or none"
             return took_us

@@ -112,6 +112,10 @@ class Usual:
         """True once it has as many steps as it keeps."""
         return len(self._recent) == _USUAL_STEPS
 
+    def median(self, name: str) -> float:
+        """Returns the median of one field."""
+        return statistics.median(map(operator.itemgetter(_FIELDS.index(name)), self._recent))
+
     def record(self) -> Mapping[str, float]:
         """The median of each field, as of the last look at what is usual."""
         if self._record is None:
@@ -454,8 +458,9 @@ class StepWatch:
         self._usual.add(records)
         self._limit_ns = self._usual.limit_us * 1e3
         if self._windows is not None and self._usual.is_full:
-            usual = self._usual.record()
-            self._windows.tell_usual(self._own_us(usual) if self.header.rank else usual["us"])
+            # A rank waits for the others in its backward pass.
+            of_others_us = self._usual.median("backward_us") if self.header.rank else 0.0
+            self._windows.tell_usual(self._usual.median("us") - of_others_us)
         if is_slow and records:
             self._note_slow(dict(zip(_FIELDS, records[-1], strict=True)))
         self._workers.forget_changes()
