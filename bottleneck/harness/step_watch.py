@@ -114,7 +114,9 @@ class Usual:
 
     def median(self, name: str) -> float:
         """Returns the median of one field."""
-        return statistics.median(map(operator.itemgetter(_FIELDS.index(name)), self._recent))
+        place = _FIELDS.index(name)
+        values: list[float] = [record[place] for record in self._recent]
+        return statistics.median(values)
 
     def record(self) -> Mapping[str, float]:
         """The median of each field, as of the last look at what is usual."""
