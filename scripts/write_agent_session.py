@@ -29,18 +29,26 @@ PAGE = ROOT / "docs" / "howto" / "agents.md"
 KEPT = ROOT / "docs" / "assets" / "agent-session.json"
 BEFORE, AFTER = "lr=1e-3)", "lr=1e-3, fused=True)"
 _FINDING = "unfused-optimizer"
+CLOSING = {
+    "faster": "That is what it reports: the interval that was measured, and that the results are the same.",
+    "slower": "It takes the change back, and says why.",
+    "no difference": "It takes the change back: nothing was gained.",
+    "undecided": "The machine was too busy to decide. It says so, with what was seen and for how long to measure.",
+}
 _COLUMNS = 150
 _SESSION = re.compile(r"(<!-- session -->\n).*?(<!-- end of session -->)", re.DOTALL)
 
 Turn = Mapping[str, Any]
-"""One part of the conversation: a call of a tool with its answer, or an edit of a file."""
+"""One part of the conversation: a call of a tool with its answer, an edit of a file, or words."""
 
 
 def rendered(session: Sequence[Turn]) -> str:
     """The conversation in Markdown, with a heading in words for each turn."""
     blocks = []
     for turn in session:
-        if "edit" in turn:
+        if turn.keys() == {"why"}:
+            blocks.append(f"{turn['why']}\n")
+        elif "edit" in turn:
             blocks.append(f"{turn['why']}\n\n```diff\n{turn['edit']}\n```\n")
         else:
             call = f"{turn['tool']} {json.dumps(turn['arguments'])}"
@@ -78,7 +86,9 @@ def _words(value: object) -> str:
             words = f"{amount:g} {unit}, {basis}"
         case {"low": low, "high": high, "unit": unit, "basis": basis}:
             words = f"{low:g} to {high:g} {unit}, {basis}"
-        case {"from_trace": text}:
+        case {"columns": _}:
+            words = "; ".join(row.removeprefix("  - ") for row in _table(value))
+        case {"from_trace": str(text)}:
             words = f'from_trace "{text}"'
         case dict():
             words = "; ".join(f"{key}: {_words(inner)}" for key, inner in value.items() if inner != [])
@@ -135,7 +145,8 @@ async def converse(folder: Path) -> list[Turn]:
         edit = f"-{line}\n+{line.replace(BEFORE, AFTER)}"
         session.append({"why": "It makes the change that the finding names.", "edit": edit})
         why = "It has the change judged against the last commit: both sides run in turns."
-        await ask(why, "judge", base="HEAD", workload=["step.py"], budget_s=900)
+        judged = await ask(why, "judge", base="HEAD", workload=["step.py"], budget_s=900)
+        session.append({"why": CLOSING[judged["results"][0]["verdict"]]})
     return session
 
 

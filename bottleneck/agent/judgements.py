@@ -104,7 +104,7 @@ def _counts(changes: tuple[CountChange, ...], size: AnswerSize) -> ResultTable:
             ResultColumn(name="counter"),
             ResultColumn(name="before", unit="1/step, or bytes", basis="measured"),
             ResultColumn(name="after", unit="1/step, or bytes", basis="measured"),
-            ResultColumn(name="line that does more", from_trace=True),
+            ResultColumn(name="line, of the side that counts more", from_trace=True),
         ],
         rows=[
             [change.metric, change.before, change.after, clean(_place(change), size.characters)] for change in changes
