@@ -19,6 +19,7 @@ from bottleneck.agent.results import (
     rounded,
 )
 from bottleneck.report.text import clean
+from bottleneck.schema.counters import COUNTERS
 from bottleneck.schema.judgement import CountChange, PatchJudgement, WorkloadJudgement
 
 
@@ -102,12 +103,20 @@ def _counts(changes: tuple[CountChange, ...], size: AnswerSize) -> ResultTable:
         kind="counts",
         columns=[
             ResultColumn(name="counter"),
-            ResultColumn(name="before", unit="1/step, or bytes", basis="measured"),
-            ResultColumn(name="after", unit="1/step, or bytes", basis="measured"),
+            ResultColumn(name="unit"),
+            ResultColumn(name="before", unit="by row", basis="measured"),
+            ResultColumn(name="after", unit="by row", basis="measured"),
             ResultColumn(name="line, of the side that counts more", from_trace=True),
         ],
         rows=[
-            [change.metric, change.before, change.after, clean(_place(change), size.characters)] for change in changes
+            [
+                change.metric,
+                _unit(change.metric),
+                change.before,
+                change.after,
+                clean(_place(change), size.characters),
+            ]
+            for change in changes
         ],
     )
 
@@ -115,3 +124,9 @@ def _counts(changes: tuple[CountChange, ...], size: AnswerSize) -> ResultTable:
 def _place(change: CountChange) -> str:
     """The line that most of a change comes from; empty where none is known."""
     return next((culprit.site.place for culprit in change.culprits if culprit.site is not None), "")
+
+
+def _unit(metric: str) -> str:
+    """The unit of a counter; those of modules and most others are counts."""
+    counter = COUNTERS.get(metric)
+    return "count" if counter is None else counter.unit or "count"

@@ -24,7 +24,7 @@ RESULT = WorkloadJudgement(
     smallest_visible=0.007,
     is_same=False,
     numerics=NumericsResult("differs", 3, (OutputChange("returned of step 1", "1.0 became 1.5"),)),
-    counts=(CountChange("syncs", 4, 7, (CULPRIT,)), CountChange("ops", 90, 80)),
+    counts=(CountChange("syncs", 4, 7, (CULPRIT,)), CountChange("flops", 90, 80)),
     moved=(MovedCount("copies", 2, "train.py:5", "train.py:9"),),
     risks=(PatchRisk("memory", "12 MB more at the peak"),),
 )
@@ -39,7 +39,7 @@ def test_a_judgement_says_verdict_results_counts_and_risks() -> None:
     assert (result.verdict, result.same_results) == ("faster", False)
     assert result.speedup is not None and (result.speedup.low, result.speedup.high) == (1.21, 1.27)
     assert result.speedup.basis == "measured"
-    assert result.counts.rows == [["syncs", 4, 7, "train.py:57"], ["ops", 90, 80, ""]]
+    assert result.counts.rows == [["syncs", "count", 4, 7, "train.py:57"], ["flops", "FLOP", 90, 80, ""]]
     assert result.differing_outputs and result.differing_outputs[0].from_trace == "returned of step 1: 1.0 became 1.5"
     assert result.moved and result.moved[0].from_trace == "2 copies: train.py:5 to train.py:9"
     assert result.risks and result.risks[0].from_trace == "12 MB more at the peak"
@@ -66,4 +66,4 @@ def test_names_in_a_judgement_are_harmless() -> None:
     )
     (result,) = answer_judge(judgement(hostile)).results
     assert result.workload.from_trace.isprintable()
-    assert str(result.counts.rows[0][3]).isprintable()
+    assert str(result.counts.rows[0][4]).isprintable()
