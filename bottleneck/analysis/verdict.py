@@ -834,8 +834,8 @@ def _worst_place(grounds: Grounds, entry: LedgerEntry) -> str:
     return "" if line == grounds.late_line and not beside else f"{line}{beside}"
 
 
-# Advice to record, which makes nothing faster.
-_RECORDINGS = frozenset({"record-anew", "incomplete-trace"})
+# Advice to record or to look, which makes nothing faster.
+_RECORDINGS = frozenset({"record-anew", "incomplete-trace", "padding-not-known"})
 
 
 def _first_step(grounds: Grounds, decision: BoundDecision, finding: Finding) -> _FirstStep:
