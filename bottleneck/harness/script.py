@@ -525,7 +525,7 @@ class Script:
             self._windows.stop()
         if self._windows.is_light:
             self._windows = Windows(self._session, self._handlers, self._cut_off)
-        self._seen, self._next = 0, self._first_step
+        self._seen, self._next, self._is_after_pilot = 0, self._first_step, False
         self._log.restart()
 
     def _first_step(self) -> None:
@@ -538,7 +538,8 @@ class Script:
             self._next = self._settle
 
     def _second_step(self) -> None:
-        if self._open(then=self._pilot):
+        # A look that began before another source of steps was found goes on: its ops are none of the program's.
+        if not self._session.is_looking and self._open(then=self._pilot):
             self._begin_profiled_step()
 
     def _begin_profiled_step(self) -> None:

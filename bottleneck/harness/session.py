@@ -212,6 +212,12 @@ class Session:
         self._more_texts.update(texts_at(wanted))
         self.note(source_texts={**self.notes.source_texts, **self._more_texts})
 
+    @property
+    def is_looking(self) -> bool:
+        """True in a step that a look or the timing of an aid makes longer."""
+        looks = (self._values, self._padding, self._repeats)
+        return self._debugging.is_timing or any(look.is_on for look in looks)
+
     def begin_debugged_step(self, step: object = None) -> None:
         """Begins a step that is not measured.
 

@@ -1,6 +1,8 @@
 """The look at modules that give the same result in two steps."""
 
+import gzip
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -144,6 +146,29 @@ def test_a_recording_keeps_the_modules_that_repeat_with_their_lines(tmp_path: Pa
     assert run.status == 0
     assert run.recording.repeated_modules == (RepeatedModule("Linear_0", "program.py:9"),)
     assert run.recording.source_texts["program.py:9"] == "features = text(prompts)"
+
+
+SAMPLER = """
+import torch
+
+torch.manual_seed(0)
+text, image = torch.nn.Sequential(torch.nn.Tanh()), torch.nn.Linear(64, 64)
+prompts, empty = torch.randn(32, 64), torch.zeros(32, 64)
+x = torch.zeros(32, 64)
+with torch.no_grad():
+    for _ in range(6):
+        wanted, unwanted = text(prompts), text(empty)
+        x = torch.randn(32, 64) + image(x + wanted) - image(x + unwanted)
+print(float(x.sum()))
+"""
+
+
+def test_a_look_that_began_in_shorter_steps_is_in_no_window(tmp_path: Path) -> None:
+    run = record(tmp_path, SAMPLER, "--steps", "2")
+    assert run.status == 0 and run.recording.step_name == "2 calls of Sequential"
+    with gzip.open(run.folder / run.recording.traces[0].file, "rt") as file:
+        names = [event["name"] for event in json.load(file)["traceEvents"]]
+    assert "aten::linear" in names and "aten::equal" not in names
 
 
 @pytest.mark.parametrize(
