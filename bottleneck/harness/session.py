@@ -214,7 +214,7 @@ class Session:
 
     @property
     def is_looking(self) -> bool:
-        """True in a step that a look or the timing of an aid makes longer."""
+        """True in a step that a look or timed aids make longer."""
         looks = (self._values, self._padding, self._repeats)
         return self._debugging.is_timing or any(look.is_on for look in looks)
 
