@@ -45,6 +45,7 @@ from bottleneck.recorder.finish_run import (
 )
 from bottleneck.report.output import write_note
 from bottleneck.system.interrupts import Interrupted, answered
+from bottleneck.units import counted
 
 if TYPE_CHECKING:
     from bottleneck.harness.finish import Ending, SensorReading
@@ -270,7 +271,7 @@ def _announce(plan: "Plan", probe_budget_s: float | None = None) -> None:
     program, wanted = plan.program, plan.options.steps
     has_gpu = any(Path(driver).exists() for driver in _GPU_DRIVERS)
     reason = None if has_gpu else reason_to_measure(threads_from_environment())
-    steps = f"up to {MOST_STEPS} steps" if wanted is None else f"{wanted} step{'s' * (wanted != 1)}"
+    steps = f"up to {counted(MOST_STEPS, 'step')}" if wanted is None else counted(wanted, "step")
     added_s = _ADDED_S[program.form] + round(probe_budget_s or 0.0)
     parts = [f"up to {probe_budget_s:g} s of them to time pieces of the step alone"] if probe_budget_s else []
     if reason is not None:

@@ -27,6 +27,7 @@ from bottleneck.harness.torch_private import (
     optimized_module,
 )
 from bottleneck.schema.recording import StepSource
+from bottleneck.units import counted
 
 Removal = Callable[[], None]
 
@@ -525,7 +526,7 @@ class Boundaries:
             self._groups = CallGroups()
         if self._groups.begins() and (self._modules.turns >= _REPEATED or self._current[0] == "module"):
             size = self._groups.size
-            self._boundary("module", f"call of {name}" if size == 1 else f"{size} calls of {name}")
+            self._boundary("module", f"call of {name}" if size == 1 else f"{counted(size, 'call')} of {name}")
 
     def _before_batch(self, iterator: Any) -> None:
         if self._is_worse("loader") or not self._is_here():

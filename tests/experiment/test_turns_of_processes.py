@@ -211,8 +211,8 @@ def test_no_pair_begins_that_would_end_after_the_time_limit() -> None:
     found = here.time(TimingEffort(time_limit_s=95.0))
     assert (found.verdict, len(found.pairs), found.seconds) == ("undecided", 9, 90.0)
     assert (
-        found.reason
-        == "the time limit of 95 s was reached; 7 pairs showed a slowdown, which 2 fresh pairs did not confirm"
+        found.reason == "the time limit of 95 s was reached; 7 pairs showed a slowdown; 2 fresh pairs "
+        "followed, and it takes 7 to confirm it"
     )
 
 
