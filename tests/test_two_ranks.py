@@ -40,7 +40,9 @@ def test_the_report_of_two_ranks_names_the_slow_one_and_what_the_other_waits(tmp
     for rank in analysis.ranks:
         assert math.fsum(entry.us for entry in rank.ledger) == pytest.approx(rank.wall_us)
     assert analysis.verdict.sentence.startswith("Rank 1 is late: rank 0 waits ")
-    assert " per step in collectives for it. Why: it spends " in analysis.verdict.sentence
+    # Beside other programs no account of the slow rank may be longer by as much: then its own largest part is named.
+    reasons = (" per step in collectives for it. Why: it spends ", " for it. Why: the largest part of its own step is ")
+    assert any(reason in analysis.verdict.sentence for reason in reasons)
     assert analysis.job is not None
     line = (analysis.job.slow[0].line or "").rpartition(":")[2]
     assert "time.sleep(" in EXAMPLE.read_text().splitlines()[int(line) - 1]
