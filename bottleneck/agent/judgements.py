@@ -37,7 +37,7 @@ class WorkloadAnswer(ToolResult):
     moved: list[TraceText] | None = Field(default=None, description="work that another line does now")
     risks: list[TraceText] | None = None
     reason: TraceText | None = Field(default=None, description="why it is undecided or failed")
-    more_time: Amount | None = Field(default=None, description="timing that would probably decide it")
+    budget_to_decide: Amount | None = Field(default=None, description="budget that would probably decide it")
     warnings: list[TraceText] | None = None
 
 
@@ -93,7 +93,7 @@ def _workload(result: WorkloadJudgement, size: AnswerSize) -> WorkloadAnswer:
         smallest_visible=None if result.smallest_visible is None else measured(result.smallest_visible, "share"),
         counts=_counts(result.counts[: size.rows], size),
         reason=from_trace(result.reason, size.characters),
-        more_time=None if result.more_time is None else amount(result.more_time, "s", "predicted"),
+        budget_to_decide=None if result.budget_to_decide is None else amount(result.budget_to_decide, "s", "predicted"),
         **{name: all_from_trace(words[: size.rows], size.characters) or None for name, words in texts.items()},
     )
 

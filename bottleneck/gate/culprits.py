@@ -124,6 +124,25 @@ def find_culprits(
     return _without_lines(metric, before, after)
 
 
+def moved_lines(
+    metric: str, before: Counts, after: Counts, touched: Touched | None = None
+) -> tuple[tuple[Site, Site], ...]:
+    """Pairs lines that count something with those that do so in their place.
+
+    A line of the same text is the same line, unless it is in another file or the diff put it where it is now. One that
+    was edited in its place did not move.
+    """
+    old, new = _by_key(before.sites), _by_key(after.sites)
+    origins = _origins(old, new)
+    same = [(old[key][0], sites[0]) for key, sites in new.items() if key in old and _is_touched(sites[0], touched)]
+    same += [(old[origin][0], new[key][0]) for key, origin in origins.items() if key[1] == origin[1]]
+    gone = [sites[0] for key, sites in old.items() if key not in new and key not in origins.values()]
+    fresh = [sites[0] for key, sites in new.items() if key not in old and key not in origins]
+    counting = ([site for site in sites if site.counts.get(metric)] for sites in (gone, fresh))
+    pairs = [*same, *zip(*counting, strict=False)]
+    return tuple(pair for pair in pairs if all(site.counts.get(metric) for site in pair))
+
+
 def _ranked(counter: str, grown: Iterable[_Grown], growth: int) -> list[_Grown]:
     ranked = sorted(
         grown,

@@ -3,9 +3,7 @@
 Counts both sides and compares their results, times them in turns, and explains the change.
 """
 
-import difflib
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,7 +16,7 @@ from bottleneck.experiment.record_once import Ceilings, record_as_timed
 from bottleneck.experiment.side import relative_to_root
 from bottleneck.experiment.turns import TimingEffort, time_in_pairs
 from bottleneck.gate.count_program import Counted, count_program
-from bottleneck.gate.culprits import find_culprits
+from bottleneck.gate.culprits import find_culprits, moved_lines
 from bottleneck.gate.numerics import compare_numerics
 from bottleneck.gate.settings import workload_name
 from bottleneck.gate.source_files import read_below
@@ -26,7 +24,7 @@ from bottleneck.harness.messages import Program
 from bottleneck.judge.sides import PatchSides, share_program
 from bottleneck.report.judgement import describe_risk, exit_code_of, sentence_of, sentence_of_all
 from bottleneck.schema.comparison import Comparison
-from bottleneck.schema.counters import COSTLIEST, COUNTERS, Counts, Site
+from bottleneck.schema.counters import COSTLIEST, COUNTERS, Counts
 from bottleneck.schema.gate_result import TimeResult, TimeVerdict, Touched
 from bottleneck.schema.judgement import (
     CountChange,
@@ -50,8 +48,6 @@ _VERDICTS: Mapping[TimeVerdict, JudgeVerdict] = {"faster": "faster", "slower": "
 _MEMORY_SHARE, _MEMORY_BYTES = 0.05, 1_000_000
 # Counters whose work belongs to a line that may move.
 _MOVING = ("syncs", "copies")
-# Lines that are this alike are one line that was edited, as the culprits of a gate are matched.
-_ALIKE = 0.6
 _PRECISIONS = ("fp64", "fp32", "tf32", "fp16", "bf16", "fp8")
 
 
@@ -110,7 +106,8 @@ def _differing(sides: PatchSides) -> Touched:
     """
     touched = sides.touched or {}
     files = {name: (sides.base.folder / name, sides.changed.folder / name) for name in touched}
-    same = {name for name, (old, new) in files.items() if old.is_file() and old.read_bytes() == new.read_bytes()}
+    pairs = {name: pair for name, pair in files.items() if all(path.is_file() for path in pair)}
+    same = {name for name, (old, new) in pairs.items() if old.read_bytes() == new.read_bytes()}
     return {name: lines for name, lines in touched.items() if name not in same}
 
 
@@ -176,9 +173,9 @@ class _Judging:
         )
 
     def _with_time(self, result: WorkloadJudgement) -> WorkloadJudgement:
-        spent_s = time.monotonic() - self.started_s
-        # As long as counting took, for the recordings that say why.
-        limit_s = max(_LEAST_TIMING_S, self.run.effort.budget_s - 2 * spent_s)
+        # Counting, and as long again for the recordings that say why.
+        besides_s = 2 * (time.monotonic() - self.started_s)
+        limit_s = max(_LEAST_TIMING_S, self.run.effort.budget_s - besides_s)
         self.run.say(f"timing both sides in turns, for at most {limit_s:.0f} s")
         effort = TimingEffort(
             time_limit_s=limit_s,
@@ -187,6 +184,7 @@ class _Judging:
             change=ChangeRule(self.run.effort.resolve),
         )
         timed = time_in_pairs(self.program, self.run.sides.base, self.run.sides.changed, effort, tell=self.run.say)
+        more_s = _timing_to_decide_s(timed, self.run.effort)
         return replace(
             result,
             verdict=_VERDICTS.get(timed.verdict, "undecided"),
@@ -195,7 +193,7 @@ class _Judging:
             bound=_bound(timed.ratio) if timed.verdict == "fine" else None,
             smallest_visible=timed.smallest_visible,
             reason=timed.reason,
-            more_time=_more_time(timed, self.run.effort),
+            budget_to_decide=None if more_s is None else more_s + besides_s,
         )
 
     def _explain(self, result: WorkloadJudgement, before: Counts, after: Counts) -> Comparison | None:
@@ -258,48 +256,13 @@ def count_changes(before: Counts, after: Counts, sides: PatchSides) -> tuple[Cou
 
 
 def moved_counts(before: Counts, after: Counts, touched: Touched | None) -> tuple[MovedCount, ...]:
-    """The work that another line does, of counters that did not change.
-
-    A line is known again by its text, unless the patch put it where it is now. One that was edited in its place did not
-    move.
-    """
-    moved = []
-    for name in _MOVING:
-        if before.values.get(name) != after.values.get(name):
-            continue
-        gone = _without(name, before.sites, [site for site in after.sites if not _is_put_here(site, touched)])
-        new = [site for site in after.sites if site.counts.get(name) and _is_new(site, before.sites, touched)]
-        pairs = [(old, site) for old, site in zip(gone, new, strict=False) if not _is_edited(old, site)]
-        moved += [MovedCount(name, site.counts[name], old.place, site.place) for old, site in pairs]
-    return tuple(moved)
-
-
-def _without(counter: str, sites: Sequence[Site], others: Sequence[Site]) -> list[Site]:
-    """The lines that count something, and are not among the others."""
-    left = Counter((site.file, site.text or str(site.line)) for site in others)
-    gone = []
-    for site in sites:
-        key = (site.file, site.text or str(site.line))
-        if left[key]:
-            left[key] -= 1
-        elif site.counts.get(counter):
-            gone.append(site)
-    return gone
-
-
-def _is_put_here(site: Site, touched: Touched | None) -> bool:
-    return touched is not None and site.line in touched.get(site.file, frozenset())
-
-
-def _is_new(site: Site, before: Sequence[Site], touched: Touched | None) -> bool:
-    is_same = any(site.file == old.file and site.text and site.text == old.text for old in before)
-    return _is_put_here(site, touched) if touched is not None else not is_same
-
-
-def _is_edited(old: Site, new: Site) -> bool:
-    """True for a line whose text was changed a little."""
-    alike = difflib.SequenceMatcher(None, old.text, new.text).ratio()
-    return old.file == new.file and old.text != new.text and alike >= _ALIKE
+    """The work that another line does, of counters that did not change."""
+    return tuple(
+        MovedCount(name, new.counts[name], old.place, new.place)
+        for name in _MOVING
+        if before.values.get(name) == after.values.get(name)
+        for old, new in moved_lines(name, before, after, touched)
+    )
 
 
 def find_risks(before: Counts, after: Counts) -> tuple[PatchRisk, ...]:
@@ -332,7 +295,7 @@ def _bound(ratio: Ratio | None) -> float | None:
     return None if ratio is None else max(ratio.high - 1.0, 1.0 - ratio.low)
 
 
-def _more_time(timed: TimeResult, effort: JudgeEffort) -> float | None:
+def _timing_to_decide_s(timed: TimeResult, effort: JudgeEffort) -> float | None:
     """Estimates the seconds of timing that would decide.
 
     What they show shrinks with the square root of their number. Where the first of them show a change, as many fresh

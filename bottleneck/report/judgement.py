@@ -128,18 +128,18 @@ def _more_or_fewer(change: CountChange) -> str:
 def _undecided_words(result: WorkloadJudgement) -> str:
     if result.verdict != "undecided":
         return ""
-    return f": {result.reason}{_more_time_words(result)}" if result.reason else _more_time_words(result)
+    return f": {result.reason}{_budget_words(result)}" if result.reason else _budget_words(result)
 
 
-def _more_time_words(result: WorkloadJudgement) -> str:
-    """Words the time that would decide it.
+def _budget_words(result: WorkloadJudgement) -> str:
+    """Words the budget that would decide it.
 
-    '; about 12 min of timing would probably decide it: --budget 720'.
+    '; 12 minutes would probably decide it: --budget 720'.
     """
-    if result.more_time is None:
+    if result.budget_to_decide is None:
         return ""
-    minutes = math.ceil(result.more_time / 60)
-    return f"; about {counted(minutes, 'minute')} of timing would probably decide it: --budget {60 * minutes}"
+    minutes = math.ceil(result.budget_to_decide / 60)
+    return f"; {counted(minutes, 'minute')} would probably decide it: --budget {60 * minutes}"
 
 
 def describe_risk(kind: RiskKind, before: int, after: int, what: str = "") -> str:

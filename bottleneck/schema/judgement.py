@@ -85,8 +85,8 @@ class WorkloadJudgement:
         Comparison | None, Doc("where the change of the step comes from; null where none was to be explained")
     ] = None
     reason: Annotated[str | None, Doc("why it is undecided or failed; null where it is decided")] = None
-    more_time: Annotated[
-        float | None, Doc("seconds of timing that would probably decide it; null where decided or not known", "s")
+    budget_to_decide: Annotated[
+        float | None, Doc("budget that would probably decide it; null where it is decided, or not known", "s")
     ] = None
     seconds: Annotated[float, Doc("duration", "s")] = 0.0
     warnings: Annotated[tuple[str, ...], Doc("other messages")] = ()

@@ -45,11 +45,14 @@ def test_a_judgement_says_verdict_results_counts_and_risks() -> None:
     assert result.risks and result.risks[0].from_trace == "12 MB more at the peak"
 
 
-def test_an_undecided_one_says_why_and_what_more_time_would_give() -> None:
-    undecided = replace(RESULT, verdict="undecided", speedup=None, reason="too much noise", more_time=90.0)
+def test_an_undecided_one_says_why_and_which_budget_would_decide_it() -> None:
+    undecided = replace(RESULT, verdict="undecided", speedup=None, reason="too much noise", budget_to_decide=90.0)
     (result,) = answer_judge(judgement(undecided)).results
     assert result.speedup is None and result.reason is not None
-    assert result.more_time is not None and (result.more_time.value, result.more_time.basis) == (90.0, "predicted")
+    assert result.budget_to_decide is not None and (result.budget_to_decide.value, result.budget_to_decide.basis) == (
+        90.0,
+        "predicted",
+    )
 
 
 def test_a_judgement_with_much_to_say_stays_small_unless_all_is_asked_for() -> None:

@@ -97,17 +97,17 @@ def test_slower_is_said_as_how_many_times_as_long(judge: Judge) -> None:
     assert judged.exit_code == 1
 
 
-def test_undecided_says_what_more_time_would_give(judge: Judge) -> None:
+def test_undecided_says_which_budget_would_decide_it(judge: Judge) -> None:
     judged = judge(counts(), counts(), OPEN)
-    words = "undecided, same results: 20 pairs scatter too much; about 54 minutes of timing would probably decide it"
+    words = "undecided, same results: 20 pairs scatter too much; 54 minutes would probably decide it"
     assert judged.sentence == f"{words}: --budget 3240"
     assert judged.exit_code == 5
 
 
 def test_too_few_pairs_are_shown_with_the_time_that_seven_and_seven_fresh_ones_take(judge: Judge) -> None:
-    few = TimeResult("undecided", "2 pairs", pairs=(-0.22, -0.23), seconds=60.0, base_us=STEP, candidate_us=STEP)
+    few = TimeResult("undecided", "2 pairs", pairs=(-0.22, -0.23), seconds=59.0, base_us=STEP, candidate_us=STEP)
     judged = judge(counts(), counts(), few)
-    assert judged.results[0].more_time == pytest.approx(420.0)
+    assert judged.results[0].budget_to_decide == pytest.approx(413.0, abs=1.0)
     assert "--budget 420" in judged.sentence
     assert "2 pairs of processes so far: -19.7 %, -20.5 %" in render(judged, "markdown")
 
