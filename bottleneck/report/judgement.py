@@ -109,19 +109,22 @@ def _results_words(result: WorkloadJudgement) -> str:
 
 def _count_words(result: WorkloadJudgement) -> str:
     """The costliest counter that changed, or what moved."""
-    calls = [change for change in result.counts if COUNTERS[change.metric].unit is None]
+    calls = _call_counts(result)
     if calls:
         return _more_or_fewer(calls[0])
     moved = sum(moved.count for moved in result.moved if moved.metric == "syncs")
     return f"{counted(moved, COUNTERS['syncs'].one)} moved" if moved else ""
 
 
+def _call_counts(result: WorkloadJudgement) -> list[CountChange]:
+    """The counters of calls; amounts of bytes and FLOPs stand in the table."""
+    return [change for change in result.counts if COUNTERS[change.metric].unit is None]
+
+
 def _more_or_fewer(change: CountChange) -> str:
     """'276 fewer syncs'."""
     counter, grown = COUNTERS[change.metric], change.after - change.before
     noun = counter.one if abs(grown) == 1 else counter.many
-    if counter.unit is not None:
-        return f"{phrases.amount(change.metric, abs(grown))} {'more' if grown > 0 else 'less'} ({change.metric})"
     return f"{abs(grown):,} {'more' if grown > 0 else 'fewer'} {noun}"
 
 
@@ -260,7 +263,7 @@ def _results_evidence(result: WorkloadJudgement) -> str:
 
 
 def _counts_evidence(result: WorkloadJudgement) -> str:
-    words = [f"{_more_or_fewer(change)}{_place_words(change)}" for change in result.counts[:_PLACES]]
+    words = [f"{_more_or_fewer(change)}{_place_words(change)}" for change in _call_counts(result)[:_PLACES]]
     words += [
         f"{counted(moved.count, COUNTERS[moved.metric].one, COUNTERS[moved.metric].many)} moved from {moved.before} to "
         f"{moved.after}"
