@@ -82,9 +82,16 @@ class JudgeRun:
 
 
 def judge_patch(run: JudgeRun, programs: Sequence[Program]) -> PatchJudgement:
-    """Judges a patch by each program; one that fails stops no other."""
+    """Judges a patch by each program; one that fails stops no other.
+
+    UsageError, before anything runs, where a side lacks one of them.
+    """
     started = time.monotonic()
-    results = tuple(_judge_program(run, program) for program in programs)
+    lacking = [share_program(run.sides, program.target, run.here) for program in programs]
+    results = tuple(
+        _judge_program(run, program, (warning,) if warning else ())
+        for program, warning in zip(programs, lacking, strict=True)
+    )
     touched = _differing(run.sides)
     return PatchJudgement(
         results,
@@ -111,9 +118,9 @@ def _differing(sides: PatchSides) -> Touched:
     return {name: lines for name, lines in touched.items() if name not in same}
 
 
-def _judge_program(run: JudgeRun, program: Program) -> WorkloadJudgement:
+def _judge_program(run: JudgeRun, program: Program, warnings: tuple[str, ...]) -> WorkloadJudgement:
     started = time.monotonic()
-    result = WorkloadJudgement(workload_name(program.words), program.words, "failed")
+    result = WorkloadJudgement(workload_name(program.words), program.words, "failed", warnings=warnings)
     try:
         result = _Judging(run, program, started).judge(result)
     except WorkloadError as error:
@@ -132,9 +139,6 @@ class _Judging:
 
     def judge(self, result: WorkloadJudgement) -> WorkloadJudgement:
         """Counts, times and explains; WorkloadError where a side does not run."""
-        sides = self.run.sides
-        warning = share_program(sides, self.program.target, self.run.here)
-        result = replace(result, warnings=(warning,) if warning else ())
         before, after, unknown = self._count_both()
         if unknown:
             result = replace(result, warnings=(*result.warnings, unknown))

@@ -45,7 +45,7 @@ class PatchSides:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _NamedSide:
     side: Side
     commit: str = ""
     is_ours: bool = False
@@ -73,19 +73,19 @@ def patch_sides(
     with ExitStack() as stack:
         before = stack.enter_context(_side_of(base, here, settings, scratch))
         if is_patch(changed):
-            after = _Found(_patched(before.side, Path(changed), here, scratch), is_ours=True)
+            after = _NamedSide(_patched(before.side, Path(changed), here, scratch), is_ours=True)
         else:
             after = stack.enter_context(_side_of(changed, here, settings, scratch))
         both = (before, after)
         is_same = before.side.folder.resolve() == after.side.folder.resolve()
-        warnings = tuple(dict.fromkeys(warning for side in both for warning in side.warnings))
+        warnings = tuple(dict.fromkeys(warning for source in both for warning in source.warnings))
         if is_same:
             warnings += (f"{after.side.label} is compared with itself",)
         yield PatchSides(
             before.side,
             after.side,
             _touched(before, after, here, changed),
-            frozenset(side.side.folder for side in both if side.is_ours),
+            frozenset(source.side.folder for source in both if source.is_ours),
             warnings,
         )
 
@@ -119,9 +119,9 @@ def share_program(sides: PatchSides, target: str, here: Path) -> str | None:
 
 
 @contextmanager
-def _side_of(text: str, here: Path, settings: GateSettings, scratch: Path) -> Iterator[_Found]:
+def _side_of(text: str, here: Path, settings: GateSettings, scratch: Path) -> Iterator[_NamedSide]:
     if text in _NAMES_OF_TREE and (text == WORKING_TREE or not Path(text).exists()):
-        yield _Found(Side("the working tree", here, settings.environment))
+        yield _NamedSide(Side("the working tree", here, settings.environment))
         return
     root = find_root(here)
     if Path(text).is_dir() and (root is None or find_commit(git_in(root), text) is None):
@@ -135,7 +135,7 @@ def _side_of(text: str, here: Path, settings: GateSettings, scratch: Path) -> It
             )
         side = replace(base.side, environment={**settings.environment, **base.side.environment})
         # A worktree was made for this; a folder that was named is the user's own.
-        yield _Found(side, base.commit, side.folder.is_relative_to(scratch.resolve()), base.warnings)
+        yield _NamedSide(side, base.commit, side.folder.is_relative_to(scratch.resolve()), base.warnings)
 
 
 def _patched(base: Side, patch: Path, here: Path, scratch: Path) -> Side:
@@ -224,7 +224,7 @@ def _apply(patch: Path, tree: Path) -> None:
         )
 
 
-def _touched(before: _Found, after: _Found, here: Path, changed: str) -> Touched | None:
+def _touched(before: _NamedSide, after: _NamedSide, here: Path, changed: str) -> Touched | None:
     """Finds the lines that the patch adds or changes, by file.
 
     Files are named from the changed side's folder.

@@ -235,7 +235,9 @@ def _time_evidence(result: WorkloadJudgement) -> str:
     if timed.ratio is None:
         pairs = ", ".join(phrases.growth(math.exp(log)) for log in timed.pairs)
         return f"{counted(len(timed.pairs), 'pair')} of processes so far: {pairs}"
-    visible = "" if result.smallest_visible is None else f"; {format_share(result.smallest_visible)} would have shown"
+    visible = (
+        "" if result.smallest_visible is None else f"; a change of {format_share(result.smallest_visible)} would show"
+    )
     fresh = f", {timed.confirming} of them fresh ones to confirm" if timed.confirming else ""
     return (
         f"{format_us(timed.base_us.median)} to {format_us(timed.candidate_us.median)} per step, "
