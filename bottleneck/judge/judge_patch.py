@@ -270,7 +270,7 @@ def moved_counts(before: Counts, after: Counts, touched: Touched | None) -> tupl
 
 
 def find_risks(before: Counts, after: Counts) -> tuple[PatchRisk, ...]:
-    """The prices that the time does not show."""
+    """Finds costs that the time does not show."""
     risks = []
     old, new = before.values.get("peak_bytes"), after.values.get("peak_bytes")
     if old is not None and new is not None and new - old > max(_MEMORY_BYTES, _MEMORY_SHARE * old):

@@ -49,7 +49,7 @@ class MovedCount:
 
 @dataclass(frozen=True)
 class PatchRisk:
-    """A price of a patch that its time does not show."""
+    """A cost of a patch that its time does not show."""
 
     kind: Annotated[RiskKind, Doc("what is at risk")]
     text: Annotated[str, Doc("the risk in a sentence")]
@@ -80,7 +80,7 @@ class WorkloadJudgement:
     numerics: Annotated[NumericsResult | None, Doc("comparison of what both sides compute; null: not made")] = None
     counts: Annotated[tuple[CountChange, ...], Doc("counters that differ, the costliest first")] = ()
     moved: Annotated[tuple[MovedCount, ...], Doc("work that other lines do now, as often as before")] = ()
-    risks: Annotated[tuple[PatchRisk, ...], Doc("prices that the time does not show")] = ()
+    risks: Annotated[tuple[PatchRisk, ...], Doc("costs that the time does not show")] = ()
     comparison: Annotated[
         Comparison | None, Doc("where the change of the step comes from; null where none was to be explained")
     ] = None
