@@ -20,6 +20,9 @@ from typing import Any
 
 from bottleneck.schema.op_names import line_source
 
+# The name of the threads that work for gloo; torch 2.4 and earlier give them none.
+GLOO_THREAD = "pt_gloo_runloop"
+
 # Private names by what is not told without them; null: something else tells it, or nothing that a user sees is lost.
 # Those that begin with a dot are attributes of objects.
 PRIVATE: Mapping[str, str | None] = {

@@ -33,10 +33,12 @@ from bottleneck.harness.messages import RecordOptions
 from bottleneck.harness.module_paths import Held, attribute_paths, find_modules
 from bottleneck.harness.program import leave_at_once
 from bottleneck.schema.op_names import MODULE_PATHS, OWN_STRETCH
-from bottleneck.system.process_usage import peak_bytes
+from bottleneck.system.process_usage import is_thread_at_work, peak_bytes
 
 # How long the main thread may take to stop its window for another.
 _HANDOVER_SECONDS = 5.0
+# How long the threads of gloo may take to end what they are at, and how often to look.
+_SETTLING_SECONDS, _GLANCE_SECONDS = 1.0, 0.0005
 
 _LOG_LEVEL = "KINETO_LOG_LEVEL"
 
@@ -232,6 +234,7 @@ class ProfilerWindow:
             self._running = False
             if self._tracer is not None:
                 self._tracer.stop()
+            _let_collectives_end(self.torch)
             with _kept_profile_hook():
                 self._profiler.__exit__(None, None, None)
             GUARD.closed(self)
@@ -312,6 +315,20 @@ class ProfilerWindow:
                 }
             )
         return metadata
+
+
+def _let_collectives_end(torch: Any) -> None:
+    """Waits for the threads of gloo to end what they are at.
+
+    They tell the profiler that a collective is over after the thread that waits for it may go on. Once the profiler is
+    stopped they would write into memory that is freed.
+    """
+    distributed = torch.distributed
+    if not (distributed.is_available() and distributed.is_initialized()):
+        return
+    until_s = time.monotonic() + _SETTLING_SECONDS
+    while is_thread_at_work(torch_private.GLOO_THREAD) and time.monotonic() < until_s:
+        time.sleep(_GLANCE_SECONDS)
 
 
 @contextlib.contextmanager

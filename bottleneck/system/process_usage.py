@@ -13,6 +13,8 @@ try:
 except ImportError:
     resource = None  # type: ignore[assignment]
 
+_MOST_TASKS = 4096
+
 
 def minor_page_faults() -> int:
     """Counts the pages that this process got without reading a disk.
@@ -54,6 +56,24 @@ def own_threads(most: int) -> list[int]:
         return [int(name) for name in os.listdir("/proc/self/task")[:most]]  # noqa: PTH208 - in the user's program
     except (OSError, ValueError):
         return []
+
+
+def is_thread_at_work(name: str) -> bool:
+    """True if a thread of this process with this name computes.
+
+    Or is ready to, without a processor.
+
+    False where the system does not tell.
+    """
+    for thread in own_threads(_MOST_TASKS):
+        try:
+            with open(f"/proc/self/task/{thread}/stat", "rb") as stat:  # noqa: PTH123
+                words, _, rest = stat.read().rpartition(b")")
+        except OSError:  # it ended meanwhile
+            continue
+        if words.partition(b"(")[2] == name.encode() and rest.split()[0] == b"R":
+            return True
+    return False
 
 
 def waited_for_processor_ns(process: int, thread: int | None = None) -> int | None:

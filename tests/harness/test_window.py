@@ -1,44 +1,30 @@
-"""The limits of what a window records beside its budget of events."""
+"""What a profiler window waits for before it stops."""
 
-import math
+from types import SimpleNamespace
 
 import pytest
 
-from bottleneck.harness import window as bounds
-from bottleneck.harness.window import Bounds
+from bottleneck.harness import window
+from bottleneck.harness.torch_private import GLOO_THREAD
 
 
-@pytest.fixture
-def memory(monkeypatch: pytest.MonkeyPatch) -> dict[str, float]:
-    sizes = {"now": 3e9, "peak": 5e9}
-    monkeypatch.setattr(bounds, "resident_bytes", lambda: sizes["now"])
-    monkeypatch.setattr(bounds, "peak_bytes", lambda: sizes["peak"])
-    return sizes
+def torch_with_ranks(*, is_initialized: bool) -> SimpleNamespace:
+    """Torch, with or without a process group."""
+    return SimpleNamespace(
+        distributed=SimpleNamespace(is_available=lambda: True, is_initialized=lambda: is_initialized)
+    )
 
 
-@pytest.mark.parametrize(("size_bytes", "expected"), [(5.9e9, None), (6.1e9, "1 GB of memory"), (math.inf, None)])
-def test_memory_counts_beyond_what_was_ever_used(
-    size_bytes: float, expected: str | None, memory: dict[str, float], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("is_initialized", "looks"), [(True, 3), (False, 0)])
+def test_a_window_waits_until_no_thread_of_gloo_is_at_work(
+    monkeypatch: pytest.MonkeyPatch, is_initialized: bool, looks: int
 ) -> None:
-    seconds = iter([100.0, 100.2])
-    monkeypatch.setattr(bounds.time, "perf_counter", lambda: next(seconds))
-    window = Bounds()
-    memory["now"] = size_bytes
-    assert window.passed() == expected
+    asked = []
 
+    def is_at_work(name: str) -> bool:
+        asked.append(name)
+        return len(asked) < 3
 
-def test_memory_is_read_at_a_period_and_not_in_each_step(
-    memory: dict[str, float], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seconds = iter([100.0, 100.05, 100.2, 100.25])
-    monkeypatch.setattr(bounds.time, "perf_counter", lambda: next(seconds))
-    window = Bounds()
-    memory["now"] = 7e9
-    assert [window.passed() for _ in range(3)] == [None, "1 GB of memory", None]
-
-
-def test_a_minute_is_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    seconds = iter([100.0, 159.0, 160.0])
-    monkeypatch.setattr(bounds.time, "perf_counter", lambda: next(seconds))
-    window = Bounds()
-    assert [window.passed(), window.passed()] == [None, "60 s"]
+    monkeypatch.setattr(window, "is_thread_at_work", is_at_work)
+    window._let_collectives_end(torch_with_ranks(is_initialized=is_initialized))
+    assert asked == [GLOO_THREAD] * looks
