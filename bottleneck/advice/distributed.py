@@ -406,7 +406,7 @@ def _fewer_bytes(evidence: Evidence, collectives: Sequence[CollectiveSummary], e
             *((_AT_MOST,) if not evidence.analysis.ranks else ()),
         ),
         advice=f"{first}{'' if is_narrow else _NARROWER}{advice}",
-        brief="Look at the slow transport, and reduce less often" if first and is_seldom else None,
+        brief="Find out why the link is slow, and reduce less often" if first and is_seldom else None,
         code=code,
         gain_us=gain_us if is_seldom else Interval(_FEWER_AT_LEAST * half_us, half_us),
         claims=claims_of(evidence, COMMUNICATION, most_us=gain_us.high if is_seldom else half_us),

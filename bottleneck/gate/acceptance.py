@@ -18,7 +18,7 @@ from bottleneck.experiment.git_clone import find_commit, find_root, git_in, iden
 from bottleneck.gate.judge import NUMERICS, is_compared, is_red, judge_counts, judge_outputs
 from bottleneck.gate.lockfile import kept, read_lock, read_lock_at
 from bottleneck.gate.settings import MODULE_PREFIX, Project, lock_path, split_module_metric, workload_name
-from bottleneck.report.ci.phrases import amounts, describe_output, format_change, growth
+from bottleneck.report.ci.phrases import amount, amounts, describe_output, format_change, growth
 from bottleneck.report.output import make_folder, write_bytes
 from bottleneck.schema.counters import COUNTERS, Acceptance, Anchor, Counts, Lock
 from bottleneck.schema.gate_result import CounterChange, GateSettings
@@ -396,6 +396,6 @@ def describe_anchor(file: str, before: Lock, after: Lock) -> str:
 def growth_words(change: CounterChange) -> str:
     """'launches 303 to 311 per step (+8, +2.6 %)'."""
     if change.before is None or change.after is None:
-        return f"{change.metric}: {amounts(change)[1]} per step, new"
+        return f"{change.metric}: {amount(change.metric, change.after)} per step, new"
     share = f", {growth(change.after / change.before)}" if change.before else ""
-    return f"{format_change(change)} per step ({amounts(change)[2]}{share})"
+    return f"{format_change(change)} per step ({amounts(change.metric, change.before, change.after)[2]}{share})"

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 
 from bottleneck.report import render_document
 from bottleneck.report.analysis_document import verdict_lines
+from bottleneck.report.ci.phrases import amount, amounts
 from bottleneck.report.document import (
     Document,
     LabelledLine,
@@ -575,16 +576,19 @@ def _counters(comparison: Comparison) -> TableSection | None:
 
     A note has those that are the same or known on one side only.
     """
-    counters = [(_label(counter), counter.before, counter.after) for counter in comparison.counters]
-    both = [(name, before, after) for name, before, after in counters if before is not None and after is not None]
-    if not counters:
+    both = [counter for counter in comparison.counters if counter.before is not None and counter.after is not None]
+    if not comparison.counters:
         return None
     rows = [
-        TableRow((name, f"{before:,}", f"{after:,}", f"{after - before:+,}"))
-        for name, before, after in both
-        if before != after
+        TableRow((_label(counter), *amounts(counter.name, counter.before, counter.after)))
+        for counter in both
+        if counter.before != counter.after
     ]
-    same = ", ".join(f"{name} {before:,}" for name, before, after in both if before == after)
+    same = ", ".join(
+        f"{_label(counter)} {amount(counter.name, counter.before)}"
+        for counter in both
+        if counter.before == counter.after
+    )
     notes = [f"The same on both sides: {same}."] if same else []
     heads = columns("words", "counter") + columns("number", "before", "after", "change")
     title = "Counters that differ, per step" if rows else "Counters: none that both sides know differs"

@@ -24,7 +24,7 @@ from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.schema.accounts import phrase_of
 from bottleneck.schema.comparison import Bar, ChangeRow
 from bottleneck.schema.counters import COUNTERS
-from bottleneck.schema.gate_result import CounterChange, Culprit
+from bottleneck.schema.gate_result import Culprit
 from bottleneck.schema.judgement import CountChange, JudgeVerdict, PatchJudgement, RiskKind, WorkloadJudgement
 from bottleneck.schema.measurements import Ratio
 from bottleneck.schema.records import replace
@@ -346,7 +346,7 @@ def _count_table(result: WorkloadJudgement) -> TableSection:
     rows: list[TableRow] = []
     last: tuple[str, ...] = ()
     for change in result.counts[:_COUNTS]:
-        shown = phrases.amounts(CounterChange(change.metric, change.before, change.after, "same"))
+        shown = phrases.amounts(change.metric, change.before, change.after)
         causes = tuple(map(phrases.describe_culprit, change.culprits))
         rows.append(TableRow((change.metric, *shown), details=() if causes == last else causes))
         last = causes

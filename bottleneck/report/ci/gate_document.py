@@ -179,7 +179,7 @@ def _counter_table(changes: Sequence[CounterChange]) -> TableSection:
     causes = [tuple(phrases.describe_cause(change)) for change in changes]
     rows = []
     for change, cause, before in zip(changes[:_MOST_COUNTERS], causes, [(), *causes], strict=False):
-        old, new, grown = phrases.amounts(change)
+        old, new, grown = phrases.amounts(change.metric, change.before, change.after)
         cells = (change.metric, f"{old} → {new} ({grown})", phrases.describe_limit(change))
         rows.append(TableRow((*cells, phrases.CHANGES[change.verdict]), details=() if cause == before else cause))
     heads = columns("name", "counter") + columns("number", "change") + columns("words", "limit", "")

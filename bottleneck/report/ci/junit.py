@@ -131,7 +131,7 @@ def _group_case(name: str, changes: list[CounterChange], result: WorkloadResult)
     )
     body = []
     for change in changes:
-        before, after, _ = phrases.amounts(change)
+        before, after, _ = phrases.amounts(change.metric, change.before, change.after)
         body.append(f"{change.metric}: {before} to {after}, {phrases.CHANGES[change.verdict]}")
         body += [f"  {cause}" for cause in phrases.describe_cause(change)]
     fix = [result.fix.text] if worst in {"failure", "error"} and result.fix.text else []

@@ -37,23 +37,22 @@ def counter_of(metric: str) -> Counter | None:
     return COUNTERS.get(metric.rpartition(".")[2] if metric.startswith("module:") else metric)
 
 
-def amounts(change: CounterChange) -> tuple[str, str, str]:
+def amounts(metric: str, before: int | None, after: int | None) -> tuple[str, str, str]:
     """Words before, after and the difference of a counter.
 
     Exact where rounding would hide what differs.
     """
-    before, after = change.before, change.after
-    shown = [amount(change.metric, value) for value in (before, after)]
+    shown = [amount(metric, value) for value in (before, after)]
     if before != after and shown[0] == shown[1]:
         shown = [_exact(value) for value in (before, after)]
     grown = None if before is None or after is None else after - before
     sign = "" if not grown else "-" if grown < 0 else "+"
-    return shown[0], shown[1], f"{sign}{amount(change.metric, None if grown is None else abs(grown))}"
+    return shown[0], shown[1], f"{sign}{amount(metric, None if grown is None else abs(grown))}"
 
 
 def format_change(change: CounterChange) -> str:
     """Words a change: 'syncs 0 to 1', 'syncs unknown to 1'."""
-    values, shown = (change.before, change.after), amounts(change)[:2]
+    values, shown = (change.before, change.after), amounts(change.metric, change.before, change.after)[:2]
     before, after = ("unknown" if value is None else text for value, text in zip(values, shown, strict=True))
     return f"{change.metric} {before} to {after}"
 
@@ -158,7 +157,7 @@ def describe_limit(change: CounterChange) -> str:
 def describe_change(change: CounterChange) -> str:
     """Words a change: 'launches 303 to 311 per step, limit +0'."""
     if change.before is None and change.after is not None:
-        return f"{change.metric} {amounts(change)[1]} per step, without baseline"
+        return f"{change.metric} {amount(change.metric, change.after)} per step, without baseline"
     limit = f", limit {describe_limit(change)}" if change.limit is not None else ""
     return f"{format_change(change)} per step{limit}"
 
