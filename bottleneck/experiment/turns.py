@@ -197,9 +197,10 @@ class SideWorker(Worker):
 
 # The scatter of a pair shrinks with its turns: sd .207, .097, .055 and .026 for 2, 4, 8 and 16 (gate statistics, 3.2).
 # On a busy machine making the processes costs more than turns do, so that it pays to take more of them there. Long
-# steps get fewer, so that measuring a pair takes no longer than this.
+# steps get fewer, so that measuring a pair takes no longer than this, and as many pairs fit into the time limit: two
+# batches of the fewest, with the making of their processes.
 TURNS, TURNS_AT_LEAST, TURNS_AT_MOST, TURNS_AT_ONCE = 16, 4, 64, 8
-MEASURED_SECONDS_AT_MOST = 16.0
+MEASURED_SECONDS_AT_MOST, _PAIRS_TO_FIT = 16.0, 24
 
 # One process after the other sees less (section 3.3, point 8).
 ROUNDS_ALONE_AT_LEAST = 12
@@ -378,9 +379,10 @@ class PairedProcesses:
 
         Their direction does not end them.
         """
-        for _ in range(turns_of(pairing.pair_s)):
+        measured_s = self._measured_s
+        for _ in range(turns_of(pairing.pair_s, measured_s)):
             pairing.take()
-        most = turns_of(pairing.pair_s, TURNS_AT_MOST)
+        most = turns_of(pairing.pair_s, measured_s, TURNS_AT_MOST)
         precision = self.effort.rule.allowed(statistics.median(pairing.original_us))
         while len(pairing.logs) < most and _half_width(pairing.logs) > precision:
             for _ in range(TURNS_AT_ONCE):
@@ -397,7 +399,12 @@ class PairedProcesses:
         with self._open(role) as worker:
             (built,) = _made([worker])
             step = TimedStep(worker, STEP, built.step_us, built.prefetched)
-            return statistics.median(step.turn_us() for _ in range(turns_of(2 * step.turn_s)))
+            return statistics.median(step.turn_us() for _ in range(turns_of(2 * step.turn_s, self._measured_s)))
+
+    @property
+    def _measured_s(self) -> float:
+        """The duration of the turns of a pair, at most."""
+        return min(MEASURED_SECONDS_AT_MOST, self.effort.time_limit_s / _PAIRS_TO_FIT)
 
     def _open(self, role: Role) -> SideWorker:
         return self.open_worker(self.program, role, self.sides[role], self.folder / f"{role}.txt")
@@ -407,7 +414,7 @@ class PairedProcesses:
 
         Only the turns are counted.
         """
-        least_s = GATE_LOOKS[0] * turns_of(2 * turn_s) * 2 * turn_s
+        least_s = GATE_LOOKS[0] * turns_of(2 * turn_s, self._measured_s) * 2 * turn_s
         if not self.batches.first and least_s > self.effort.time_limit_s:
             raise NoTurns(
                 f"{GATE_LOOKS[0]} pairs of processes would take more than {least_s:.0f} s, "
@@ -433,9 +440,12 @@ def _made(workers: Sequence[SideWorker]) -> list[Built]:
     return built
 
 
-def turns_of(turn_s: float, most: int = TURNS) -> int:
-    """The turns of each side where one of each lasts this long together."""
-    return max(TURNS_AT_LEAST, min(most, int(MEASURED_SECONDS_AT_MOST / turn_s)))
+def turns_of(turn_s: float, measured_s: float, most: int = TURNS) -> int:
+    """The turns of each side where one of each lasts this long together.
+
+    All of them last no longer than ``measured_s``, unless they are the fewest.
+    """
+    return max(TURNS_AT_LEAST, min(most, int(measured_s / turn_s)))
 
 
 def _middle(us: Sequence[float]) -> float:

@@ -178,9 +178,22 @@ def test_turns_that_scatter_are_followed_by_more_up_to_a_limit() -> None:
     assert count == [7 * 2 * (1 + TURNS_AT_MOST), 7 * 2 * (1 + TURNS)]
 
 
-@pytest.mark.parametrize(("turn_s", "turns"), [(0.1, 16), (1.0, 16), (2.0, 8), (100.0, 4)])
-def test_long_turns_are_fewer(turn_s: float, turns: int) -> None:
-    assert turns_of(turn_s) == turns
+@pytest.mark.parametrize(
+    ("turn_s", "measured_s", "turns"),
+    [(0.1, 16.0, 16), (1.0, 16.0, 16), (2.0, 16.0, 8), (2.0, 10.0, 5), (100.0, 16.0, 4)],
+)
+def test_long_turns_are_fewer(turn_s: float, measured_s: float, turns: int) -> None:
+    assert turns_of(turn_s, measured_s) == turns
+
+
+def test_a_short_limit_takes_fewer_turns_a_pair_so_that_two_batches_fit() -> None:
+    slow_us = 200_000.0  # a turn of both sides takes 1.2 s
+    counts = []
+    for limit_s in (240.0, 600.0):
+        here = FakeMachine({"base": slow_us, "candidate": slow_us}, noise=calm)
+        here.time(TimingEffort(time_limit_s=limit_s, pairs_at_most=7))
+        counts.append(sum(line.startswith("turn") for line in here.happened))
+    assert counts == [7 * 2 * (1 + 8), 7 * 2 * (1 + 13)]
 
 
 def test_a_base_that_fails_is_not_the_fault_of_the_candidate() -> None:
