@@ -14,6 +14,7 @@ from msgspec import Struct
 from bottleneck.schema.watch_log import PHASES, DeadWorker, Phase, SeenLine, SlowStep
 from bottleneck.units import counted, format_share, format_si, format_us
 from bottleneck.watched.read_log import WatchedRank
+from bottleneck.watched.turning_point import first_beyond
 
 # Where the system had no processor for it, and where nothing but the phase is known (with the phase behind a colon).
 NO_PROCESSOR, PHASE = "no-processor", "phase"
@@ -465,10 +466,7 @@ def _level(rank: WatchedRank) -> _Level | None:
         return None
     limit_us = float(np.exp((np.median(before) + np.median(after)) / 2))
     begin, end = int(parts[split - 1][0]), int(parts[split][-1]) + 1
-    is_long = values[begin:end] > limit_us
-    # Where the fewest steps lie on the other side.
-    wrong = np.concatenate(([0], is_long.cumsum())) + np.concatenate(((~is_long)[::-1].cumsum()[::-1], [0]))
-    start = begin + min(int(np.argmin(wrong)), is_long.size - 1)
+    start = begin + first_beyond(values[begin:end], limit_us)
     before_us, after_us = float(np.median(values[:start])), float(np.median(values[start:]))
     phases = {phase: records[f"{phase}_us"] / records["count"] for phase in PHASES}
     rises = {phase: float(np.median(us[start:]) - np.median(us[:start])) for phase, us in phases.items()}

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from bottleneck.schema.watch_log import PHASES, Phase
 from bottleneck.schema.watched import LateRank
 from bottleneck.watched.read_log import WatchedRank
+from bottleneck.watched.turning_point import first_beyond
 
 Floats = npt.NDArray[np.float64]
 _OWN: tuple[Phase, ...] = tuple(phase for phase in PHASES if phase != "backward")
@@ -44,9 +45,10 @@ def find_late(ranks: Sequence[WatchedRank]) -> LateRank | None:
         return None
     quickest = _quickest_other(late, stretch, work_us)
     beyond_us = {phase: float(np.nansum(us[late, stretch] - us[quickest, stretch])) for phase, us in own_us.items()}
+    limit_us = float(np.nanmean(work_us[[late, quickest], stretch]))
     return LateRank(
         rank=ranks[late].header.rank,
-        first=int(edges[stretch.start]),
+        first=_first_late(ranks[late], edges, stretch.start, limit_us),
         last=int(edges[stretch.stop]) - 1,
         own_us=float(np.nanmean(work_us[late, stretch])),
         others_us=float(np.nanmean(work_us[quickest, stretch])),
@@ -54,6 +56,19 @@ def find_late(ranks: Sequence[WatchedRank]) -> LateRank | None:
         is_from_start=stretch.start == 0,
         is_to_end=stretch.stop == edges.size - 1,
     )
+
+
+def _first_late(rank: WatchedRank, edges: npt.NDArray[np.int64], start: int, limit_us: float) -> int:
+    """The step from which on the rank is late.
+
+    It lies in the part where that begins, or in the one before.
+    """
+    if start == 0:
+        return int(edges[0])
+    records = rank.records
+    begin, end = np.searchsorted(records["first"], (edges[start - 1], edges[start + 1]))
+    work_us = sum((records[f"{phase}_us"] / records["count"] for phase in _OWN), np.zeros(records.size))[begin:end]
+    return int(records["first"][begin + first_beyond(work_us, limit_us)]) if work_us.size else int(edges[start])
 
 
 def _medians(rank: WatchedRank, name: str, edges: npt.NDArray[np.int64]) -> Floats:

@@ -38,7 +38,7 @@ def test_a_rank_that_is_late_all_along_is_named_with_its_phase(phase: str) -> No
 def test_it_says_in_which_steps(start: int, stop: int) -> None:
     late = find_late([rank(0, 500.0, slice(start, stop)), rank(1, 500.0)])
     assert late is not None and late.rank == 0
-    assert abs(late.first - start) <= STEPS / 40 and abs(late.last - stop) <= STEPS / 40
+    assert late.first == start + 1 and abs(late.last - stop) <= STEPS / 40
     assert (late.is_from_start, late.is_to_end) == (False, stop == STEPS)
 
 
