@@ -37,6 +37,7 @@ def fake_torch() -> Any:
         started=started,
         autograd=SimpleNamespace(profiler=profiler, _profiler_enabled=lambda: False),
         cuda=SimpleNamespace(is_available=lambda: False, is_initialized=lambda: False),
+        distributed=SimpleNamespace(is_available=lambda: False),
         _C=SimpleNamespace(_profiler=SimpleNamespace(_ExperimentalConfig=Config)),
     )
 

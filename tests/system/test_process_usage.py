@@ -44,4 +44,3 @@ def test_a_thread_is_at_work_while_it_computes_and_not_while_it_waits() -> None:
     may_end.set()
     waiting.join()
     computing.join()
-    assert not is_thread_at_work(NAME)
