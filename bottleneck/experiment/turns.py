@@ -197,8 +197,8 @@ class SideWorker(Worker):
 
 # The scatter of a pair shrinks with its turns: sd .207, .097, .055 and .026 for 2, 4, 8 and 16 (gate statistics, 3.2).
 # On a busy machine making the processes costs more than turns do, so that it pays to take more of them there. Long
-# steps get fewer, so that measuring a pair takes no longer than this, and as many pairs fit into the time limit: two
-# batches of the fewest, with the making of their processes.
+# steps get fewer, so that measuring a pair takes no longer than this, nor than a 24th of the time limit: two batches
+# of seven pairs then fit into it, with the making of their processes.
 TURNS, TURNS_AT_LEAST, TURNS_AT_MOST, TURNS_AT_ONCE = 16, 4, 64, 8
 MEASURED_SECONDS_AT_MOST, _PAIRS_TO_FIT = 16.0, 24
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from bottleneck.schema.op_names import line_source
 
-# The name of the threads that work for gloo; torch 2.4 and earlier give them none.
+# The name of the threads that work for gloo (torch 2.13). Under another name nobody waits for them.
 GLOO_THREAD = "pt_gloo_runloop"
 
 # Private names by what is not told without them; null: something else tells it, or nothing that a user sees is lost.

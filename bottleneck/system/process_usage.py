@@ -59,11 +59,9 @@ def own_threads(most: int) -> list[int]:
 
 
 def is_thread_at_work(name: str) -> bool:
-    """True if a thread of this process with this name computes.
+    """True if a thread of that name computes or waits for a processor.
 
-    Or is ready to, without a processor.
-
-    False where the system does not tell.
+    It is one of this process. False where the system does not tell.
     """
     for thread in own_threads(_MOST_TASKS):
         try:
