@@ -165,8 +165,10 @@ def cpu_calibration(
 def reason_to_measure(threads: int | None) -> str | None:
     """Gives the reason why this CPU is measured before a judgement.
 
-    Null where the kept ceilings will do.
+    Null where the kept ceilings will do, and where there is no torch to measure it with.
     """
+    if not torch_version():
+        return None
     calibration = read_calibration(threads)
     if calibration is not None:
         return "again, since it was busy the last time" if _is_worth_repeating(calibration) else None

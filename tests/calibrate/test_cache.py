@@ -107,6 +107,13 @@ def test_a_repeated_measurement_is_announced_with_its_reason(
     assert words in messages[0] and "once" not in messages[0]
 
 
+def test_no_measurement_is_announced_where_there_is_no_torch(helper: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_calibration(made(torch="1.0"))
+    assert cache.reason_to_measure(2) is not None
+    monkeypatch.setattr(cache, "torch_version", lambda: "")
+    assert cache.reason_to_measure(2) is None
+
+
 def test_a_measurement_after_an_interrupted_one_says_so(helper: Helper, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: Any, **__: Any) -> None:
         raise KeyboardInterrupt
