@@ -8,7 +8,7 @@ import re
 import numpy as np
 import pandas as pd
 
-from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, requires_gain, work_of
+from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
 from bottleneck.advice.quantities import format_count, format_range
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import DISTURBED_SLUGS, REGIMES
@@ -273,16 +273,20 @@ def slow_cpu_products(evidence: Evidence) -> Draft | None:
     if work.share(rows) < 2 * _LEAST_SHARE:
         return None
     less = np.where(rows, work.us - work.floor_us(), 0.0)
-    convolutions = bool((rows & work.family("convolution")).any())
+    convolving = rows & work.family("convolution")
+    convolutions = bool(convolving.any())
+    kinds = ["matmuls"] * bool((rows & ~convolving).any()) + ["convolutions"] * convolutions
+    layouts = ["channels_last"] * convolutions + ["frozen weights"] * (not has_backward_pass(evidence))
     return Draft(
         slug="slow-cpu-products",
-        title="Matmuls stay far below what this CPU has shown it can do",
+        title=f"{' and '.join(kinds).capitalize()} stay far below what this CPU has shown it can do",
         evidence=(
             f"{format_us(work.us_of(rows))} per step where the calibrated peak allows "
             f"{format_us(float(work.floor_us()[rows].sum()))}",
             *work.describe(rows),
         ),
-        advice="Let the library choose its layout (channels_last, frozen weights), and look at threads and other load.",
+        advice=(f"Let the library choose its layout ({', '.join(layouts)}), and look" if layouts else "Look")
+        + " at threads and other load.",
         gain_us=work.gain(less / 4, less),
         claims=work.claims(less),
         code=(

@@ -35,6 +35,7 @@ _VIEWS = re.compile(
 )
 _COPIES = re.compile(r"^aten::(?:reshape|contiguous|clone|flatten)$")
 _REPEATS = re.compile(r"^aten::(?:repeat|tile|repeat_interleave)$")
+_GATHERS = re.compile(r"^aten::(?:index|index_select|embedding)$")
 _BY_ROW = re.compile(
     r"^aten::(?:linear|relu_?|gelu|silu_?|mish|tanh_?|sigmoid_?|elu_?|leaky_relu_?|softplus|layer_norm|rms_norm|view)$"
 )
@@ -54,7 +55,7 @@ class _SpreadLayer(Struct, frozen=True):
     """Layer whose input was spread.
 
     Its rows in OPS, how it was made, and sizes. ``part`` of its input's width is there ``times`` times; ``kind`` is
-    'joined', 'added' or 'repeated'.
+    'joined', 'added', 'repeated' or 'gathered'.
     """
 
     layer: int
@@ -182,6 +183,20 @@ def _repeated(work: KernelWork, name: str, signature: int) -> tuple[float, float
     return (1.0, float(by), (by * math.prod(size[:-1]), size[-1])) if by >= _TIMES else None
 
 
+def _gathered(work: KernelWork, signature: int) -> tuple[float, float, Size] | None:
+    """Returns the same for whole rows that one index picks.
+
+    There are several times more of them than rows to pick from.
+    """
+    sizes, result = work.tensors_of(signature), list(work.text_column("result", signature))
+    if not sizes or len(sizes[0]) != 2 or not math.prod(sizes[0]):
+        return None
+    source = sizes[0]
+    size = result if is_size(result) and len(result) > 1 else [*sizes[1], source[1]] if len(sizes) == 2 else []
+    times = math.prod(size) / math.prod(source)
+    return (1.0, times, tuple(size)) if size and size[-1] == source[1] and times >= _TIMES else None
+
+
 def _layer_after(
     evidence: Evidence, calls: Sequence[tuple[int, str, int]], at: int, size: Size
 ) -> tuple[int, float] | None:
@@ -256,6 +271,8 @@ def _spread_by(
         return "added", _added(work_of(evidence), signature)
     if _COPIES.search(name) or _REPEATS.search(name):
         return "repeated", _repeated(work_of(evidence), name, signature)
+    if _GATHERS.search(name):
+        return "gathered", _gathered(work_of(evidence), signature)
     return "", None
 
 
@@ -282,14 +299,43 @@ _WORDS = {
         "and the layer gives the same for each copy. What follows row by row may stand before the expansion too.",
         "y = layer(x).unsqueeze(1).expand(-1, n, -1)  # in place of layer(x.unsqueeze(1).expand(-1, n, -1))",
     ),
+    "gathered": (
+        "A layer runs on rows that an index picked many times",
+        "Apply the layer before the index {place}, and pick from its results: each row is there {times} times, and the "
+        "layer gives the same for each copy. What follows row by row may stand before the index too. Results that are "
+        "picked and then added up elsewhere are one product by a sparse matrix.",
+        "y = layer(x)[src]  # in place of layer(x[src])",
+    ),
 }
+_BRIEF = {
+    "joined": "Split the layer's weight by columns, one piece for each part of the joined rows {place}",
+    "added": "Apply the layer before the sum {place}",
+    "repeated": "Apply the layer {place} before its input is expanded",
+    "gathered": "Apply the layer before the index {place}, and pick from its results",
+}
+# Kinds whose layer gets whole rows several times, so that what follows it row by row does too.
+_WHOLE_ROWS = frozenset({"repeated", "gathered"})
+
+
+def _spreading_us(evidence: Evidence, layers: Sequence[_SpreadLayer]) -> float:
+    """Returns what it takes to spread the layers' results in place of their inputs.
+
+    An index that picks results takes the time of the one that picks inputs, as rows get wider or narrower; the results
+    of other kinds are passed over three times.
+    """
+    numbers = math.fsum(one.result_numbers for one in layers)
+    makers = [one.maker for one in layers if one.maker is not None]
+    if layers[0].kind != "gathered":
+        return moved_us(evidence, _PASSES * BYTES_OF_NUMBER * numbers)
+    picking = removal_of(evidence, [*makers, *backward_of(evidence, makers)], certain=1.0)
+    return picking.gain.high * numbers / math.fsum(math.prod(one.size) for one in layers)
 
 
 def spread_layer(evidence: Evidence) -> Draft | None:
     """Finds a linear layer whose input has each row four times and more.
 
-    Or each part of its rows: they were spread first. Gain: the time of what joins or adds them, and of the spread part
-    of the layer, with their backward nodes, less three passes over the result; from half of it.
+    Or each part of its rows: they were spread first. Gain: the time of what joins, adds or picks them, and of the
+    spread part of the layer, with their backward nodes, less the time to spread the results; from half of it.
     """
     candidates = _spread_layers(evidence)
     if not candidates:
@@ -298,7 +344,7 @@ def spread_layer(evidence: Evidence) -> Draft | None:
     mine = [one for one in candidates if one.kind == first.kind]
     calls = _calls(evidence)
     layers = [one.layer for one in mine]
-    if first.kind == "repeated":
+    if first.kind in _WHOLE_ROWS:
         layers += [row for one in mine for row in _that_follow(evidence, calls, one.layer, one.size)]
         layers = list(dict.fromkeys(layers))
     makers = [one.maker for one in mine if one.maker is not None]
@@ -307,8 +353,7 @@ def spread_layer(evidence: Evidence) -> Draft | None:
     removal = removal_of(evidence, rows, certain=1.0)
     of_layers = removal_of(evidence, [*layers, *backward_of(evidence, layers)], certain=1.0)
     left_us = of_layers.gain.high * (1 - first.part * (1 - 1 / first.times))
-    passes_us = moved_us(evidence, _PASSES * BYTES_OF_NUMBER * math.fsum(one.result_numbers for one in mine))
-    high_us = removal.gain.high - left_us - passes_us
+    high_us = removal.gain.high - left_us - _spreading_us(evidence, mine)
     if evidence.share_of_step(high_us) < 2 * LEAST_SHARE:
         return None
     title, advice, code = _WORDS[first.kind]
@@ -330,6 +375,7 @@ def spread_layer(evidence: Evidence) -> Draft | None:
             *work.describe(issued_by(evidence, work, rows)),
         ),
         advice=advice.format(place=place, times=format_count(first.times)),
+        brief=_BRIEF[first.kind].format(place=place),
         places=(line,),
         code=code,
         gain_us=Interval(_AT_WORST * high_us, high_us),

@@ -113,6 +113,14 @@ def test_products_far_below_the_peak_of_a_cpu(tmp_path: Path) -> None:
     assert draft is not None
     assert draft.gain_us is not None
     assert draft.gain_us.high == pytest.approx(80_000, rel=0.01)
+    # No convolution, and no backward pass: weights may be packed ahead, and there is no order of channels.
+    assert draft.title.startswith("Matmuls") and "(frozen weights)" in draft.advice
+
+
+def test_products_of_a_training_step_have_no_weights_to_freeze(tmp_path: Path) -> None:
+    backward = Call("aten::add_", 80, [[8], [8], []], inside="torch::autograd::AccumulateGrad")
+    draft = slow_cpu_products(on_cpu(tmp_path, [*square(100_000), backward]))
+    assert draft is not None and draft.advice.startswith("Look at threads")
 
 
 def test_time_that_other_programs_took_is_no_fault_of_the_products(tmp_path: Path) -> None:

@@ -85,3 +85,26 @@ def test_a_layer_on_repeated_rows_goes_before_the_repetition(tmp_path: Path) -> 
         events = [program_line(11, 100, 520), maker, layer(410, [4096, 256], WEIGHT), *MODEL]
         draft = spread_layer(two_steps(tmp_path / name, events))
         assert draft is not None and "expand the result" in draft.advice and "32 times" in draft.evidence[0]
+
+
+def gathered(nodes: int, width: int = 256, results: int = 8) -> list[Event]:
+    """4,096 rows picked by an index at train.py:11 in 200 us, and a layer on them in 200."""
+    pick = op("aten::index", 210, 200, dims=[[nodes, width], [[4096]]])
+    return [program_line(11, 100, 520), pick, layer(410, [4096, width], [results, width]), *MODEL]
+
+
+def test_a_layer_on_rows_that_an_index_picked_goes_before_the_index(tmp_path: Path) -> None:
+    draft = spread_layer(two_steps(tmp_path, gathered(128)))
+    assert draft is not None and draft.gain_us is not None
+    assert "before the index at train.py:11" in draft.advice and "32 times" in draft.evidence[0]
+    # The layer takes a 32nd of its 200 us, and the index 8 / 256 of its own.
+    assert draft.gain_us.high == pytest.approx(400 - 200 / 32 - 200 * 8 / 256, rel=0.02)
+    assert draft.gain_us.low == pytest.approx(draft.gain_us.high / 2)
+
+
+def test_picking_wider_results_costs_what_the_layer_saves(tmp_path: Path) -> None:
+    assert spread_layer(two_steps(tmp_path, gathered(128, width=64, results=256))) is None
+
+
+def test_an_index_that_picks_each_row_about_once_is_no_spreading(tmp_path: Path) -> None:
+    assert spread_layer(two_steps(tmp_path, gathered(2048))) is None

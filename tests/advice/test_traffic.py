@@ -140,12 +140,33 @@ def test_gradients_of_embeddings_beyond_a_tenth_of_the_work(tmp_path: Path) -> N
 
 
 def test_a_gather_of_columns_is_to_be_one_of_rows(tmp_path: Path) -> None:
-    types = ["float", "Scalar", "long int"]
-    index = op("aten::index_select", 110, 600, dims=[[512, 100_000], [], [512]], types=types, concrete=["", "1", ""])
+    types = ["float", "TensorList", "float"]
+    index = op("aten::index", 110, 600, dims=[[512, 100_000], [], [512, 512]], types=types)
     body = [program_line(36, 100, 700), index]
     for name, text, is_told in (("columns", "xb = table[:, rows].t()", True), ("rows", "xb = table[rows]", False)):
         draft = scattered_lookups(two_steps(tmp_path / name, body, source_texts={"train.py:36": text}))
         assert draft is not None and ("Keep one row per sample" in draft.advice) == is_told
+
+
+def picked() -> list[Event]:
+    """Rows picked from a small tensor in 200 us, and their gradients added up in 400."""
+    pick = op("aten::index", 110, 200, dims=[[4000, 64], [], [20_000, 64]], types=["float", "TensorList", "float"])
+    add = op("aten::_index_put_impl_", 320, 400, dims=[[4000, 64], [], [20_000, 64], [], []], types=["float"] * 5)
+    return [program_line(36, 100, 700), pick, add]
+
+
+@pytest.mark.parametrize(("threads", "least", "most"), [(2, 0.5, 0.92), (1, 0.0, 0.6)])
+def test_rows_on_a_cpu_are_picked_by_index_select(tmp_path: Path, threads: int, least: float, most: float) -> None:
+    draft = scattered_lookups(two_steps(tmp_path, picked(), threads=threads))
+    assert draft is not None and draft.gain_us is not None
+    assert "x.index_select(0, rows) in place of x[rows] at train.py:36" in draft.advice
+    assert draft.gain_us.low == pytest.approx(least * 400)
+    assert draft.gain_us.high == pytest.approx(most * 400 + 0.75 * 200)
+
+
+def test_what_index_select_picks_already_has_no_remedy_on_a_cpu(tmp_path: Path) -> None:
+    pick = op("aten::index_select", 110, 600, dims=[[4000, 64], [], [20_000]], types=["float", "Scalar", "long int"])
+    assert scattered_lookups(two_steps(tmp_path, [program_line(36, 100, 700), pick])) is None
 
 
 def table_step(rows: int = 1_000_000, extra: tuple[Call, ...] = ()) -> list[Call]:
