@@ -238,9 +238,10 @@ def near_roof(evidence: Evidence) -> Draft | None:
     if part < _MOST_OF_STEP:
         return None
     reached = work.mean(work.roof("explained"), rows)
+    is_most = part > work.share(work.bound("compute")) / 2
     return Draft(
         slug="near-roof",
-        title="Most arithmetic runs near the device's peak",
+        title=f"{'Most' if is_most else 'Part of the'} arithmetic runs near the device's peak",
         evidence=(
             f"{format_share(part)} of the step is products at {format_share(reached)} of their peak",
             *work.describe(rows),
@@ -279,7 +280,8 @@ def slow_cpu_products(evidence: Evidence) -> Draft | None:
     layouts = ["channels_last"] * convolutions + ["frozen weights"] * (not has_backward_pass(evidence))
     return Draft(
         slug="slow-cpu-products",
-        title=f"{' and '.join(kinds).capitalize()} stay far below what this CPU has shown it can do",
+        title=f"{' and '.join(kinds).capitalize()} ({format_share(work.share(rows))} of the step) stay far below this "
+        "CPU's peak",
         evidence=(
             f"{format_us(work.us_of(rows))} per step where the calibrated peak allows "
             f"{format_us(float(work.floor_us()[rows].sum()))}",

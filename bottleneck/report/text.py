@@ -34,15 +34,23 @@ def clean(text: str, limit: int = 200) -> str:
     return shown if len(shown) <= limit else shown[: max(limit - 1, 0)] + "…"
 
 
+# The last bracket of a text, with the full stop behind it.
+_CLOSING_BRACKET = re.compile(r" \([^()]*\)\.?$")
+
+
 def cut_text(text: str, limit: int) -> str:
     """Cuts the text at ``limit`` characters.
 
     The cut is after a sentence or a clause where one ends in its second half: what is left is whole, with its bracket
     closed, and bears no mark.
-    Else it is before a comma there or after a word, with an ellipsis.
+    Else it is before a comma there or after a word, with an ellipsis. A bracket that ends the text stays, where it is
+    shorter than half of the limit: it holds the number, which the words before it do not.
     """
     if len(text) <= limit:
         return text
+    bracket = _CLOSING_BRACKET.search(text)
+    if bracket is not None and len(bracket[0]) < limit // 2:
+        return cut_text(text[: bracket.start()], limit - len(bracket[0])) + bracket[0]
     head = text[:limit]
     sentence = max(head.rfind(". "), head.rfind("; "))
     if sentence >= limit // 2:

@@ -249,3 +249,12 @@ def test_a_share_of_more_than_all_has_three_digits() -> None:
 def test_a_cut_inside_of_brackets_closes_them() -> None:
     text = "Write into tensors that are kept (predicted: 1.00 to 1.45 times as fast; the steps vary by more than that)."
     assert cut_text(text, 90) == "Write into tensors that are kept (predicted: 1.00 to 1.45 times as fast)"
+
+
+def test_what_stands_in_the_last_bracket_outlives_the_words_before_it() -> None:
+    gain = " (predicted: at least 2.65 times as fast)."
+    text = "First: keep keys and values of past tokens, and pass the newest token only to the model" + gain
+    cut = cut_text(text, 100)
+    assert len(cut) <= 100 and cut.endswith(gain) and cut.startswith("First: keep keys and values of past tokens")
+    # A bracket as long as half of the room is cut with the rest.
+    assert not cut_text(text, 80).endswith(gain)
