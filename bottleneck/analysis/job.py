@@ -66,12 +66,21 @@ class GroupTimes:
     sent_bytes: float
 
 
+def stretch_of(digests: Sequence[RankDigest]) -> float:
+    """Returns the factor from times in traces to times of a step without the profiler.
+
+    Ranks that meet in each step have steps of one length, so it is one factor for all: the median of theirs. Where the
+    profiler lengthened some steps more than others, the middle step of each rank is another one.
+    """
+    return float(np.median([digest.stretch for digest in digests]))
+
+
 def measure(digests: Sequence[RankDigest], arrivals: Arrivals) -> GroupTimes:
     """Measures one group from the calls in its ranks' windows."""
     counts = np.array([digests[at].steps.count for at in arrivals.members], dtype=np.float64)
     first = digests[arrivals.members[0]]
     size, steps, labels = len(counts), max(1, first.step_start_us.size), len(arrivals.labels)
-    stretch = np.array([digests[at].stretch for at in arrivals.members])
+    stretch = stretch_of(digests)
     calls, late, waits, transfers = np.zeros(size, np.int64), np.zeros(size), np.zeros(size), np.zeros(size)
     behind, own, by_label = np.zeros((size, steps)), np.zeros((size, steps)), np.zeros((size, labels))
     payload, sent = payloads(first.calls.read()), 0.0
@@ -91,9 +100,9 @@ def measure(digests: Sequence[RankDigest], arrivals: Arrivals) -> GroupTimes:
         arrivals=arrivals,
         calls=calls,
         late_us=np.divide(late, calls, out=np.zeros(size), where=calls > 0) * stretch,
-        behind_us=behind * stretch[:, None],
-        own_us=own * stretch[:, None],
-        own_by_label_us=by_label * stretch[:, None],
+        behind_us=behind * stretch,
+        own_us=own * stretch,
+        own_by_label_us=by_label * stretch,
         wait_us=waits / counts * stretch,
         transfer_us=transfers / counts * stretch,
         sent_bytes=sent / float(counts[0]),
@@ -168,7 +177,7 @@ def _own_without_others(
             calls = digests[at].calls.read()
             rows = np.flatnonzero((calls.group == code) & calls.is_inside)
             step = np.searchsorted(digests[at].step_start_us, calls.start_us[rows], side="right") - 1
-            us = tally(step.clip(0, steps - 1), own_times(digests[at], calls)[rows], steps)
+            us = tally(step.clip(0, steps - 1), own_times(digests[at], calls)[rows], steps) * stretch_of(digests)
             own_us[at] = us if not own_us[at].size else own_us[at] + us
     return own_us
 
@@ -339,7 +348,7 @@ class _Job:
     def _describe(self, suspect: Suspect, delay: tuple[float, str | None]) -> SlowRank:
         members, (delay_us, worst) = suspect.members, delay
         first = self.digests[members[0]]
-        cost_us = min(delay_us * first.stretch / first.steps.count, self._excess_us(suspect))
+        cost_us = min(delay_us * stretch_of(self.digests) / first.steps.count, self._excess_us(suspect))
         line = self._line(suspect)
         since, is_steady = self._pattern(members)
         behind = [float(self.behind_us[at].sum()) / self.digests[at].steps.count for at in members]

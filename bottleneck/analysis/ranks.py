@@ -12,7 +12,15 @@ import numpy as np
 
 from bottleneck.analysis.arrivals import Arrivals, find_groups, match_collectives
 from bottleneck.analysis.collectives import message_of, messages_of, quickest_calls, repaced, with_transfer
-from bottleneck.analysis.job import COMMUNICATION, GroupTimes, clock_offsets, exposed_us_of, measure, summarise_job
+from bottleneck.analysis.job import (
+    COMMUNICATION,
+    GroupTimes,
+    clock_offsets,
+    exposed_us_of,
+    measure,
+    stretch_of,
+    summarise_job,
+)
 from bottleneck.analysis.verdict import find_bound, grounds_of
 from bottleneck.schema.accounts import phrase_of
 from bottleneck.schema.analysis import ONE_RANK, TRUNCATED, Caveat, Clause, CollectiveSummary, Fold, RankSummary
@@ -276,7 +284,7 @@ def _waited_us(ordered: Sequence[RankDigest], times: Sequence[GroupTimes], posit
     if ordered[position].steps.unprofiled_us is None:
         return waited_us
     exposed_us = [exposed_us_of(one) for at, one in enumerate(ordered) if at != position]
-    return min(waited_us * ordered[position].stretch, float(np.mean(exposed_us)))
+    return min(waited_us * stretch_of(ordered), float(np.mean(exposed_us)))
 
 
 def _straggler(

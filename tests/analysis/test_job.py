@@ -125,6 +125,25 @@ def test_a_delay_of_profiled_steps_counts_as_much_as_it_takes_without_the_profil
     assert slow.cost_us == pytest.approx(2500, rel=0.1)
 
 
+def test_ranks_whose_middle_steps_the_profiler_lengthened_by_more_are_compared_on_one_scale() -> None:
+    """The profiler took longer in some steps: the middle one of the late rank is among them, those of others not."""
+    digests = _slow_loader(51).digests()
+    wall_us = digests[0].steps.wall_us
+
+    def stretched(digest: RankDigest) -> RankDigest:
+        profiled_us = wall_us * (2.0 if digest.rank == 51 else 1.0)
+        own = replace(
+            digest.steps,
+            unprofiled_us=Timing(wall_us, wall_us, wall_us, 9),
+            profiled_us=Timing(profiled_us, profiled_us, profiled_us, 9),
+        )
+        return replace(digest, steps=own)
+
+    (slow,) = reduce_ranks([stretched(digest) for digest in digests]).job.slow
+    assert slow.name == "rank 51"
+    assert slow.cost_us == pytest.approx(5000, rel=0.1)
+
+
 def test_an_account_that_is_longer_by_noise_is_no_cause() -> None:
     digests = _slow_loader(51).digests()
     late = {entry.account: entry for entry in digests[51].ledger}
