@@ -45,8 +45,8 @@ _Path = tuple[str, ...]
 class _Branched(Struct, frozen=True):
     """Branches of one kind that run on the same rows.
 
-    They have their ops, the line that selects, and the part used. ``count`` is the number of branches, ``used`` how
-    many of them a row needs, ``rows_read`` the rows that each reads.
+    They have their ops, with those on all results joined, the line that selects, and the part used. ``count`` is the
+    number of branches, ``used`` how many of them a row needs, ``rows_read`` the rows that each reads.
     """
 
     rows: tuple[int, ...]
@@ -144,7 +144,7 @@ def _selected(ops: Sequence[_Op], own: Sequence[int], kind: str, runs: Sequence[
         return None
     used = _used(before, len(alike))
     return _Branched(
-        tuple(one.row for run in branches for one in run),
+        tuple(one.row for run in (*branches, _over_all(after, len(alike))) for one in run),
         select.source if isinstance(select.source, str) else None,
         kind,
         len(alike),
@@ -152,6 +152,16 @@ def _selected(ops: Sequence[_Op], own: Sequence[int], kind: str, runs: Sequence[
         math.prod(reads[:-1]),
         len(alike) > 2,
     )
+
+
+def _over_all(after: Sequence[_Op], count: int) -> list[_Op]:
+    """Gives the op that joins the results of all branches, and those on what it joined."""
+    joined = next((at for at, one in enumerate(after) if one.name in _JOINS and len(one.sizes) >= count), None)
+    if joined is None:
+        return []
+    parts = after[joined].sizes
+    rest = (one for one in after[joined + 1 :] if any(_is_of_all(size, parts, count) for size in one.sizes))
+    return [after[joined], *rest]
 
 
 def _used(before: Sequence[_Op], count: int) -> int:
@@ -231,11 +241,17 @@ def _is_of_all(size: Size, parts: Sequence[Size], count: int) -> bool:
     return math.prod(size) == sum(math.prod(part) for part in parts) and count in size
 
 
+def runs_each_expert(evidence: Evidence) -> bool:
+    """True where modules are experts of which each runs on all rows."""
+    return any(one.is_experts for one in _branched(evidence))
+
+
 def discarded_branches(evidence: Evidence) -> Draft | None:
     """Finds branches that run on all rows though rows keep few results.
 
-    Experts, heads and cases are such branches. Gain: the part of their time, with their backward nodes, that no row
-    needs. It is counted from half, since the rows have to be gathered and written back.
+    Experts, heads and cases are such branches. Gain: the part of their time, and of the ops on all results joined, with
+    their backward nodes, that no row needs. It is counted from half, since the rows have to be gathered and written
+    back.
     """
     branched = _branched(evidence)
     if not branched:

@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 from msgspec import Struct
 
+from bottleneck.advice.discarded_branches import runs_each_expert
 from bottleneck.advice.kernel_work import KernelWork, has_backward_pass, is_size, requires_gain, work_of
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
@@ -462,8 +463,11 @@ def dense_experts(evidence: Evidence) -> Draft | None:
 
     A gate chooses the best k of E for each token, and products of all E on as many rows follow. Gain: the arithmetic of
     those that were not chosen, 1 - k / E; where the weights take the time, the part of the experts that no token chose.
-    Half of it at least, since picking the rows of each expert takes time too.
+    Half of it at least, since picking the rows of each expert takes time too. Silent where the experts are modules, of
+    which more is known.
     """
+    if runs_each_expert(evidence):
+        return None
     work = work_of(evidence)
     products, spared, chosen = work.family("matmul"), np.zeros(work.us.size), list[tuple[int, int]]()
     gates = [(row, gate) for row in rows_of_ops(evidence, ("aten::topk",)).tolist() if (gate := _gate(work, row))]

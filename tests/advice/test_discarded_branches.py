@@ -72,6 +72,25 @@ def test_stacked_heads_of_which_one_is_taken(tmp_path: Path) -> None:
     assert discarded_branches(two_steps(tmp_path / "summed", [*heads, *summed])) is None
 
 
+def test_work_on_the_results_of_all_branches_is_spared_with_them(tmp_path: Path) -> None:
+    heads = [event for event in layer([]) if event["name"] != "aten::eq"]
+    joined = {
+        us: [
+            op("aten::stack", 915, us, dims=[[DATA] * EXPERTS, []]),
+            op("aten::index", 916 + us, us, dims=[[ROWS, EXPERTS, WIDTH], [ROWS], [ROWS]]),
+        ]
+        for us in (5, 35)
+    }
+    highs = []
+    for us, events in joined.items():
+        frames = [frame("nn.Module: Switch_0", 95, 900) if "Switch" in one["name"] else one for one in heads]
+        draft = discarded_branches(two_steps(tmp_path / str(us), [*frames, *events]))
+        assert draft is not None and draft.gain_us is not None
+        highs.append(draft.gain_us.high)
+    # Of both ops three of four results are not used, as of the branches.
+    assert highs[1] - highs[0] == pytest.approx(0.75 * 60, abs=1.0)
+
+
 def test_both_branches_of_a_where(tmp_path: Path) -> None:
     events = [program_line(31, 90, 820), frame("nn.Module: Net_0", 95, 810), *expert(0, 100), *expert(1, 300)]
     where = op("aten::where", 480, 20, dims=[MASK, DATA, DATA])

@@ -9,6 +9,7 @@ from bottleneck.advice import advise
 from bottleneck.advice.fusion import find_chains
 from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.run_steps import growing_steps
+from bottleneck.advice.discarded_branches import discarded_branches
 from bottleneck.advice.wasted_work import (
     dense_experts,
     no_kv_cache,
@@ -253,6 +254,16 @@ def test_experts_that_run_on_all_tokens_could_run_on_those_that_chose_them(tmp_p
 def test_experts_that_run_on_their_own_tokens_are_as_they_should_be(tmp_path: Path) -> None:
     assert dense_experts(case_of(tmp_path / "rows", experts(256), device=FAST)) is None
     assert dense_experts(case_of(tmp_path / "all", experts(512, best=4), device=FAST)) is None
+
+
+def test_experts_that_are_modules_are_left_to_the_rule_that_knows_their_other_ops(tmp_path: Path) -> None:
+    modules = [frame("nn.Module: Experts_0", 0.5, 990), op("aten::stack", 830, 5, dims=[[[512, 256]] * 4, []])]
+    modules += [frame(f"nn.Module: Expert_{number}", 9.5 + 202 * number, 201.8) for number in range(4)]
+    modules.append(op("aten::mul", 840, 5, dims=[[512, 4, 256], [512, 4, 1]]))
+    case = case_of(tmp_path, [*experts(512), *modules], device=FAST)
+    assert dense_experts(case) is None
+    draft = discarded_branches(case)
+    assert draft is not None and "4 modules of the kind Expert" in draft.evidence[0]
 
 
 def test_the_products_of_attention_after_a_gate_are_no_experts(tmp_path: Path) -> None:
