@@ -13,6 +13,7 @@ from msgspec import Struct, field
 from bottleneck.advice.widening import Basis, Widening, describe, widen
 from bottleneck.schema.analysis import Confidence, Finding, IdleCause, Interval, PhaseName, StepAnalysis, is_certain
 from bottleneck.schema.measurements import StepTimes
+from bottleneck.schema.op_names import at_source
 from bottleneck.schema.records import replace
 
 
@@ -216,7 +217,7 @@ def rank(
                 seen_at=_named(line.source for line in draft.evidence if isinstance(line, SourcedLine)),
                 predicted_gain_us=gain_us,
                 predicted_speedup=None if gain_us is None else speedup_of(gain_us, step_us),
-                advice=draft.advice,
+                advice=_without_lacking_place(draft.advice),
                 verify=_command(draft, program),
                 code=draft.code,
                 gain_reason=draft.gain_reason,
@@ -234,7 +235,7 @@ def rank(
                 measured=draft.basis == "timed",
                 stated_speedup=None if stated_us is None else speedup_of(stated_us, step_us),
                 comes_first=draft.comes_first,
-                brief=draft.brief,
+                brief=None if draft.brief is None else _without_lacking_place(draft.brief),
                 phase=draft.phase,
                 lines=draft.lines,
                 waits=tuple(at for at, row in enumerate(analysis.idle) if row in draft.waits),
@@ -337,6 +338,11 @@ def _free_us(left_us: Mapping[str, float], claims: Mapping[str, float]) -> float
 _CORRECTS, _GAINS, _MAY_HURT, _REMARK = range(4)
 # The group of a finding, its worth negated, and whether it stands behind a remedy of it.
 _Key = tuple[int, float, bool]
+
+
+def _without_lacking_place(text: str) -> str:
+    """Leaves out of an advice the place that no trace told: it stands with the evidence."""
+    return text.replace(f" {at_source(None)}", "")
 
 
 def _keys(drafts: Sequence[Draft], gains_us: Sequence[Interval | None], step_us: float) -> list[_Key]:

@@ -23,7 +23,7 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import main_source
-from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
+from bottleneck.schema.accounts import UNMODELLED, UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers
@@ -425,7 +425,7 @@ def padding_not_known(evidence: Evidence) -> Draft | None:
     """
     if evidence.recording is not None and evidence.recording.padding is not None:
         return None
-    if evidence.share_of_step(sum(evidence.group_us(group) for group in _COMPUTED)) < _MOSTLY:
+    if evidence.share_of_step(sum(evidence.group_us(group) for group in (*_COMPUTED, UNMODELLED))) < _MOSTLY:
         return None
     work = work_of(evidence)
     rows = [

@@ -615,10 +615,10 @@ def _of_one_group(grounds: Grounds, group: str) -> Iterator[Clause]:
         yield Clause(
             "bound", f"{_limits(grounds, group)}: {format_part(group_us, wall_us)} per step ({share}){reached}"
         )
-        worst, unknown = (_largest_kernel(grounds, bounds) for bounds in (_bounds_of(largest.account), ("unknown",)))
-        if worst is not None and unknown is not None and unknown.us > worst.us:
+        unknown = _larger_of_unknown_bound(grounds, largest)
+        if unknown is not None:
             yield Clause("place", f"{_with_time(grounds, unknown)}, of unknown bound", label="Largest")
-        elif worst is not None:
+        elif _largest_kernel(grounds, _bounds_of(largest.account)) is not None:
             yield Clause("place", _contributor(grounds, group), label="Worst")
         return
     stands = largest.us >= _STANDS_FOR_GROUP * group_us
@@ -911,7 +911,20 @@ def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Fi
     rate = _rate(grounds, part.rows) if entry.account in _NAMED_BY_KERNEL else None
     if rate is not None:
         return f"This op reaches {rate}, and no advice here makes it faster"
-    return f"No advice here {'makes this op faster' if part.rows else 'shortens that'}"
+    if part.rows and _larger_of_unknown_bound(grounds, entry) is not None:
+        return f"No advice here makes {_label(grounds.kernels[part.rows[0]])} faster"
+    return f"No advice here {'makes it faster' if part.rows else 'shortens that'}"
+
+
+def _larger_of_unknown_bound(grounds: Grounds, entry: LedgerEntry) -> KernelSummary | None:
+    """Gives the kernel of unknown bound that takes longer than any of this account.
+
+    The verdict names it in place of those. Null where there is none.
+    """
+    if entry.group not in _WORK:
+        return None
+    worst, unknown = (_largest_kernel(grounds, bounds) for bounds in (_bounds_of(entry.account), ("unknown",)))
+    return unknown if worst is not None and unknown is not None and unknown.us > worst.us else None
 
 
 def _rows_of_part(grounds: Grounds, entry: LedgerEntry) -> tuple[int, ...]:

@@ -33,7 +33,8 @@ class _Room(Struct, frozen=True):
     ``asides`` are lines of the verdict that are no part of the answer, ``ranks`` the slow ranks that are named,
     ``advised`` the findings after the first with a line on what to do (below 0 the others have no names either),
     ``remarks`` the sentences beneath the findings, ``characters`` those of a text that may be cut, and ``trust`` those
-    of the main caveat. ``facts`` are the lines on how far the recorded steps stand for the run. ``answer`` cuts the lines of the verdict itself, which happens to none but made-up ones.
+    of the main caveat. Without ``facts`` it is not said how far the recorded steps stand for the run, unless much of
+    the run is elsewhere. ``answer`` cuts the lines of the verdict itself, which happens to none but made-up ones.
     """
 
     asides: int = 3
@@ -43,7 +44,7 @@ class _Room(Struct, frozen=True):
     remarks: int = 3
     characters: int = 200
     trust: int = 148
-    facts: int = 1
+    facts: bool = True
     answer: int = 600
 
 
@@ -62,7 +63,7 @@ _SHRINKS: tuple[Mapping[str, int], ...] = (
     {"advised": 1},
     {"advised": 0},
     {"asides": 0},
-    {"facts": 0},
+    {"facts": False},
     {"advised": -1},
     {"remarks": 0},
     {"findings": 2},
@@ -70,6 +71,7 @@ _SHRINKS: tuple[Mapping[str, int], ...] = (
     {"ranks": 0, "asides": 0},
     *({"answer": characters} for characters in (300, 230, 190, 150, 130, 110, 90, 76)),
 )
+_MUCH_ELSEWHERE = 0.2
 # Lines of the verdict that are never left out: what holds the step back, the worst place, what to do, and doubts.
 _ANSWER = frozenset({"", "Worst", "Largest", "First", "Cut", "But", "Sure"})
 
@@ -92,7 +94,9 @@ def _screen(analysis: Analysis, whole: Document, room: _Room) -> Document:
         subject=cut_text(whole.subject, room.answer),
         lines=_shortened(whole.lines, room),
         ending=tuple(cut_text(text, room.answer) for text in whole.ending),
-        facts=tuple((label, text) for label, text in whole.facts if label in WHOLE_FACTS)[: room.facts],
+        facts=tuple((label, text) for label, text in whole.facts if label in WHOLE_FACTS)
+        if room.facts or (analysis.run is not None and analysis.run.elsewhere_share >= _MUCH_ELSEWHERE)
+        else (),
         sections=tuple(filter(None, sections)),
         facts_title="",
         closing="",

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice import advise
+from bottleneck.advice.discarded_branches import discarded_branches
 from bottleneck.advice.fusion import find_chains
 from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.run_steps import growing_steps
-from bottleneck.advice.discarded_branches import discarded_branches
 from bottleneck.advice.wasted_work import (
     dense_experts,
     no_kv_cache,

@@ -323,7 +323,7 @@ def test_no_rate_is_told_of_work_whose_bytes_the_trace_leaves_open() -> None:
     """A backward pass of embeddings was said to reach 1.5 % of the bandwidth, where its bytes were 0.1 to 6.6 GB."""
     kernel = replace(_KERNEL, share=0.4, regime="far_below_roof", explained=0.015, reason_code="open_bytes")
     verdict = decide(_grounds({"memory": 60.0, "compute": 40.0}, kernel))
-    assert "of the bandwidth" not in verdict.sentence and "No advice here makes this op faster" in verdict.sentence
+    assert "of the bandwidth" not in verdict.sentence and "No advice here makes it faster" in verdict.sentence
 
 
 def test_a_window_of_captures_waits_for_those_and_not_for_dispatching() -> None:
@@ -371,7 +371,7 @@ def test_a_finding_on_other_work_leaves_the_largest_part_unanswered() -> None:
     grounds = _grounds({"memory": 60.0, "overhead.sync": 40.0}, kernel)
     other = replace(_SYNC, predicted_gain_us=Interval(10.0, 20.0), claims={"overhead.sync": 40.0})
     verdict = decide(grounds, [other])
-    assert "no advice here makes this op faster. First: read the loss" in verdict.sentence.replace("No", "no")
+    assert "no advice here makes it faster. First: read the loss" in verdict.sentence.replace("No", "no")
     for answer in ({"kernel:0": 50.0}, {"memory": 6.0}, {}):
         assert "no rule here" not in decide(grounds, [replace(other, claims=answer)]).sentence.lower()
     for little in (
