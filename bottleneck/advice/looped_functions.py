@@ -19,13 +19,14 @@ from bottleneck.schema.op_names import (
     function_source,
     line_source,
 )
+from bottleneck.schema.source_text import LIBRARY_FOLDER
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted, format_us
 
 _READS = re.compile(r"^aten::(?:item|is_nonzero)$")
 # What is no loop over data: layers, training, a library, the interpreter's own calls.
 _FOREIGN_FRAME = re.compile(r"^nn\.Module: |(?:^|> )run_backward$|^<built-in method run_backward")
-_LIBRARY_FRAME = re.compile(r"^<(?!ipython)|^nn\.Module: |(?:^|[/\\])(?:torch|site-packages|lib[/\\]python3\.\d+)[/\\]")
+_LIBRARY_FRAME = re.compile(rf"^<(?!ipython)|^nn\.Module: |{LIBRARY_FOLDER}")
 # Ops that usually take longer compute; the part of its time that a loop of small ones spends in them at most.
 _SMALL_US, _MOST_LONG = 50.0, 0.2
 _LEAST_SHARE = 0.1

@@ -13,6 +13,10 @@ _OPENS = re.compile(r"^(?:async\s+)?(?:if|for|while|with|def|class|else|try|exce
 _LONGEST = 2000
 
 
+LIBRARY_FOLDER = r"(?:^|[/\\])(?:torch|site-packages|dist-packages|[Ll]ib[/\\]python[\d.]+t?)[/\\]"
+"""Pattern of the files of torch, of installed packages and of Python itself."""
+
+
 @lru_cache(maxsize=4096)
 def parse_line(text: str) -> ast.stmt | None:
     """Returns the statement of a line.
