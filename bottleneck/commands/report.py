@@ -32,11 +32,13 @@ from bottleneck.commands.report_options import (
     format_option,
     is_printed,
     output_option,
+    output_style,
     plot_option,
     plots_of,
     present,
     send_blocks,
     typed_devices,
+    write_report,
 )
 from bottleneck.errors import UsageError
 from bottleneck.report import FORMATS
@@ -56,7 +58,8 @@ def report_command(
         typer.Argument(
             metavar="[PATH]...",
             help="A trace (.json, .json.gz, .pftrace), a recording folder, a folder or list of rank traces, or "
-            "analysis.json; here or in a store (s3://BUCKET/JOB); the latest recording of this folder unless given.",
+            "analysis.json; here or in a store (s3://BUCKET/JOB); a folder that TORCH_TRACE filled; the latest "
+            "recording of this folder unless given.",
         ),
     ] = None,
     form: Annotated[str | None, format_option("the report", FORMATS)] = None,
@@ -135,6 +138,10 @@ def report_command(
             _repair(recording)
     refuse_unfinished(paths)
     rendered_as = form_of(form, output, FORMATS)
+    if _report_compile_log(paths, rendered_as, output):
+        if open_page and output is not None:
+            _open_in_browser(output)
+        return
     if rendered_as == "perfetto":
         _export(paths, options, output)
         return
@@ -152,6 +159,25 @@ def report_command(
     present(analysis, rendered_as, output, extent_of(full=full, all_findings=all_findings), timeline)
     if open_page and output is not None:
         _open_in_browser(output)
+
+
+def _report_compile_log(paths: Sequence[Path], form: str, output: Path | None) -> bool:
+    """Reports the logs of torch's compiler that the one path holds; false where it holds others."""
+    from bottleneck.system.files import is_remote
+    from bottleneck.trace.compile_log import compile_log_files, read_compile_logs
+
+    if len(paths) != 1 or is_remote(paths[0]) or not compile_log_files(paths[0]):
+        return False
+    if form not in {"terminal", "markdown", "json", "html"}:
+        raise UsageError(
+            f"a compile log has no report in the format {form}",
+            why="it holds what torch.compile made of a program, and no times of steps",
+            fix="pass --format terminal, markdown, json or html",
+        )
+    from bottleneck.report.compile_health import log_text
+
+    write_report(log_text(read_compile_logs(paths[0]), paths[0].name, form, output_style(output)), output)
+    return True
 
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"
