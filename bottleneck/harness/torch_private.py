@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bottleneck.schema.compile_health import METRICS, BreakEvent, CodeFrame, CompileEvents
 from bottleneck.schema.op_names import line_source
 
 # The name of the threads that work for gloo (torch 2.13). Under another name nobody waits for them.
@@ -472,6 +473,38 @@ def compilations() -> list[CompiledGraph]:
             )
         )
     return graphs
+
+
+# Torch keeps the metrics of so many compilations (`DEFAULT_COMPILATION_METRICS_LIMIT`, 2.4 to 2.13).
+_MOST_METRICS = 64
+
+
+def compile_events() -> CompileEvents:
+    """Tells what the compiler did until now, as its own log would."""
+    path = "torch._dynamo.utils.get_compilation_metrics"
+    metrics = _answer(path, private(path), default=())
+    counts = (compile_counters() or {}).get("inductor", {})
+    return CompileEvents(
+        metrics=[_plain_metrics(one) for one in metrics],
+        breaks=[_break_event(reason) for reason in break_reasons() if getattr(reason, "graph_break", False)],
+        skips=int(counts.get("cudagraph_skips", 0)),
+        is_partial=len(metrics) >= _MOST_METRICS,
+    )
+
+
+def _plain_metrics(one: Any) -> dict[str, Any]:
+    """The fields of one compilation; torch before 2.6 numbers it by its frame alone."""
+    fields = {name: getattr(one, name, None) for name in METRICS}
+    key, again = getattr(one, "frame_key", None), getattr(one, "cache_size", None)
+    if not fields["compile_id"] and str(key).isdecimal() and isinstance(again, int):
+        fields["compile_id"] = f"{int(str(key)) - 1}/{again}"
+    return fields
+
+
+def _break_event(reason: Any) -> BreakEvent:
+    frames = getattr(reason, "user_stack", None) or ()
+    lines = tuple(CodeFrame(frame.filename, int(frame.lineno or 0), frame.name) for frame in frames)
+    return BreakEvent(str(getattr(reason, "reason", "")), lines)
 
 
 _CACHES = ("inductor_fx", "aotautograd")

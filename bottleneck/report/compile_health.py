@@ -35,6 +35,11 @@ LOG_SCHEMA = "bottleneck/compile-log/1"
 _MOST_ROWS = 12
 _MOST_LOGS = 4
 _STACK, _LONGEST_NUMBER = "___stack", 9
+_STARTS = {
+    "cold": "All were compiled anew (a cold start).",
+    "warm": "A cache on disk had the code of all (a warm start).",
+    "partly warm": "cold: compiled anew; warm: a cache on disk had its code.",
+}
 _UNPRICED = {
     "no-steps": "not known: no trace of steps",
     "not-entered": "0: not run in these steps",
@@ -67,46 +72,31 @@ def _us(us: float | None) -> str:
 
 
 def _name(graph: GraphHealth | Recompile) -> str:
-    """Names a graph by its number and function; what follows a break by 'rest of'."""
-    function = resumed_function(graph.function)
-    rest = "rest of " if function != graph.function else ""
-    return f"{graph.compile_id} {rest}{function}()" if function else graph.compile_id
+    """Names a graph by its number and function; parts of one function differ by their line."""
+    return f"{graph.compile_id} {resumed_function(graph.function)}".strip()
 
 
 def _graphs(health: CompileHealth, most: int) -> TableSection:
     """Builds the table of graphs in order; those without ops are functions that nothing is left of."""
     has_steps = any(graph.calls is not None for graph in health.graphs)
+    is_mixed = health.start == "partly warm"
     heads = (
         *columns("name", "graph"),
         *columns("place", "line"),
         *(columns("number", "calls") if has_steps else ()),
         *columns("number", "ops", "kernels", "guards"),
-        *(columns("number", "checking") if has_steps else ()),
+        *(columns("number", "checks") if has_steps else ()),
         *columns("number", "compile s"),
-        *columns("words", "cache"),
+        *(columns("words", "cache") if is_mixed else ()),
     )
-    rows = []
-    for graph in health.graphs[:most]:
-        cells = (
-            _name(graph),
-            graph.source or "",
-            *((_number(graph.calls),) if has_steps else ()),
-            *(_number(value) for value in (graph.ops, graph.kernels, graph.guards)),
-            *((_us(graph.guards_us),) if has_steps else ()),
-            _seconds(graph.seconds),
-            _cache(graph),
-        )
-        rows.append(TableRow(cells, details=(f"runs uncompiled: {graph.failure}",) if graph.failure else ()))
+    rows = [_graph_row(graph, has_steps=has_steps, is_mixed=is_mixed) for graph in health.graphs[:most]]
     rest = health.graphs[most:]
-    blank = ("",) * (len(heads) - 4)
+    blank, end = ("",) * (5 if has_steps else 3), ("",) * is_mixed
     if rest:
         seconds = sum(graph.seconds or 0.0 for graph in rest)
-        rows.append(TableRow((f"{len(rest)} more", "", *blank, _seconds(seconds), ""), "rest"))
-    rows.append(
-        TableRow(
-            (counted(len(health.graphs), "compilation"), "", *blank, _seconds(health.seconds), health.start), "total"
-        )
-    )
+        rows.append(TableRow((f"{len(rest)} more", "", *blank, _seconds(seconds), *end), "rest"))
+    total = counted(len(health.graphs), "compilation")
+    rows.append(TableRow((total, "", *blank, _seconds(health.seconds), *end), "total"))
     return TableSection(
         "What torch.compile made of it",
         heads,
@@ -117,6 +107,19 @@ def _graphs(health: CompileHealth, most: int) -> TableSection:
     )
 
 
+def _graph_row(graph: GraphHealth, *, has_steps: bool, is_mixed: bool) -> TableRow:
+    cells = (
+        _name(graph),
+        graph.source or "",
+        *((_number(graph.calls),) if has_steps else ()),
+        *(_number(value) for value in (graph.ops, graph.kernels, graph.guards)),
+        *((_us(graph.guards_us),) if has_steps else ()),
+        _seconds(graph.seconds),
+        *((_cache(graph),) if is_mixed else ()),
+    )
+    return TableRow(cells, details=(f"runs uncompiled: {graph.failure}",) if graph.failure else ())
+
+
 def _cache(graph: GraphHealth) -> str:
     return "" if graph.is_warm is None else "warm" if graph.is_warm else "cold"
 
@@ -125,10 +128,10 @@ def _graph_notes(health: CompileHealth, *, has_steps: bool) -> list[str]:
     notes = []
     if has_steps:
         notes.append(
-            "calls are per step; checking is the time per step in which torch looks for the graph that fits, by guards."
+            "calls are per step; checks: time per step of checking guards, by which torch finds the graph that fits."
         )
-    if any(graph.is_warm is not None for graph in health.graphs):
-        notes.append("cold: compiled anew; warm: a cache on disk had its code.")
+    if note := _STARTS.get(health.start):
+        notes.append(note)
     if health.is_partial:
         notes.append("Some compilations are missing here: torch keeps its last ones only, or the log is damaged.")
     return notes
@@ -186,7 +189,7 @@ def guard_words(one: Recompile) -> str:
     if one.expected is None or one.subject is None:
         return one.guard
     # Values that are on Python's stack where a graph breaks have no name of the program's.
-    subject = "a value at the break" if _STACK in one.subject else one.subject
+    subject = "value at break" if _STACK in one.subject else one.subject
     size = f"size {one.index} of " if one.index is not None else ""
     came = "another" if one.actual is None else one.actual
     return f"{size}{subject}: {_value(one.expected)}, then {_value(came)}"
@@ -195,7 +198,7 @@ def guard_words(one: Recompile) -> str:
 def _value(text: str) -> str:
     """Shortens a number with many digits."""
     try:
-        return f"{float(text):.6g}" if len(text) > _LONGEST_NUMBER else text
+        return f"{float(text):.4g}" if len(text) > _LONGEST_NUMBER else text
     except ValueError:
         return text
 
