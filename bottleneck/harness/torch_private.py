@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bottleneck.schema.compile_health import METRICS, BreakEvent, CodeFrame, CompileEvents
+from bottleneck.schema.compile_health import METRICS, BreakEvent, CodeFrame, CompileEvents, grouped_reasons
 from bottleneck.schema.op_names import line_source
 
 # The name of the threads that work for gloo (torch 2.13). Under another name nobody waits for them.
@@ -49,6 +49,7 @@ PRIVATE: Mapping[str, str | None] = {
     "torch._dynamo.convert_frame.FRAME_COMPILE_COUNTER": "how often code was compiled again",
     "torch._dynamo.utils.counters": "how many graphs were compiled, and where they break",
     "torch._dynamo.utils.graph_break_reasons": "the lines at which graphs break",
+    "torch._dynamo.utils.guard_failures": "which guards failed where code was compiled again",
     "torch._dynamo.utils.get_compilation_metrics": "how long compilations took",
     "torch._dynamo.config": None,
     "torch._dynamo.eval_frame.OptimizedModule": "which calls of compiled modules are steps",
@@ -487,9 +488,19 @@ def compile_events() -> CompileEvents:
     return CompileEvents(
         metrics=[_plain_metrics(one) for one in metrics],
         breaks=[_break_event(reason) for reason in break_reasons() if getattr(reason, "graph_break", False)],
+        recompiles=_recompile_reasons(),
         skips=int(counts.get("cudagraph_skips", 0)),
         is_partial=len(metrics) >= _MOST_METRICS,
     )
+
+
+def _recompile_reasons() -> dict[str, list[str]]:
+    """The reasons of recompiles by the compilation that followed; empty where the compiler keeps none."""
+    failures = _of_kind("torch._dynamo.utils.guard_failures", Mapping) or {}
+    reasons: dict[str, list[str]] = {}
+    for texts in failures.values():
+        reasons.update(grouped_reasons([str(text) for text in texts]))
+    return reasons
 
 
 def _plain_metrics(one: Any) -> dict[str, Any]:

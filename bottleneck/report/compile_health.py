@@ -161,7 +161,7 @@ def _breaks(health: CompileHealth, most: int) -> TableSection | None:
         if len(one.lines) > 1:
             details.append(f"from {', '.join(one.lines[:-1][-3:])}")
         if one.eager_ops:
-            often = "" if one.eager_calls is None else f" ({_number(one.eager_calls)} calls per step)"
+            often = "" if one.eager_calls is None else f" ({counted(_number(one.eager_calls), 'call')} per step)"
             details.append(f"uncompiled there: {', '.join(one.eager_ops[:4])}{often}")
         rows.append(
             TableRow(

@@ -176,13 +176,14 @@ Metrics = Mapping[str, Any]
 class CompileEvents(NamedTuple):
     """What torch tells of its compilations, in order.
 
-    ``recompiles`` are texts by compile id where the metrics lack them, ``guards`` the guards of graphs, ``kernels``
-    their counts, and ``skips`` counts skipped CUDA graphs (null where nothing counts them).
+    ``recompiles`` are by compile id the reasons why each earlier graph did not fit, the newest graph's first; metrics
+    have the first alone, in newer versions. ``guards`` are those of graphs, ``kernels`` counts, and ``skips`` counts
+    skipped CUDA graphs (null where nothing counts them).
     """
 
     metrics: Sequence[Metrics]
     breaks: Sequence[BreakEvent] = ()
-    recompiles: Mapping[str, str] = {}
+    recompiles: Mapping[str, Sequence[str]] = {}
     guards: Mapping[str, str] = {}
     kernels: Mapping[str, int] = {}
     skips: int | None = None
@@ -381,42 +382,52 @@ def _guard_text(text: str) -> str:
 def _recompiles(events: CompileEvents, graphs: Mapping[str, GraphHealth]) -> tuple[Recompile, ...]:
     """Returns the compilations of a function after its first.
 
-    The reason names the guard of one earlier graph and the value that this one was made for. The value that came is
-    what the next graph is made for: its own guards tell, or the reason of a later recompile.
+    A reason names the guard of one earlier graph and the value that this one was made for. Each earlier graph has one:
+    that which is about another variable than those of earlier recompiles is what changed now. The value that came is
+    what the new graph is made for: its own guards tell, or the reason of a later recompile.
     """
-    texts = {str(one.get("compile_id")): text for one in events.metrics if (text := _text(one.get("recompile_reason")))}
-    texts = {**events.recompiles, **texts}
+    told: dict[str, Sequence[str]] = {
+        str(one.get("compile_id")): (text,) for one in events.metrics if (text := _text(one.get("recompile_reason")))
+    }
+    told.update((key, texts) for key, texts in events.recompiles.items() if texts)
     values = {key: _equalities(text) for key, text in events.guards.items()}
-    for text in texts.values():
-        if match := _FAILED.match(text):
-            values.setdefault(match["failed"], {}).update(_equalities(_guard_text(match["guard"])))
+    for match in (match for texts in told.values() for text in texts if (match := _FAILED.match(text))):
+        values.setdefault(match["failed"], {}).update(_equalities(_guard_text(match["guard"])))
     recompiles = []
+    seen: dict[str, set[str | None]] = {}
     for key, graph in graphs.items():
-        if key.endswith("/0") and key not in texts:
+        if key.endswith("/0") and key not in told:
             continue
-        match = _FAILED.match(texts.get(key, ""))
-        guard = _guard_text(match["guard"] if match else texts.get(key, ""))
-        row = Recompile(
-            compile_id=key,
-            function=graph.function,
-            source=graph.source,
-            cause=cause_of(guard, RECOMPILE_CAUSES, OTHER_RECOMPILE) if guard else OTHER_RECOMPILE.key,
-            guard=guard or None,
-            failed=match["failed"] if match else None,
-            seconds=graph.seconds,
-        )
-        if tensor := _TENSOR.match(guard):
-            index = None if tensor["index"] is None else int(tensor["index"])
-            row = replace(
-                row, subject=tensor["subject"], index=index, expected=tensor["expected"], actual=tensor["actual"]
-            )
-        elif equal := _EQUAL.match(guard):
-            subject = equal["subject"].strip()
-            row = replace(
-                row, subject=subject, expected=equal["expected"].strip(), actual=values.get(key, {}).get(subject)
-            )
+        rows = [_recompile(graph, text, values.get(key, {})) for text in told.get(key, ("",))]
+        before = seen.setdefault(key.partition("/")[0], set())
+        row = next((row for row in rows if row.subject not in before), rows[0])
+        before.add(row.subject)
         recompiles.append(row)
     return tuple(recompiles)
+
+
+def _recompile(graph: GraphHealth, text: str, values: Mapping[str, str]) -> Recompile:
+    """Takes a reason apart; ``values`` are what the new graph requires of each variable."""
+    match = _FAILED.match(text)
+    guard = _guard_text(match["guard"] if match else text)
+    row = Recompile(
+        compile_id=graph.compile_id,
+        function=graph.function,
+        source=graph.source,
+        cause=cause_of(guard, RECOMPILE_CAUSES, OTHER_RECOMPILE) if guard else OTHER_RECOMPILE.key,
+        guard=guard or None,
+        failed=match["failed"] if match else None,
+        seconds=graph.seconds,
+    )
+    if tensor := _TENSOR.match(guard):
+        index = None if tensor["index"] is None else int(tensor["index"])
+        return replace(
+            row, subject=tensor["subject"], index=index, expected=tensor["expected"], actual=tensor["actual"]
+        )
+    if equal := _EQUAL.match(guard):
+        subject = equal["subject"].strip()
+        return replace(row, subject=subject, expected=equal["expected"].strip(), actual=values.get(subject))
+    return row
 
 
 def _equalities(text: str) -> dict[str, str]:
@@ -427,6 +438,25 @@ def _equalities(text: str) -> dict[str, str]:
         if match := _EQUAL.match(guard):
             pairs[match["subject"].strip()] = match["expected"].strip()
     return pairs
+
+
+def grouped_reasons(texts: Sequence[str]) -> dict[str, list[str]]:
+    """Groups the reasons of one function, in order, by the compilation that followed them.
+
+    Torch looks at its graphs from the newest to the oldest: where a number does not fall, another compilation begins.
+    """
+    groups: list[list[str]] = []
+    frame, last = "", -1
+    for text in texts:
+        match = _FAILED.match(text)
+        if match is None:
+            return {}
+        frame, _, number = match["failed"].partition("/")
+        if not groups or int(number) >= last:
+            groups.append([])
+        groups[-1].append(text)
+        last = int(number)
+    return {f"{frame}/{at}": group for at, group in enumerate(groups, 1)}
 
 
 _FOUND_FROM = re.compile(r'File "(?P<file>[^"\n]{1,1000})", line (?P<line>\d{1,9}), in (?P<function>[^\n]{1,300})')

@@ -113,7 +113,7 @@ def _read(file: Path, content: BinaryIO) -> CompileLog:
     reader = _LogReader(content)
     metrics: list[dict[str, Any]] = []
     breaks: list[BreakEvent] = []
-    recompiles: dict[str, str] = {}
+    recompiles: dict[str, list[str]] = {}
     guards: dict[str, str] = {}
     kernels: dict[str, int] = {}
     version = None
@@ -127,7 +127,7 @@ def _read(file: Path, content: BinaryIO) -> CompileLog:
         elif kind == _BREAKS and (match := _BREAK.match(record.payload)):
             breaks.append(BreakEvent(match["text"], frames_in(match["stack"] or ""), key))
         elif kind == _RECOMPILES and key is not None:
-            recompiles[key] = _first_reason(record.payload)
+            recompiles[key] = _reasons(record.payload)
         elif kind == _GUARDS and key is not None:
             guards[key] = record.payload
         elif kind == _CODE and key is not None and _BACKWARD not in record.payload:
@@ -237,14 +237,13 @@ def _compile_id(fields: dict[str, Any]) -> str | None:
     return f"{frame}/{again}" if isinstance(frame, int) and isinstance(again, int) else None
 
 
-def _first_reason(payload: str) -> str:
-    """Returns the reason of the newest graph: torch writes several as a list, the newest first."""
+def _reasons(payload: str) -> list[str]:
+    """Returns the reasons of each earlier graph: one alone is plain text, several are a list."""
     text = payload.strip()
     if text.startswith("["):
         try:
             reasons = msgspec.json.decode(text.encode())
         except (msgspec.DecodeError, RecursionError):
-            return text
-        if isinstance(reasons, list) and reasons and isinstance(reasons[0], str):
-            return reasons[0]
-    return text
+            return [text]
+        return [reason for reason in reasons if isinstance(reason, str)] if isinstance(reasons, list) else []
+    return [text]
