@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 LOG_SCHEMA = "bottleneck/compile-log/1"
 _MOST_ROWS = 12
 _MOST_LOGS = 4
-_STACK, _LONGEST_NUMBER = "___stack", 9
 _STARTS = {
     "cold": "All were compiled anew (a cold start).",
     "warm": "A cache on disk had the code of all (a warm start).",
@@ -182,27 +181,6 @@ def _breaks(health: CompileHealth, most: int) -> TableSection | None:
     return TableSection("Graph breaks", heads, tuple(rows), tuple(notes), details=TableColumn("", "words"))
 
 
-def guard_words(one: Recompile) -> str:
-    """Tells the guard with the value that it expected and the one that came."""
-    if one.guard is None:
-        return "torch does not tell which guard failed"
-    if one.expected is None or one.subject is None:
-        return one.guard
-    # Values that are on Python's stack where a graph breaks have no name of the program's.
-    subject = "value at break" if _STACK in one.subject else one.subject
-    size = f"size {one.index} of " if one.index is not None else ""
-    came = "another" if one.actual is None else one.actual
-    return f"{size}{subject}: {_value(one.expected)}, then {_value(came)}"
-
-
-def _value(text: str) -> str:
-    """Shortens a number with many digits."""
-    try:
-        return f"{float(text):.4g}" if len(text) > _LONGEST_NUMBER else text
-    except ValueError:
-        return text
-
-
 def _recompiles(health: CompileHealth, most: int) -> TableSection | None:
     if not health.recompiles:
         return None
@@ -213,7 +191,7 @@ def _recompiles(health: CompileHealth, most: int) -> TableSection | None:
         *columns("number", "compile s"),
     )
     rows = [
-        TableRow((_name(one), one.source or "", guard_words(one), _seconds(one.seconds)))
+        TableRow((_name(one), one.source or "", one.guard_words, _seconds(one.seconds)))
         for one in health.recompiles[:most]
     ]
     seconds = sum(one.seconds or 0.0 for one in health.recompiles)
@@ -251,7 +229,7 @@ def changes(health: CompileHealth, most: int = 6) -> tuple[Action, ...]:
         _add(actions, ("break", one.cause), BREAKS[one.cause], one.source, BREAKS[one.cause].code)
     for again in sorted(health.recompiles, key=lambda row: -(row.seconds or 0.0)):
         cause = RECOMPILES[again.cause]
-        _add(actions, ("recompile", again.cause), cause, again.source, recompile_code(again))
+        _add(actions, ("recompile", again.cause), cause, again.source, again.code)
     for skip in health.skips:
         _add(actions, ("skip", skip.cause), SKIPS[skip.cause], skip.source, SKIPS[skip.cause].code)
     return tuple(actions.values())[:most]
@@ -263,13 +241,6 @@ def _add(
     line = LabelledLine("why", f"{cause.words}{f', at {source}' if source else ''}")
     if key not in actions:
         actions[key] = Action(cause.change, (line,), tuple(code.splitlines()))
-
-
-def recompile_code(one: Recompile) -> str:
-    """Returns the code against a recompile, with the names of the guard where they are names of Python."""
-    subject = one.subject if one.subject and one.subject.isidentifier() and _STACK not in one.subject else "x"
-    index = 0 if one.index is None else one.index
-    return RECOMPILES[one.cause].code.replace("{name}", subject).replace("{index}", str(index))
 
 
 def compile_summary(health: CompileHealth) -> str:

@@ -15,6 +15,7 @@ from bottleneck.schema.compile_causes import (
     OTHER_RECOMPILE,
     OTHER_SKIP,
     RECOMPILE_CAUSES,
+    RECOMPILES,
     SKIP_CAUSES,
     cause_of,
 )
@@ -22,6 +23,7 @@ from bottleneck.schema.records import Doc
 
 _LONGEST_TEXT = 200
 _MOST_LINES = 12
+_STACK, _LONGEST_NUMBER = "___stack", 9
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,35 @@ class Recompile:
     index: Annotated[int | None, Doc("dimension whose size changed; null for other guards")] = None
     failed: Annotated[str | None, Doc("earlier graph whose guard failed; null where not told")] = None
     seconds: Annotated[float | None, Doc("time of compiling again; null where not told", "s")] = None
+
+    @property
+    def guard_words(self) -> str:
+        """Tells the guard with the value that it expected and the one that came."""
+        if self.guard is None:
+            return "torch does not tell which guard failed"
+        if self.expected is None or self.subject is None:
+            return self.guard
+        # Values that are on Python's stack where a graph breaks have no name of the program's.
+        subject = "value at break" if _STACK in self.subject else self.subject
+        size = f"size {self.index} of " if self.index is not None else ""
+        came = "another" if self.actual is None else self.actual
+        return f"{size}{subject}: {_shortened(self.expected)}, then {_shortened(came)}"
+
+    @property
+    def code(self) -> str:
+        """The code against it, with the names of the guard where they are names of Python."""
+        has_name = self.subject is not None and self.subject.isidentifier() and _STACK not in self.subject
+        index = 0 if self.index is None else self.index
+        code = RECOMPILES[self.cause].code
+        return code.replace("{name}", str(self.subject) if has_name else "x").replace("{index}", str(index))
+
+
+def _shortened(text: str) -> str:
+    """Shortens a number with many digits."""
+    try:
+        return f"{float(text):.4g}" if len(text) > _LONGEST_NUMBER else text
+    except ValueError:
+        return text
 
 
 @dataclass(frozen=True)
