@@ -514,8 +514,10 @@ def _plain_metrics(one: Any) -> dict[str, Any]:
 
 def _break_event(reason: Any) -> BreakEvent:
     frames = getattr(reason, "user_stack", None) or ()
-    lines = tuple(CodeFrame(frame.filename, int(frame.lineno or 0), frame.name) for frame in frames)
-    return BreakEvent(str(getattr(reason, "reason", "")), lines)
+    lines = (
+        CodeFrame(frame.filename, int(frame.lineno or 0), str(getattr(frame, "name", "") or "")) for frame in frames
+    )
+    return BreakEvent(str(getattr(reason, "reason", "")), tuple(lines))
 
 
 _CACHES = ("inductor_fx", "aotautograd")

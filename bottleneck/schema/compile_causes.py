@@ -36,21 +36,22 @@ BREAK_CAUSES: Sequence[CompileCause] = (
     ),
     _cause(
         "inserted",
-        r"torch\._dynamo\.graph_break\(\)",
+        r"torch\._dynamo\.graph_break\(\)|function graph_break in",
         "the program asks for it",
         "Take the call of torch._dynamo.graph_break() out.",
         "# delete: torch._dynamo.graph_break()",
     ),
     _cause(
         "print",
-        r"builtin operator `?print|call_function BuiltinVariable\(print\)|builtin: print|reorderable_logging",
+        r"builtin operator `?print|call_function BuiltinVariable\(print\)|builtin: print\b",
         "it prints",
         "Move the print out of the compiled function, or print rarely.",
         "torch._dynamo.config.reorderable_logging_functions.add(print)  # prints after the graph; or print outside",
     ),
     _cause(
         "value",
-        r"Tensor\.(?:item|tolist|numpy)\b|_local_scalar_dense|\bitem\b.{0,40}(?:scalar|TensorVariable)|aten\.item",
+        r"Tensor\.(?:item|tolist|numpy)\b|_local_scalar_dense|data.dependent operator"
+        r"|\bitem\b.{0,40}(?:scalar|TensorVariable)|aten\.item",
         "it reads a tensor's value on the host",
         "Move .item() out of the compiled function, or keep the value as a tensor.",
         "total += loss.detach()  # a tensor; .item() once, after the loop",

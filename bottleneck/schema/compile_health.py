@@ -347,7 +347,8 @@ def _graph_that_ended(event: BreakEvent, metrics: Sequence[Metrics]) -> tuple[st
     if not event.frames:
         return ()
     outer, first = event.frames[0], first_line(event.text)
-    begins: dict[str, int] = {}
+    named: dict[str, int] = {}
+    unnamed: dict[str, int] = {}
     for one in metrics:
         name = one.get("co_name")
         reasons = one.get("restart_reasons")
@@ -355,12 +356,12 @@ def _graph_that_ended(event: BreakEvent, metrics: Sequence[Metrics]) -> tuple[st
             continue
         if resumed_function(name) != resumed_function(outer.function):
             continue
-        if isinstance(reasons, list | tuple | set) and not any(first in str(reason) for reason in reasons):
-            continue
+        texts = [str(reason) for reason in reasons] if isinstance(reasons, list | tuple | set) else []
         match = _RESUMED.match(name)
         begin = int(match["line"]) if match else 0
-        if begin <= outer.line:
-            begins[str(one.get("compile_id"))] = begin
+        if begin <= outer.line and (not texts or any(first in text for text in texts)):
+            (named if texts else unnamed)[str(one.get("compile_id"))] = begin
+    begins = named or unnamed
     return tuple(key for key, begin in begins.items() if begin == max(begins.values()))
 
 
