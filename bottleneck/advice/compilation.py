@@ -103,7 +103,10 @@ def compiling_in_step(evidence: Evidence) -> Draft | None:
 
 
 def _recompiles(evidence: Evidence) -> list[Recompile]:
-    """Returns the functions compiled again for a guard that torch names, the longest compilation first."""
+    """Returns the functions compiled again for a guard that torch names.
+
+    The longest compilation comes first.
+    """
     health = evidence.analysis.compile_health
     again = [] if health is None else [one for one in health.recompiles if one.guard is not None]
     return sorted(again, key=lambda one: -(one.seconds or 0.0))
@@ -354,7 +357,10 @@ def _price(one: BreakHealth) -> Interval:
 
 
 def _named_breaks(evidence: Evidence) -> Draft | None:
-    """Finds graph breaks whose lines the recording tells, with the host time between the graphs of each."""
+    """Finds graph breaks whose lines the recording tells.
+
+    Their prices are the host time between the graphs of each.
+    """
     breaks = _priced_breaks(evidence)
     if not breaks:
         return None

@@ -132,9 +132,9 @@ _MOST_SKIPS = 2
 
 
 def _skipped_graphs(evidence: Evidence) -> tuple[tuple[str, ...], str, str]:
-    """Gives the graphs that torch.compile was asked to capture and did not, with advice and code for the first.
+    """Gives the graphs that torch.compile did not capture though asked to.
 
-    All empty where it captured what it was asked to.
+    Advice and code are for the first. All empty where it captured what it was asked to.
     """
     health = evidence.analysis.compile_health
     skips = () if health is None else health.skips

@@ -8,12 +8,13 @@ one graph to the start of the next is what the break costs.
 import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from bottleneck.schema.compile_health import BreakHealth, CompileHealth, CudagraphSkip, GraphHealth
 from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import text_matches
 
 _REGION = re.compile(r"^Torch-Compiled Region: (?P<key>\d{1,9}/\d{1,9})")
@@ -54,7 +55,7 @@ class _Gap:
 
 @dataclass
 class _Runs:
-    """What the regions of a window add up to."""
+    """Regions of a window with their sums."""
 
     regions: list[_Region] = field(default_factory=list)
     guards_us: dict[str, float] = field(default_factory=lambda: defaultdict(float))
@@ -74,8 +75,8 @@ def price_compile(health: CompileHealth | None, linked: Linked, steps: int, scal
         return None if health is None or not (health.graphs or health.breaks) else _not_entered(health)
     calls = Counter(region.key for region in runs.regions)
     graphs = () if health is None else health.graphs
-    known = {graph.compile_id for graph in graphs}
-    told = tuple(GraphHealth(key, "", None) for key in sorted(calls, key=_order) if key not in known)
+    recorded = {graph.compile_id for graph in graphs}
+    unrecorded = tuple(GraphHealth(key, "", None) for key in sorted(calls, key=_order) if key not in recorded)
     kernels = _kernels(linked, runs.regions)
     priced = tuple(
         replace(
@@ -84,7 +85,7 @@ def price_compile(health: CompileHealth | None, linked: Linked, steps: int, scal
             kernels=kernels[graph.compile_id] / calls[graph.compile_id] if calls[graph.compile_id] else graph.kernels,
             guards_us=runs.guards_us.get(graph.compile_id, 0.0) * scale / steps,
         )
-        for graph in (*graphs, *told)
+        for graph in (*graphs, *unrecorded)
     )
     whole = replace(health, graphs=priced) if health is not None else CompileHealth(priced)
     gaps = _gaps(runs.regions)
@@ -101,13 +102,13 @@ def _order(key: str) -> tuple[int, int]:
 
 
 def _not_entered(health: CompileHealth) -> CompileHealth:
-    """The record of a program whose steps entered no compiled code, as far as the trace shows."""
+    """The record of a program whose steps entered no compiled code."""
     breaks = tuple(replace(one, price_reason="not-entered") for one in health.breaks)
     return replace(health, breaks=breaks)
 
 
 def _runs(linked: Linked) -> _Runs:
-    """Walks the events of compiled code of the window, by thread and start, outer ones first."""
+    """Walks the window's events of compiled code by thread and start."""
     events = linked.trace.events
     is_marked = text_matches(events["name"], _ANY.search, _LONGEST_NAME)
     is_host = events["category"].isin(("op", "annotation")).to_numpy()
@@ -117,7 +118,7 @@ def _runs(linked: Linked) -> _Runs:
     threads = events["thread"].cat.codes.to_numpy()[rows]
     rows = rows[np.argsort(threads, kind="stable")]
     chosen = events.iloc[rows]
-    walk = _Walk()
+    walk = _RegionWalk()
     for name, thread, start, dur in zip(
         chosen["name"].astype(str), chosen["thread"].cat.codes, chosen["ts_us"], chosen["dur_us"], strict=True
     ):
@@ -125,7 +126,7 @@ def _runs(linked: Linked) -> _Runs:
     return walk.runs
 
 
-class _Walk:
+class _RegionWalk:
     """Walks events of one thread after the other, outer ones first."""
 
     def __init__(self) -> None:
@@ -169,7 +170,9 @@ class _Walk:
 
 
 def _gaps(regions: Sequence[_Region]) -> list[_Gap]:
-    """Returns the time before each region that lies in another, from the end of the work before it.
+    """Returns the time before each region that lies in another.
+
+    It begins at the end of the work before it.
 
     A region without a graph of its own is time between graphs too, up to the next region in it.
     """
@@ -193,7 +196,10 @@ def _work_before(parent: _Region, region: _Region, ends: dict[int, float]) -> fl
 
 
 def _kernels(linked: Linked, regions: Sequence[_Region]) -> Counter[str]:
-    """Counts the kernels that were issued in each graph's regions, by graph: the innermost region has them."""
+    """Counts the kernels by the graph in whose region they were issued.
+
+    Of nested regions the innermost has them.
+    """
     ops, kernels = linked.ops, linked.kernels
     owner = np.full(len(ops) + 1, -1)
     threads, start = ops["thread"].astype(str).to_numpy(), ops["ts_us"].to_numpy()
@@ -267,7 +273,10 @@ def _priced_break(
 
 
 def _priced_skip(one: CudagraphSkip, calls: Counter[str], linked: Linked) -> CudagraphSkip:
-    """Says why a skip has no price: without a GPU there is nothing to capture."""
+    """Says why a skip has no price.
+
+    Without a GPU there is nothing to capture.
+    """
     if linked.is_host_only:
         return replace(one, price_reason="no-device")
     entered = not one.compile_ids or any(calls[key] for key in one.compile_ids)

@@ -495,7 +495,10 @@ def compile_events() -> CompileEvents:
 
 
 def _recompile_reasons() -> dict[str, list[str]]:
-    """The reasons of recompiles by the compilation that followed; empty where the compiler keeps none."""
+    """The reasons of recompiles by the compilation that followed.
+
+    Empty where the compiler keeps none.
+    """
     failures = _of_kind("torch._dynamo.utils.guard_failures", Mapping) or {}
     reasons: dict[str, list[str]] = {}
     for texts in failures.values():
@@ -504,7 +507,10 @@ def _recompile_reasons() -> dict[str, list[str]]:
 
 
 def _plain_metrics(one: Any) -> dict[str, Any]:
-    """The fields of one compilation; torch before 2.6 numbers it by its frame alone."""
+    """The fields of one compilation.
+
+    Torch before 2.6 numbers it by its frame alone.
+    """
     fields = {name: getattr(one, name, None) for name in METRICS}
     key, again = getattr(one, "frame_key", None), getattr(one, "cache_size", None)
     if not fields["compile_id"] and str(key).isdecimal() and isinstance(again, int):

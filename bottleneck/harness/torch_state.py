@@ -64,7 +64,10 @@ def _describe(folder: str) -> Compilation:
 
 
 def _health(folder: str) -> CompileHealth | None:
-    """Describes each graph; null where nothing was compiled, or torch tells it in a form that is not known."""
+    """Describes each graph.
+
+    Null where nothing was compiled, or torch tells it in another form.
+    """
     try:
         health = summarize(compile_events(), partial(relative_to, folder), is_program)
         return health if health.graphs or health.breaks else None

@@ -1,9 +1,8 @@
-"""Builds the tables of what torch.compile made of a program, and the document of its logs alone."""
+"""Builds the tables of torch.compile, and the document of its logs."""
 
 import json
 from collections.abc import Sequence
 from pathlib import PurePath
-from typing import TYPE_CHECKING
 
 from bottleneck.report import render_document
 from bottleneck.report.document import (
@@ -22,14 +21,12 @@ from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.schema.compile_causes import BREAKS, RECOMPILES, SKIPS, CompileCause
 from bottleneck.schema.compile_health import (
     CompileHealth,
+    CompileLog,
     GraphHealth,
     Recompile,
     resumed_function,
 )
 from bottleneck.units import counted, format_us, format_us_range
-
-if TYPE_CHECKING:
-    from bottleneck.trace.compile_log import CompileLog
 
 LOG_SCHEMA = "bottleneck/compile-log/1"
 _MOST_ROWS = 12
@@ -71,12 +68,18 @@ def _us(us: float | None) -> str:
 
 
 def _name(graph: GraphHealth | Recompile) -> str:
-    """Names a graph by its number and function; parts of one function differ by their line."""
+    """Names a graph by its number and function.
+
+    Parts of one function differ by their line.
+    """
     return f"{graph.compile_id} {resumed_function(graph.function)}".strip()
 
 
 def _graphs(health: CompileHealth, most: int) -> TableSection:
-    """Builds the table of graphs in order; those without ops are functions that nothing is left of."""
+    """Builds the table of graphs in order.
+
+    Those without ops are functions of which nothing is left.
+    """
     has_steps = any(graph.calls is not None for graph in health.graphs)
     is_mixed = health.start == "partly warm"
     heads = (
@@ -261,8 +264,8 @@ def compile_summary(health: CompileHealth) -> str:
     return "; ".join(parts) + "."
 
 
-def build_log(logs: Sequence["CompileLog"], name: str) -> Document:
-    """Builds the document of the logs of one program, a group of tables per process."""
+def build_log(logs: Sequence[CompileLog], name: str) -> Document:
+    """Builds the document of a program's logs, with tables per process."""
     sections: list[Section] = []
     for log in logs[:_MOST_LOGS]:
         suffix = f" ({_process(log)})" if len(logs) > 1 else ""
@@ -285,7 +288,7 @@ def build_log(logs: Sequence["CompileLog"], name: str) -> Document:
     )
 
 
-def _process(log: "CompileLog") -> str:
+def _process(log: CompileLog) -> str:
     return f"rank {log.rank}" if log.rank is not None else PurePath(log.path).name
 
 
@@ -299,8 +302,11 @@ def _renamed(table: TableSection, suffix: str) -> TableSection:
     )
 
 
-def log_text(logs: Sequence["CompileLog"], name: str, form: str, style: TerminalStyle = PLAIN) -> str:
-    """Renders the logs of a program for a terminal, in markdown, as JSON or as a page."""
+def log_text(logs: Sequence[CompileLog], name: str, form: str, style: TerminalStyle = PLAIN) -> str:
+    """Renders the logs of a program in one of four formats.
+
+    These are terminal, markdown, json and html.
+    """
     if form == "json":
         content = json.loads(encode(list(logs)))
         return json.dumps({"schema": LOG_SCHEMA, "processes": content}, indent=1) + "\n"

@@ -1,4 +1,4 @@
-"""Records of what torch.compile made of a program, and what it could not.
+"""Records of graphs, breaks, recompiles and skips of torch.compile.
 
 A recording keeps them, and the reader of torch's own compile log makes the same ones: both call ``summarize``.
 """
@@ -28,7 +28,7 @@ _STACK, _LONGEST_NUMBER = "___stack", 9
 
 @dataclass(frozen=True)
 class GraphHealth:
-    """One compiled graph: what it has, what it cost to compile, how often it ran.
+    """One compiled graph: its ops, its compiling, its calls.
 
     The numbers of the step are null until a trace of steps tells them.
     """
@@ -103,7 +103,7 @@ class Recompile:
 
     @property
     def code(self) -> str:
-        """The code against it, with the names of the guard where they are names of Python."""
+        """The code against it, with the names of the guard."""
         has_name = self.subject is not None and self.subject.isidentifier() and _STACK not in self.subject
         index = 0 if self.index is None else self.index
         code = RECOMPILES[self.cause].code
@@ -137,7 +137,9 @@ class CudagraphSkip:
 
 @dataclass(frozen=True)
 class CompileHealth:
-    """What torch.compile made of a program: graphs, breaks, recompiles and skips.
+    """The graphs of a program that uses torch.compile.
+
+    Breaks, recompiles and skipped CUDA graphs stand beside them.
 
     ``is_partial`` is true where torch kept its last compilations only, or a log was damaged.
     """
@@ -156,12 +158,26 @@ class CompileHealth:
     @property
     def start(self) -> str:
         """Tells whether caches had the graphs: 'cold', 'warm', 'partly warm' or ''."""
-        known = {graph.is_warm for graph in self.graphs if graph.is_warm is not None and graph.ops}
-        return "" if not known else "partly warm" if len(known) == 2 else "warm" if known.pop() else "cold"
+        kinds = {graph.is_warm for graph in self.graphs if graph.is_warm is not None and graph.ops}
+        return "" if not kinds else "partly warm" if len(kinds) == 2 else "warm" if kinds.pop() else "cold"
 
     def break_of(self, compile_id: str) -> BreakHealth | None:
         """Returns the break at which a graph ends; null where it ends without."""
         return next((one for one in self.breaks if compile_id in one.compile_ids), None)
+
+
+@dataclass(frozen=True)
+class CompileLog:
+    """The log of one process: the graphs that it compiled.
+
+    ``damaged`` counts lines that are no records of torch's, or too long; ``rank`` is null where the name tells none.
+    """
+
+    path: Annotated[str, Doc("the log")]
+    health: Annotated[CompileHealth, Doc("graphs, breaks, recompiles and skips")]
+    damaged: Annotated[int, Doc("lines that could not be read")] = 0
+    rank: Annotated[int | None, Doc("rank of a job; null where the name of the log tells none")] = None
+    torch_version: Annotated[str | None, Doc("version of torch; null where the log does not tell")] = None
 
 
 class CodeFrame(NamedTuple):
@@ -173,7 +189,10 @@ class CodeFrame(NamedTuple):
 
 
 class BreakEvent(NamedTuple):
-    """One break as torch tells it; ``compile_id`` is null where it does not say which graph ended."""
+    """One break as torch tells it.
+
+    ``compile_id`` is null where it does not say which graph ended.
+    """
 
     text: str
     frames: tuple[CodeFrame, ...]
@@ -205,7 +224,7 @@ Metrics = Mapping[str, Any]
 
 
 class CompileEvents(NamedTuple):
-    """What torch tells of its compilations, in order.
+    """Facts that torch tells of its compilations, in order.
 
     ``recompiles`` are by compile id the reasons why each earlier graph did not fit, the newest graph's first; metrics
     have the first alone, in newer versions. ``guards`` are those of graphs, ``kernels`` counts, and ``skips`` counts
@@ -285,7 +304,10 @@ def _place(file: object, line: object, short_name: ShortName) -> str | None:
 
 
 def _graphs(events: CompileEvents, short_name: ShortName) -> dict[str, GraphHealth]:
-    """Returns the graphs by compile id; the compilation of a backward pass adds to its forward's time."""
+    """Returns the graphs by compile id.
+
+    The compilation of a backward pass adds to its forward's time.
+    """
     graphs: dict[str, GraphHealth] = {}
     for one in events.metrics:
         key = str(one.get("compile_id") or "")
@@ -293,12 +315,12 @@ def _graphs(events: CompileEvents, short_name: ShortName) -> dict[str, GraphHeal
             continue
         seconds, is_warm = _seconds(one), _is_warm(one)
         if key in graphs:
-            known = graphs[key]
-            both = [time for time in (known.seconds, seconds) if time is not None]
+            forward = graphs[key]
+            both = [time for time in (forward.seconds, seconds) if time is not None]
             graphs[key] = replace(
-                known,
+                forward,
                 seconds=math.fsum(both) if both else None,
-                is_warm=is_warm if known.is_warm is None else known.is_warm and is_warm is not False,
+                is_warm=is_warm if forward.is_warm is None else forward.is_warm and is_warm is not False,
             )
             continue
         failure = _text(one.get("fail_reason")) or _text(one.get("fail_type"))
@@ -331,7 +353,10 @@ _RESUMED = re.compile(r"^(?:torch_dynamo_resume_in_)(?P<function>.{1,300})_at_(?
 
 
 def resumed_function(name: str) -> str:
-    """Names the function of which a part after a break is; the name itself for any other."""
+    """Names the function of which a part follows a break.
+
+    Gives the name itself for any other.
+    """
     match = _RESUMED.match(name)
     return match["function"] if match else name
 
@@ -418,19 +443,19 @@ def _recompiles(events: CompileEvents, graphs: Mapping[str, GraphHealth]) -> tup
     that which is about another variable than those of earlier recompiles is what changed now. The value that came is
     what the new graph is made for: its own guards tell, or the reason of a later recompile.
     """
-    told: dict[str, Sequence[str]] = {
+    reasons: dict[str, Sequence[str]] = {
         str(one.get("compile_id")): (text,) for one in events.metrics if (text := _text(one.get("recompile_reason")))
     }
-    told.update((key, texts) for key, texts in events.recompiles.items() if texts)
+    reasons.update((key, texts) for key, texts in events.recompiles.items() if texts)
     values = {key: _equalities(text) for key, text in events.guards.items()}
-    for match in (match for texts in told.values() for text in texts if (match := _FAILED.match(text))):
+    for match in (match for texts in reasons.values() for text in texts if (match := _FAILED.match(text))):
         values.setdefault(match["failed"], {}).update(_equalities(_guard_text(match["guard"])))
     recompiles = []
     seen: dict[str, set[str | None]] = {}
     for key, graph in graphs.items():
-        if key.endswith("/0") and key not in told:
+        if key.endswith("/0") and key not in reasons:
             continue
-        rows = [_recompile(graph, text, values.get(key, {})) for text in told.get(key, ("",))]
+        rows = [_recompile(graph, text, values.get(key, {})) for text in reasons.get(key, ("",))]
         before = seen.setdefault(key.partition("/")[0], set())
         row = next((row for row in rows if row.subject not in before), rows[0])
         before.add(row.subject)
@@ -532,5 +557,5 @@ _LIBRARIES = re.compile(r"(^<(?!ipython-input-))|[/\\](?:site|dist)-packages[/\\
 
 
 def is_own_file(file: str) -> bool:
-    """True if a file of a log is neither installed nor part of Python, by its path."""
+    """True if a file, by its path, is neither installed nor Python's."""
     return not _LIBRARIES.search(file)

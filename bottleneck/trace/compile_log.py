@@ -1,4 +1,6 @@
-"""Reads the logs that torch writes of its compiler (``TORCH_TRACE=FOLDER``) into the record of a recording.
+"""Reads torch's own logs of its compiler (``TORCH_TRACE=FOLDER``).
+
+They become the same records as those of a recording.
 
 A log has one line of JSON per record, behind the time and place of the log call, and the record's payload behind it,
 indented by a tab (`torch/_logging/_internal.py`, ``TorchLogsFormatter``). Records that are not needed are passed over
@@ -18,7 +20,7 @@ from bottleneck.schema.compile_health import (
     METRICS,
     BreakEvent,
     CompileEvents,
-    CompileHealth,
+    CompileLog,
     frames_in,
     is_own_file,
     summarize,
@@ -49,21 +51,8 @@ _WANTED = tuple(
 )
 
 
-class CompileLog(Struct, frozen=True):
-    """One process's log: what its program compiled.
-
-    ``damaged`` counts lines that are no records of torch's, or too long; ``rank`` is null where the name tells none.
-    """
-
-    path: str
-    health: CompileHealth
-    damaged: int = 0
-    rank: int | None = None
-    torch_version: str | None = None
-
-
 def compile_log_files(path: Path) -> list[Path]:
-    """Returns the logs at a path, by name: the file itself, or those of a folder.
+    """Returns the logs at a path: the file, or those of a folder.
 
     Empty where it is something else, so that other readers have their turn.
     """
@@ -153,7 +142,10 @@ def _read(file: Path, content: BinaryIO) -> CompileLog:
 
 
 class _LogReader:
-    """Reads records one by one, so that a log of any size takes little memory."""
+    """Reads records one by one.
+
+    A log of any size takes little memory.
+    """
 
     def __init__(self, content: BinaryIO) -> None:
         self._content = content
@@ -238,7 +230,10 @@ def _compile_id(fields: dict[str, Any]) -> str | None:
 
 
 def _reasons(payload: str) -> list[str]:
-    """Returns the reasons of each earlier graph: one alone is plain text, several are a list."""
+    """Returns the reasons of each earlier graph.
+
+    One alone is plain text, several are a list.
+    """
     text = payload.strip()
     if text.startswith("["):
         try:

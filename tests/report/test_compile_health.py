@@ -9,8 +9,14 @@ from bottleneck.cli import main
 from bottleneck.report import render_document
 from bottleneck.report.compile_health import build_log, changes, compile_sections, compile_summary, log_text
 from bottleneck.report.document import TableSection
-from bottleneck.schema.compile_health import BreakHealth, CompileHealth, CudagraphSkip, GraphHealth, Recompile
-from bottleneck.trace.compile_log import CompileLog
+from bottleneck.schema.compile_health import (
+    BreakHealth,
+    CompileHealth,
+    CompileLog,
+    CudagraphSkip,
+    GraphHealth,
+    Recompile,
+)
 from tests.trace.test_compile_log import WHOLE, log_in
 
 GRAPHS = tuple(
