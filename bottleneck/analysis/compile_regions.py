@@ -18,11 +18,12 @@ from bottleneck.schema.records import replace
 from bottleneck.schema.tables import text_matches
 
 _REGION = re.compile(r"^Torch-Compiled Region: (?P<key>\d{1,9}/\d{1,9})")
-# A graph of Inductor, and with autograd the function around it.
-_CALL = re.compile(r"^## Call CompiledFxGraph|^CompiledFunction$")
+# A graph of Inductor, and with autograd the function around it, whose own part each graph has again.
+_CALL = re.compile(r"^## Call CompiledFxGraph")
+_WRAPPER = re.compile(r"^CompiledFunction$")
 _LOOKUP = re.compile(r"^TorchDynamo Cache Lookup")
 _BACKWARD = re.compile(r"^CompiledFunctionBackward$")
-_ANY = re.compile("|".join(one.pattern for one in (_REGION, _CALL, _LOOKUP, _BACKWARD)))
+_ANY = re.compile("|".join(one.pattern for one in (_REGION, _CALL, _WRAPPER, _LOOKUP, _BACKWARD)))
 _OP = re.compile(r"^(?!autograd::)\w{1,60}::\w")
 _LONGEST_NAME = 80
 _MOST_OPS = 8
@@ -40,6 +41,18 @@ class _Region:
     last_end: float
     entry: float | None = None
     has_inner: bool = False
+    has_graph: bool = False
+
+    def take_call(self, start: float, end: float, *, is_graph: bool) -> None:
+        """Takes a call of a graph, or of the function around it.
+
+        The function counts where the trace has no mark of the graph in it.
+        """
+        if is_graph and not self.has_graph:
+            self.entry, self.last_end, self.has_graph = start, end, True
+        elif is_graph or not self.has_graph:
+            self.entry = start if self.entry is None else self.entry
+            self.last_end = max(self.last_end, end)
 
 
 @dataclass(frozen=True)
@@ -155,8 +168,7 @@ class _RegionWalk:
             self.runs.backward_us -= dur
         elif inside is not None:
             self.runs.has_calls = True
-            inside.entry = start if inside.entry is None else inside.entry
-            inside.last_end = max(inside.last_end, start + dur)
+            inside.take_call(start, start + dur, is_graph=bool(_CALL.match(name)))
 
     def _enter(self, region: _Region) -> None:
         parent, lookup = region.parent, self._lookup

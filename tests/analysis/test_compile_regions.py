@@ -68,6 +68,16 @@ def test_the_entry_of_one_more_backward_pass_is_in_the_higher_price(tmp_path: Pa
     assert priced.breaks[0].price_us == (29.0, 38.0)
 
 
+def test_what_autograd_does_around_a_graph_is_part_of_the_gap(tmp_path: Path) -> None:
+    """Each graph has a function of autograd around it: one less where the break is gone."""
+    around = [op("CompiledFunction", 12, 26), op("CompiledFunction", 65, 17)]
+    priced = price_compile(HEALTH, linked(tmp_path, *broken_step(), *around), 1, 1.0)
+    assert priced is not None and priced.breaks[0].price_us == (29.0, 35.0)
+    unmarked = [event for event in broken_step() if event["name"] != CALL]
+    priced = price_compile(HEALTH, linked(tmp_path / "unmarked", *unmarked, *around), 1, 1.0)
+    assert priced is not None and priced.breaks[0].price_us == (21.0, 27.0)
+
+
 def test_all_gaps_of_a_function_that_lie_behind_one_break_are_its_price(tmp_path: Path) -> None:
     """A function without a graph calls another, and goes on behind it: two gaps of one line."""
     events = [
