@@ -17,6 +17,7 @@ from bottleneck.advice import advise
 from bottleneck.advice.no_gain import find_no_gain
 from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults, find_work_elsewhere
 from bottleneck.analysis.between_ops import Stretches, quick_part
+from bottleneck.analysis.compile_regions import price_compile
 from bottleneck.analysis.counter_tracks import hold_against_model, read_counters
 from bottleneck.analysis.host import Host, read_host
 from bottleneck.analysis.kernel_rows import time_kernels
@@ -492,9 +493,18 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         price=_price,
         held_up=profiled_ledger.held_up,
     )
+    evidence = _with_compile_health(evidence, source)
     if host is not None:
         evidence.cache[read_host] = host
     return evidence
+
+
+def _with_compile_health(evidence: Evidence, source: TraceSource) -> Evidence:
+    """Returns the evidence with what torch.compile made of the program."""
+    compilation = None if source.recording is None else source.recording.compilation
+    health = None if compilation is None else compilation.health
+    priced = price_compile(health, evidence.linked, evidence.steps, evidence.host_scale)
+    return evidence if priced is None else replace(evidence, analysis=replace(evidence.analysis, compile_health=priced))
 
 
 def _ledger(

@@ -39,12 +39,14 @@ from bottleneck.advice.quantities import (
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import main_source
 from bottleneck.schema.analysis import Interval
+from bottleneck.schema.compile_causes import BREAKS, RECOMPILES
+from bottleneck.schema.compile_health import BreakHealth, Recompile
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, numbered
 from bottleneck.schema.op_names import BACKWARD_NODE, at_source, forward_of
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import text_matches
-from bottleneck.units import US_PER_S, counted, format_share, format_us
+from bottleneck.units import US_PER_S, counted, format_share, format_us, format_us_range
 
 _REGION = re.compile(r"^Torch-Compiled Region: (?P<frame>\d{1,9})/")
 _LEAST = 0.01
@@ -75,8 +77,10 @@ def compiling_in_step(evidence: Evidence) -> Draft | None:
     spent_us = evidence.account_us("overhead.compile")
     if evidence.share_of_step(spent_us) < _LEAST:
         return None
-    compiling_calls = _compiling_calls(evidence)
+    compiling_calls, again = _compiling_calls(evidence), _recompiles(evidence)
     advice, code = (_READY_MADE, _NO_COMPILING) if compiling_calls else (_DYNAMIC, _MARKED)
+    if again and not compiling_calls:
+        advice, code = f"{RECOMPILES[again[0].cause].change} {_DYNAMIC}", again[0].code
     return Draft(
         slug="compiling-in-step",
         title="Code is compiled or loaded during the step",
@@ -84,13 +88,28 @@ def compiling_in_step(evidence: Evidence) -> Draft | None:
             format_per_step(evidence, spent_us),
             *compiling_calls,
             *idle_lines(evidence, "compile"),
+            *(
+                f"compiled again{_at(one.source)}: {one.guard_words}"
+                + ("" if one.seconds is None else f" ({format_us(one.seconds * US_PER_S)})")
+                for one in again[:_MOST_BREAKS]
+            ),
         ),
         advice=advice,
-        code=code.format(kind=evidence.analysis.device.kind),
+        code=code.replace("{kind}", evidence.analysis.device.kind),
         gain_us=Interval(spent_us / 2 if evidence.steps > 1 else 0.0, spent_us),
         claims=claims_of(evidence, "overhead.compile"),
         confidence="low",
     )
+
+
+def _recompiles(evidence: Evidence) -> list[Recompile]:
+    """Returns the functions compiled again for a guard that torch names.
+
+    The longest compilation comes first.
+    """
+    health = evidence.analysis.compile_health
+    again = [] if health is None else [one for one in health.recompiles if one.guard is not None]
+    return sorted(again, key=lambda one: -(one.seconds or 0.0))
 
 
 def graph_breaks(evidence: Evidence) -> Draft | None:
@@ -99,6 +118,8 @@ def graph_breaks(evidence: Evidence) -> Draft | None:
     Each part is entered through guards and Python. The gain is one call of compiled code per break, and on a device at
     most its wait for the host.
     """
+    if (named := _named_breaks(evidence)) is not None:
+        return named
     frames = {match["frame"]: 0.0 for name in evidence.op_sums if (match := _REGION.match(name))}
     for name, op_sum in evidence.op_sums.items():
         if match := _REGION.match(name):
@@ -319,6 +340,66 @@ def _with_whole_model(evidence: Evidence, gain: Interval, drafts: Sequence[Draft
         evidence=(*largest.evidence, *(f"the same change answers that {title}" for title in others)),
     )
     return [joined if draft is largest else draft for draft in drafts if draft is largest or draft not in named]
+
+
+_MOST_BREAKS = 4
+
+
+def _priced_breaks(evidence: Evidence) -> list[BreakHealth]:
+    """Returns the lines that break graphs of the step, the dearest first."""
+    health = evidence.analysis.compile_health
+    priced = [] if health is None else [one for one in health.breaks if one.price_us is not None]
+    return sorted(priced, key=lambda one: -_price(one).high)
+
+
+def _price(one: BreakHealth) -> Interval:
+    return Interval(*(one.price_us or (0.0, 0.0)))
+
+
+def _named_breaks(evidence: Evidence) -> Draft | None:
+    """Finds graph breaks whose lines the recording tells.
+
+    Their prices are the host time between the graphs of each.
+    """
+    breaks = _priced_breaks(evidence)
+    if not breaks:
+        return None
+    accounts_us = (
+        evidence.account_us(*ISSUE_ACCOUNTS)
+        if evidence.is_host_only
+        else evidence.idle_us("dispatch", "python", "launch")
+    )
+    low, high = (math.fsum(getattr(_price(one), end) for one in breaks) for end in ("low", "high"))
+    most_us = min(high, accounts_us)
+    if evidence.share_of_step(most_us) < _LEAST:
+        return None
+    more = "" if len(breaks) <= _MOST_BREAKS else counted(len(breaks) - _MOST_BREAKS, "more line")
+    causes = list(dict.fromkeys(one.cause for one in breaks))
+    first = BREAKS[causes[0]]
+    return Draft(
+        slug="graph-breaks",
+        title="The compiled program is in pieces",
+        evidence=(
+            *(
+                f"{BREAKS[one.cause].words}{_at(one.source)}: {format_us_range(*_price_ends(one))} per step"
+                for one in breaks[:_MOST_BREAKS]
+            ),
+            *([f"and {more}"] if more else []),
+        ),
+        advice=f"{first.change[:-1]}{_at(breaks[0].source)}."
+        + (f" Then the other {counted(len(breaks) - 1, 'line')} that the evidence names." if len(breaks) > 1 else ""),
+        brief=f"{first.change[:-1]}{_at(breaks[0].source)}",
+        code="\n".join(BREAKS[cause].code for cause in causes[:3]),
+        gain_us=Interval(min(low, most_us), most_us),
+        claims=claims_of(evidence, *ISSUE_ACCOUNTS, most_us=most_us),
+        confidence="medium",
+        places=tuple(one.source for one in breaks[:_MOST_BREAKS]),
+    )
+
+
+def _price_ends(one: BreakHealth) -> tuple[float, float]:
+    price = _price(one)
+    return price.low, price.high
 
 
 def compile_does_not_pay(evidence: Evidence) -> Draft | None:

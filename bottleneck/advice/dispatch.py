@@ -33,10 +33,11 @@ from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.advice.transfers import waits_of_uploads
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
+from bottleneck.schema.compile_causes import SKIPS
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, grouped, union
 from bottleneck.schema.learned_rates import fastest_host_us, host_units
-from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP
+from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP, at_known
 from bottleneck.schema.tables import LAUNCHES, are_calls, as_integers, text_matches
 from bottleneck.units import counted, format_share, format_us
 
@@ -102,6 +103,7 @@ def late_launches(evidence: Evidence) -> Draft | None:
     advice, brief, code = _to_replay(graph, between, lengths, _calls_in_words(kinds, waits))
     if not lengths and _optimizer_launches(evidence):
         code = _WHOLE_STEP
+    skipped, change, to_capture = _skipped_graphs(evidence)
     return Draft(
         slug="late-launches",
         title="The device waits for the host to launch its next kernel",
@@ -113,16 +115,36 @@ def late_launches(evidence: Evidence) -> Draft | None:
             *(() if empty is None else (f"no kernel was queued in {format_share(empty)} of the idle time",)),
             *idle_lines(evidence, "dispatch", "python", "launch"),
             *_around_in_words(kinds),
+            *skipped,
         ),
-        advice=advice,
+        advice=advice + change,
         brief=brief,
-        code=code,
+        code=to_capture + code,
         gain_us=Interval(high_us * least, high_us),
         claims=claims_of(evidence, *ISSUE_ACCOUNTS, "overhead.kernel_gap", most_us=gaps_us - _GRAPH_LAUNCH_US),
         tries=("compile-reduce-overhead", "cuda-graph"),
         confidence="low" if waits else timing_confidence(evidence),
         transformation=Transformation(("graph",), least=least),
     )
+
+
+_MOST_SKIPS = 2
+
+
+def _skipped_graphs(evidence: Evidence) -> tuple[tuple[str, ...], str, str]:
+    """Gives the graphs that torch.compile did not capture though asked to.
+
+    Advice and code are for the first. All empty where it captured what it was asked to.
+    """
+    health = evidence.analysis.compile_health
+    skips = () if health is None else health.skips
+    if not skips:
+        return (), "", ""
+    words = tuple(
+        f"torch captured no graph{at_known(one.source)}: {SKIPS[one.cause].words}" for one in skips[:_MOST_SKIPS]
+    )
+    first = SKIPS[skips[0].cause]
+    return words, f" {first.change}", f"{first.code}\n"
 
 
 class _SyncCounts(Struct, frozen=True):

@@ -71,9 +71,10 @@ _FIRST: Mapping[Bound, tuple[NoGainCode, ...]] = {
 }
 # Findings that advise a change, beside those whose trials it names.
 _ADVISED_BY: Mapping[NoGainCode, frozenset[str]] = {
-    # One graph for the step needs the reads out of its way, whatever they take themselves.
+    # One graph for the step needs the reads out of its way, and one compiled graph too, whatever they take themselves.
     "read-later": frozenset(
         {"host-sync", "item-calls", "logged-parameters", "printed-tensor", "read-in-rounds", "late-launches"}
+        | {"graph-breaks"}
     ),
     "compile": frozenset(
         {"eager-overhead", "host-overhead", "unfused-chain", "unfused-norm", "unfused-attention", "tiny-kernels"}

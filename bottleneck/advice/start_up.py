@@ -7,8 +7,9 @@ import re
 
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.op_names import at_known
 from bottleneck.schema.start_up import StartKind, StartLedger, StartPart
-from bottleneck.units import format_share, format_si, format_us
+from bottleneck.units import counted, format_share, format_si, format_us
 
 # Of the start, and in seconds: a part with less of both is no finding.
 _LEAST, _LEAST_S = 0.1, 0.5
@@ -114,12 +115,25 @@ def compiles_at_each_start(evidence: Evidence) -> Draft | None:
         evidence=(
             _seen(start, seconds, state),
             *(f"{graph.name} {graph.source or ''}: {format_us(graph.seconds * 1e6)}" for graph in graphs[:3]),
+            *_again(evidence),
         ),
         advice=advice,
         code=None if is_warm else "TORCHINDUCTOR_CACHE_DIR=/kept/between/runs python train.py",
         places=tuple(graph.source for graph in graphs[:3]),
         gain_reason=_without(start, seconds),
     )
+
+
+def _again(evidence: Evidence) -> tuple[str, ...]:
+    """Tells what of it was compiled again, with the guard of the longest."""
+    health = evidence.analysis.compile_health
+    again = () if health is None else health.recompiles
+    if not again:
+        return ()
+    seconds = sum(one.seconds or 0.0 for one in again)
+    longest = max(again, key=lambda one: one.seconds or 0.0)
+    words = f"{counted(len(again), 'recompile')} took {format_us(seconds * 1e6)} in all"
+    return (f"{words}, the longest for {longest.guard_words}{at_known(longest.source)}",)
 
 
 def tunes_at_each_start(evidence: Evidence) -> Draft | None:

@@ -22,6 +22,7 @@ from bottleneck.commands.analysis_options import (
     usual_jobs,
     window_options,
 )
+from bottleneck.commands.other_inputs import report_other_input
 from bottleneck.commands.reading_progress import reading_progress
 from bottleneck.commands.report_options import (
     AllFindings,
@@ -32,15 +33,13 @@ from bottleneck.commands.report_options import (
     format_option,
     is_printed,
     output_option,
-    output_style,
     plot_option,
     plots_of,
     present,
     send_blocks,
     typed_devices,
-    write_report,
 )
-from bottleneck.errors import TraceError, UsageError
+from bottleneck.errors import UsageError
 from bottleneck.report import FORMATS
 from bottleneck.report.output import compressed, draw_picture, write_blocks, write_note
 from bottleneck.units import counted
@@ -58,8 +57,8 @@ def report_command(
         typer.Argument(
             metavar="[PATH]...",
             help="A trace (.json, .json.gz, .pftrace), a recording folder, a folder or list of rank traces, or "
-            "analysis.json; here or in a store (s3://BUCKET/JOB); a snapshot of the CUDA allocator; the latest "
-            "recording of this folder unless given.",
+            "analysis.json; here or in a store (s3://BUCKET/JOB); a folder that TORCH_TRACE filled; a snapshot of the "
+            "CUDA allocator; the latest recording of this folder unless given.",
         ),
     ] = None,
     form: Annotated[str | None, format_option("the report", FORMATS)] = None,
@@ -138,7 +137,7 @@ def report_command(
             _repair(recording)
     refuse_unfinished(paths)
     rendered_as = form_of(form, output, FORMATS)
-    if _report_snapshot(paths, rendered_as, output):
+    if report_other_input(paths, rendered_as, output):
         if open_page and output is not None:
             _open_in_browser(output)
         return
@@ -159,35 +158,6 @@ def report_command(
     present(analysis, rendered_as, output, extent_of(full=full, all_findings=all_findings), timeline)
     if open_page and output is not None:
         _open_in_browser(output)
-
-
-def _report_snapshot(paths: Sequence[Path], form: str, output: Path | None) -> bool:
-    """Reports what holds memory by the allocator's snapshot that the one path is; false where it is none."""
-    from bottleneck.system.files import is_remote
-    from bottleneck.trace.allocator_snapshot import is_allocator_snapshot, read_allocator_snapshot
-
-    if len(paths) != 1 or is_remote(paths[0]) or not is_allocator_snapshot(paths[0]):
-        return False
-    if form not in {"terminal", "markdown", "json", "html"}:
-        raise UsageError(
-            f"a snapshot of the allocator has no report in the format {form}",
-            why="it holds what the memory of a device is used for, and no times of steps",
-            fix="pass --format terminal, markdown, json or html",
-        )
-    from bottleneck.analysis.held_memory import explain_snapshot
-    from bottleneck.report.held_memory import held_text
-
-    snapshot = read_allocator_snapshot(paths[0])
-    held = explain_snapshot(snapshot)
-    if not held:
-        raise TraceError(
-            f"{paths[0].name} holds no memory",
-            why="it has no segment and no event of any device",
-            fix="take it while the program holds memory: torch.cuda.memory._dump_snapshot('snapshot.pickle')",
-        )
-    text = held_text(held, paths[0].name, form, output_style(output), snapshot.left_out)
-    write_report(text, output)
-    return True
 
 
 _BLAS_THREADS = "OPENBLAS_NUM_THREADS"

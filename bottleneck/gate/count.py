@@ -595,9 +595,10 @@ class StepCounter:
         """
         recording = self.evidence.recording
         report = None if recording is None else recording.compilation
-        if report is None:
+        value = None if report is None else getattr(report, name)
+        if value is None:
             return UnknownCount(_NO_COMPILER)
-        number = int(getattr(report, name))
+        number = int(value)
         return Tally(number, number)
 
 
@@ -615,6 +616,7 @@ _COUNTERS: Mapping[str, Callable[[StepCounter], Found]] = {
     "graphs": lambda work: work.compiled("graphs"),
     "graph_breaks": lambda work: work.compiled("graph_breaks"),
     "recompiles": lambda work: work.compiled("recompiles"),
+    "cudagraph_skips": lambda work: work.compiled("cudagraph_skips"),
     "autograd_nodes": StepCounter.autograd_nodes,
     "module_calls": StepCounter.module_calls,
     "allocations": StepCounter.allocations,

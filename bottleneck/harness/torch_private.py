@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from bottleneck.schema.compile_health import METRICS, BreakEvent, CodeFrame, CompileEvents, grouped_reasons
 from bottleneck.schema.op_names import line_source
 
 # The name of the threads that work for gloo (torch 2.13). Under another name nobody waits for them.
@@ -48,6 +49,7 @@ PRIVATE: Mapping[str, str | None] = {
     "torch._dynamo.convert_frame.FRAME_COMPILE_COUNTER": "how often code was compiled again",
     "torch._dynamo.utils.counters": "how many graphs were compiled, and where they break",
     "torch._dynamo.utils.graph_break_reasons": "the lines at which graphs break",
+    "torch._dynamo.utils.guard_failures": "which guards failed where code was compiled again",
     "torch._dynamo.utils.get_compilation_metrics": "how long compilations took",
     "torch._dynamo.config": None,
     "torch._dynamo.eval_frame.OptimizedModule": "which calls of compiled modules are steps",
@@ -472,6 +474,56 @@ def compilations() -> list[CompiledGraph]:
             )
         )
     return graphs
+
+
+# Torch keeps the metrics of so many compilations (`DEFAULT_COMPILATION_METRICS_LIMIT`, 2.4 to 2.13).
+_MOST_METRICS = 64
+
+
+def compile_events() -> CompileEvents:
+    """Tells what the compiler did until now, as its own log would."""
+    path = "torch._dynamo.utils.get_compilation_metrics"
+    metrics = _answer(path, private(path), default=())
+    counts = (compile_counters() or {}).get("inductor", {})
+    return CompileEvents(
+        metrics=[_plain_metrics(one) for one in metrics],
+        breaks=[_break_event(reason) for reason in break_reasons() if getattr(reason, "graph_break", False)],
+        recompiles=_recompile_reasons(),
+        skips=int(counts.get("cudagraph_skips", 0)),
+        is_partial=len(metrics) >= _MOST_METRICS,
+    )
+
+
+def _recompile_reasons() -> dict[str, list[str]]:
+    """The reasons of recompiles by the compilation that followed.
+
+    Empty where the compiler keeps none.
+    """
+    failures = _of_kind("torch._dynamo.utils.guard_failures", Mapping) or {}
+    reasons: dict[str, list[str]] = {}
+    for texts in failures.values():
+        reasons.update(grouped_reasons([str(text) for text in texts]))
+    return reasons
+
+
+def _plain_metrics(one: Any) -> dict[str, Any]:
+    """The fields of one compilation.
+
+    Torch before 2.6 numbers it by its frame alone.
+    """
+    fields = {name: getattr(one, name, None) for name in METRICS}
+    key, again = getattr(one, "frame_key", None), getattr(one, "cache_size", None)
+    if not fields["compile_id"] and str(key).isdecimal() and isinstance(again, int):
+        fields["compile_id"] = f"{int(str(key)) - 1}/{again}"
+    return fields
+
+
+def _break_event(reason: Any) -> BreakEvent:
+    frames = getattr(reason, "user_stack", None) or ()
+    lines = (
+        CodeFrame(frame.filename, int(frame.lineno or 0), str(getattr(frame, "name", "") or "")) for frame in frames
+    )
+    return BreakEvent(str(getattr(reason, "reason", "")), tuple(lines))
 
 
 _CACHES = ("inductor_fx", "aotautograd")

@@ -4,6 +4,7 @@ import os
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -14,9 +15,11 @@ from bottleneck.harness.torch_private import (
     DYNAMO,
     break_reasons,
     compile_counters,
+    compile_events,
     compiled_frames,
     note_untold_kernels,
 )
+from bottleneck.schema.compile_health import CompileHealth, summarize
 from bottleneck.schema.measurements import Compilation, GraphBreak
 
 _LONGEST_REASON = 200
@@ -37,7 +40,7 @@ def describe_compilation(folder: str) -> Compilation | None:
     to ``folder`` where they lie in it.
     """
     if DYNAMO not in sys.modules:
-        return Compilation(0, 0, 0)
+        return Compilation(0, 0, 0, cudagraph_skips=0)
     try:
         return _describe(folder)
     except Exception:  # another version of the compiler
@@ -55,7 +58,21 @@ def _describe(folder: str) -> Compilation:
         graph_breaks=breaks,
         recompiles=sum(max(0, times - 1) for times in compiled_frames().values()),
         breaks=_breaks(break_reasons(), folder) if breaks else (),
+        cudagraph_skips=int(counters.get("inductor", {}).get("cudagraph_skips", 0)),
+        health=_health(folder),
     )
+
+
+def _health(folder: str) -> CompileHealth | None:
+    """Describes each graph.
+
+    Null where nothing was compiled, or torch tells it in another form.
+    """
+    try:
+        health = summarize(compile_events(), partial(relative_to, folder), is_program)
+        return health if health.graphs or health.breaks else None
+    except Exception:  # another version of the compiler
+        return None
 
 
 def _breaks(reasons: Any, folder: str) -> tuple[GraphBreak, ...]:

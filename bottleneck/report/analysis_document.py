@@ -12,6 +12,7 @@ from pathlib import PurePath
 
 from bottleneck.report import analysis_tables as tables
 from bottleneck.report import markdown, terminal
+from bottleneck.report.compile_health import compile_sections
 from bottleneck.report.document import BarSection, Document, LabelledLine, ListSection, Section, TableSection
 from bottleneck.report.findings import findings
 from bottleneck.report.job_section import job_sections
@@ -460,6 +461,7 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
         tables.measured_pieces(analysis.pieces),
         batch_test(analysis.batch_test),
         start_up_table(analysis.start_up, analysis.source_texts),
+        *compile_sections(analysis.compile_health),
         tables.phases(analysis),
         tables.user_ranges(analysis, top),
         tables.kernels(analysis, top),

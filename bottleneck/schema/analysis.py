@@ -11,6 +11,7 @@ from typing import Annotated, Literal
 from msgspec import Struct, field
 from msgspec.structs import force_setattr
 
+from bottleneck.schema.compile_health import CompileHealth
 from bottleneck.schema.device import Device
 from bottleneck.schema.job import JobSummary
 from bottleneck.schema.measurements import BatchProof, MeasuredPieces, OptionCosts, RunSteps, StepTimes
@@ -860,6 +861,10 @@ class StepAnalysis(Struct, frozen=True):
     ] = None
     start_up: Annotated[
         StartLedger | None, Doc("the time from the process to its first steady step; null where it was not followed")
+    ] = None
+    compile_health: Annotated[
+        CompileHealth | None,
+        Doc("graphs of torch.compile, with breaks, recompiles and skips; null where the step has no compiled code"),
     ] = None
     job: Annotated[JobSummary | None, Doc("what the ranks of a job say together; null when there is one rank")] = None
     schema: Annotated[str, Doc("format of this file; other values are other formats")] = SCHEMA

@@ -45,6 +45,7 @@ COSTLIEST = (
     "d2h_copies",
     "graph_breaks",
     "recompiles",
+    "cudagraph_skips",
     "ops",
     "module_calls",
 )
@@ -78,6 +79,13 @@ COUNTERS: Mapping[str, Counter] = {
         Counter("graphs", "portable", "compiled graph", "compiled graphs", "graphs that torch.compile captured in all"),
         Counter("graph_breaks", "portable", "graph break", "graph breaks", "graph breaks of torch.compile in all"),
         Counter("recompiles", "portable", "recompile", "recompiles", "graphs compiled again for other inputs, in all"),
+        Counter(
+            "cudagraph_skips",
+            "portable",
+            "skipped CUDA graph",
+            "skipped CUDA graphs",
+            "graphs that torch.compile did not capture as CUDA graphs, in all",
+        ),
         Counter(
             "autograd_nodes",
             "portable",

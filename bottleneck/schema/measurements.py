@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from bottleneck.schema.compile_health import CompileHealth
 from bottleneck.schema.op_names import place_of
 from bottleneck.schema.records import Doc
 from bottleneck.schema.start_up import StartLedger
@@ -112,12 +113,16 @@ class Compilation:
 
     ``graphs`` are those that dynamo captured, ``recompiles`` the times that a function was compiled again since its
     guards failed. ``breaks`` holds the lines as far as dynamo tells them, files relative to the working folder.
+    ``cudagraph_skips`` are graphs not captured as CUDA graphs, and ``health`` each graph, break, recompile and skip;
+    both are null in older recordings, ``health`` also where torch does not tell.
     """
 
     graphs: int
     graph_breaks: int
     recompiles: int
     breaks: tuple[GraphBreak, ...] = ()
+    cudagraph_skips: int | None = None
+    health: CompileHealth | None = None
 
 
 # Aids to debugging that a process may have left on, by the names that a recording keeps.

@@ -1,6 +1,7 @@
 """Rules on compilation: compiling in the step, graph breaks, where it does not pay, recomputation, other backends."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,6 +21,7 @@ from bottleneck.advice.dispatch import compile_gain_us
 from bottleneck.advice.fusion import unfused_chain
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
+from bottleneck.schema.compile_health import BreakHealth, CompileHealth, Recompile
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import PageFaults
 from bottleneck.schema.records import replace
@@ -62,6 +64,51 @@ def test_each_break_costs_a_call_of_compiled_code_but_no_more_than_there_is(tmp_
     assert draft is not None and draft.gain_us is not None
     assert 0 < draft.gain_us.low <= draft.gain_us.high <= case.step_us
     assert draft.evidence[0] == "6 compiled regions are entered 6 times per step"
+
+
+def priced(case: Evidence, *prices: tuple[float, float], **others: Any) -> Evidence:
+    """The case with breaks of these prices, each at a line of its own, the causes in turns."""
+    breaks = tuple(
+        BreakHealth(("print", "value")[at % 2], f"net.py:{at + 1}", "", price_us=price, price_reason=None)
+        for at, price in enumerate(prices)
+    )
+    return with_analysis(case, compile_health=CompileHealth((), breaks, **others))
+
+
+def test_breaks_with_prices_are_named_the_dearest_first_and_gain_what_they_cost(tmp_path: Path) -> None:
+    case = with_ledger(case_of(tmp_path, cpu_events(4, 5, 9)), {"memory": 500.0, "overhead.dispatch": 500.0})
+    draft = graph_breaks(priced(case, (10.0, 20.0), (30.0, 50.0)))
+    assert draft is not None and draft.gain_us == Interval(40.0, 70.0)
+    assert draft.evidence == (
+        "it reads a tensor's value on the host at net.py:2: 30.0 to 50.0 us per step",
+        "it prints at net.py:1: 10.0 to 20.0 us per step",
+    )
+    assert draft.advice.startswith(
+        "Move .item() out of the compiled function, or keep the value as a tensor at net.py:2"
+    )
+    assert draft.code is not None and draft.code.startswith("total += loss.detach()")
+
+
+def test_breaks_gain_no_more_than_the_host_takes_and_small_ones_are_silent(tmp_path: Path) -> None:
+    case = with_ledger(case_of(tmp_path, cpu_events(4, 5, 9)), {"memory": 900.0, "overhead.dispatch": 100.0})
+    draft = graph_breaks(priced(case, (150.0, 200.0)))
+    assert draft is not None and draft.gain_us == Interval(100.0, 100.0)
+    assert graph_breaks(priced(case, (1.0, 2.0))) is None
+
+
+def test_many_breaks_are_told_by_their_number(tmp_path: Path) -> None:
+    case = with_ledger(case_of(tmp_path, cpu_events(4, 5, 9)), {"memory": 500.0, "overhead.dispatch": 500.0})
+    draft = graph_breaks(priced(case, *((5.0, 10.0 + at) for at in range(7))))
+    assert draft is not None and len(draft.evidence) == 5 and draft.evidence[-1] == "and 3 more lines"
+
+
+def test_compiling_in_the_step_names_the_guard_that_failed_with_code(tmp_path: Path) -> None:
+    case = with_ledger(case_of(tmp_path, cpu_events(4, 5, 9)), {"memory": 700.0, "overhead.compile": 300.0})
+    again = Recompile("0/1", "forward", "net.py:10", "size", "…", "8", "9", "ids", 1, "0/0", 2.5)
+    draft = compiling_in_step(priced(case, recompiles=(again,)))
+    assert draft is not None
+    assert draft.evidence[-1] == "compiled again at net.py:10: size 1 of ids: 8, then 9 (2.50 s)"
+    assert draft.code == "torch._dynamo.mark_dynamic(ids, 1)"
 
 
 def test_one_region_is_whole_however_often_it_is_entered(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from bottleneck.advice.dispatch import (
     tiny_kernels,
 )
 from bottleneck.schema.analysis import Interval
+from bottleneck.schema.compile_health import CompileHealth, CudagraphSkip
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.learned_rates import fastest_host_us, host_units
 from bottleneck.schema.records import replace
@@ -31,6 +32,17 @@ def test_launches_that_come_late_are_worth_the_idle_time_less_the_gaps_of_a_grap
     assert draft.gain_us.low == draft.gain_us.high / 2
     assert sum(draft.claims.values()) == pytest.approx(late_us - 10)
     assert "cuda-graph" in draft.tries and any("train.py:12" in words for words in draft.evidence)
+
+
+def test_graphs_that_torch_did_not_capture_are_named_with_the_change_that_lets_it(tmp_path: Path) -> None:
+    case = case_of(tmp_path, gpu_events(**LATE))
+    plain = late_launches(case)
+    health = CompileHealth((), skips=(CudagraphSkip("mutation", "net.py:3", "mutated inputs"),))
+    draft = late_launches(with_analysis(case, compile_health=health))
+    assert draft is not None and plain is not None and plain.code is not None
+    assert draft.evidence == (*plain.evidence, "torch captured no graph at net.py:3: it changes an input in place")
+    assert draft.advice == f"{plain.advice} Return the new value in place of changing the input."
+    assert draft.code == f"y = x + 1  # in place of x.add_(1) on an input\n{plain.code}"
 
 
 def test_waiting_calls_make_the_gain_of_a_graph_doubtful(tmp_path: Path) -> None:

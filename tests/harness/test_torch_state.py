@@ -1,5 +1,6 @@
 import sys
 from collections import Counter, defaultdict
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,13 +29,13 @@ def compiler(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
 
 def test_a_program_without_the_compiler_has_compiled_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
-    assert describe_compilation("/") == Compilation(0, 0, 0)
+    assert describe_compilation("/") == Compilation(0, 0, 0, cudagraph_skips=0)
 
 
 def test_a_compiler_that_was_imported_and_never_used_has_compiled_nothing(compiler: SimpleNamespace) -> None:
     compiler.counters.clear()
     sys.modules["torch._dynamo.convert_frame"].FRAME_COMPILE_COUNTER.clear()
-    assert describe_compilation("/") == Compilation(0, 0, 0)
+    assert describe_compilation("/") == Compilation(0, 0, 0, cudagraph_skips=0)
 
 
 def test_graphs_breaks_and_recompiles_are_reported_with_the_innermost_line_of_the_program(
@@ -49,9 +50,48 @@ def test_graphs_breaks_and_recompiles_are_reported_with_the_innermost_line_of_th
         reason("no break", (net, 8), graph_break=False),
         reason("nowhere"),
     ]
-    assert describe_compilation(str(tmp_path)) == Compilation(
-        3, 3, 2, (GraphBreak("other.py", 3, "elsewhere", 1), GraphBreak("src/net.py", 7, "print", 2))
+    compiler.counters["inductor"]["cudagraph_skips"] = 2
+    compilation = describe_compilation(str(tmp_path))
+    assert compilation is not None and compilation.health is not None
+    assert replace(compilation, health=None) == Compilation(
+        3, 3, 2, (GraphBreak("other.py", 3, "elsewhere", 1), GraphBreak("src/net.py", 7, "print", 2)), 2
     )
+    assert [(one.source, one.count) for one in compilation.health.breaks] == [
+        ("src/net.py:7", 2),
+        ("other.py:3", 1),
+        (None, 1),
+    ]
+    assert [one.count for one in compilation.health.skips] == [2]
+
+
+def test_metrics_and_failed_guards_of_the_compiler_become_graphs_and_recompiles(
+    compiler: SimpleNamespace, tmp_path: Path
+) -> None:
+    net = str(tmp_path / "net.py")
+    fields = {"co_name": "forward", "co_filename": net, "co_firstlineno": 3, "graph_op_count": 2, "guard_count": 9}
+    first = SimpleNamespace(compile_id="0/0", entire_frame_compile_time_s=2.0, **fields)
+    # Torch before 2.6 numbers a compilation by its frame and the entries that its cache had.
+    second = SimpleNamespace(frame_key="1", cache_size=1, entire_frame_compile_time_s=1.0, **fields)
+    compiler.get_compilation_metrics = lambda: [first, second]
+    compiler.guard_failures = {"code": ["0/0: L['n'] == 3   # net.py:4 in forward"]}
+    compilation = describe_compilation(str(tmp_path))
+    assert compilation is not None and compilation.health is not None
+    health = compilation.health
+    assert [(one.compile_id, one.source, one.seconds) for one in health.graphs] == [
+        ("0/0", "net.py:3", 2.0),
+        ("0/1", "net.py:3", 1.0),
+    ]
+    assert [one.guard_words for one in health.recompiles] == ["n: 3, then another"]
+    assert not health.is_partial
+
+
+def test_a_full_list_of_metrics_tells_that_earlier_ones_are_missing(compiler: SimpleNamespace) -> None:
+    rows = [
+        SimpleNamespace(compile_id=f"{at}/0", co_name="f", co_filename="a.py", co_firstlineno=1) for at in range(64)
+    ]
+    compiler.get_compilation_metrics = lambda: rows
+    compilation = describe_compilation("/")
+    assert compilation is not None and compilation.health is not None and compilation.health.is_partial
 
 
 def test_a_compiler_of_another_version_tells_nothing(compiler: SimpleNamespace) -> None:

@@ -22,7 +22,7 @@ _GROUPS: Mapping[str, tuple[str, ...]] = {
     "launches": ("launches", "kernel_names"),
     "syncs": ("syncs",),
     "copies": ("copies", "h2d_copies", "h2d_bytes", "d2h_copies", "d2h_bytes"),
-    "compilation": ("graphs", "graph_breaks", "recompiles"),
+    "compilation": ("graphs", "graph_breaks", "recompiles", "cudagraph_skips"),
     "memory": ("allocations", "allocated_bytes", "peak_bytes"),
 }
 _GROUP_OF = {name: group for group, names in _GROUPS.items() for name in names}

@@ -23,6 +23,7 @@ from markupsafe import Markup, escape
 from bottleneck import __version__
 from bottleneck.report import analysis_tables as tables
 from bottleneck.report.analysis_document import PEAK_SOURCES, batch_test, build, caveats, coverage, reached, trust
+from bottleneck.report.compile_health import compile_sections
 from bottleneck.report.document import Document, Section, TableSection, Waterfall, WaterfallBar
 from bottleneck.report.findings import findings, first_findings
 from bottleneck.report.job_section import job_sections, shown_ranks
@@ -103,6 +104,7 @@ def to_html(analysis: Analysis, timeline: StepTimeline | None = None, *, all_fin
         tables.measured_pieces(analysis.pieces),
         batch_test(analysis.batch_test),
         None if is_asked_for else start_up,
+        *compile_sections(analysis.compile_health),
     )
     ranges = (tables.user_ranges(analysis, _ROWS),)
     # The sentences of the caveats on ranks say who waits for whom.
