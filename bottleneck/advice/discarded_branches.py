@@ -155,7 +155,7 @@ def _selected(ops: Sequence[_Op], own: Sequence[int], kind: str, runs: Sequence[
 
 
 def _over_all(after: Sequence[_Op], count: int) -> list[_Op]:
-    """Gives the op that joins the results of all branches, and those on what it joined."""
+    """Gives the op that joins all results, and those on what it joined."""
     joined = next((at for at, one in enumerate(after) if one.name in _JOINS and len(one.sizes) >= count), None)
     if joined is None:
         return []

@@ -341,7 +341,7 @@ _Key = tuple[int, float, bool]
 
 
 def _without_lacking_place(text: str) -> str:
-    """Leaves out of an advice the place that no trace told: it stands with the evidence."""
+    """Leaves an unknown place out of an advice: it stands with the evidence."""
     return text.replace(f" {at_source(None)}", "")
 
 

@@ -246,7 +246,7 @@ def _gathering_line(evidence: Evidence, rows: Flags) -> str | None:
 
 
 def _spared_by_selecting_us(evidence: Evidence, rows: Flags) -> tuple[Floats, Floats]:
-    """Returns what ``index_select`` saves of each row of a CPU, at least and at most."""
+    """Returns the time that ``index_select`` saves of each row, at least and most."""
     work = work_of(evidence)
     threads = None if evidence.recording is None else evidence.recording.threads
     least, most = _ADDING_SPARED_BY_ONE_THREAD if threads == 1 else _ADDING_SPARED

@@ -1,4 +1,4 @@
-"""Says what holds a device's memory, from a snapshot of torch's caching allocator.
+"""Explains a device's memory by a snapshot of torch's caching allocator.
 
 The snapshot has the blocks of its own time. Its history is undone, event by event, back to the moment that matters:
 the last request that failed, else the peak. Sizes are those that were asked for; the allocator rounds them up.
@@ -13,6 +13,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from bottleneck.analysis.memory_remedies import describe_failure, memory_remedies
 from bottleneck.schema.allocator import (
     AllocatorEvent,
     AllocatorSnapshot,
@@ -25,6 +26,7 @@ from bottleneck.schema.allocator import (
     MemorySegment,
     StackFrame,
 )
+from bottleneck.schema.records import replace
 from bottleneck.schema.source_text import LIBRARY_FOLDER
 
 # The allocator rounds requests up to this, and keeps those up to 1 MiB in segments of 2 MiB (CUDACachingAllocator).
@@ -97,7 +99,7 @@ def _explain(snapshot: AllocatorSnapshot, device: int, owners: "_Owners") -> Hel
     holders = [MemoryHolder(place, kind, sum(sizes), len(sizes), max(sizes)) for (place, kind), sizes in owned.items()]
     allocated = sum(one.held_bytes for one in holders)
     free = state.free_pieces()
-    return HeldMemory(
+    explained = HeldMemory(
         device=device,
         moment=moment,
         allocated_bytes=allocated,
@@ -110,6 +112,7 @@ def _explain(snapshot: AllocatorSnapshot, device: int, owners: "_Owners") -> Hel
         is_expandable=any(one.is_expandable for one in segments),
         history_reason=history.reason,
     )
+    return replace(explained, remedies=memory_remedies(explained), failure=describe_failure(explained))
 
 
 def _summed(pieces: Sequence[int]) -> FreePieces:
@@ -133,7 +136,7 @@ class _Owners:
 
 
 def _owner(stack: Sequence[StackFrame]) -> _Owner:
-    """Finds the user's line in a stack, and what the calls below it are for.
+    """Finds the user's line in a stack, and the purpose of its calls.
 
     Frames begin with the innermost call.
     """
@@ -156,7 +159,7 @@ def _place(frame: StackFrame) -> str:
 
 
 @dataclass
-class _State:
+class _MemoryState:
     """Blocks in use and memory in segments at one moment.
 
     ``mapped`` has the end of each stretch by its beginning; ``growing`` are the beginnings of those that can grow.
@@ -222,7 +225,7 @@ class _History:
 
     def __init__(self, segments: Sequence[MemorySegment], events: Sequence[AllocatorEvent]) -> None:
         self.events = events
-        self.last = _State(
+        self.last = _MemoryState(
             live=dict(_used(segments)),
             mapped={one.address: one.address + one.total_bytes for one in segments},
             pools={one.address: one.pool for one in segments if one.pool is not None},
@@ -262,9 +265,9 @@ class _History:
             return 0, "snapshot"
         return max(range(len(self.totals)), key=lambda at: self.totals[at]), "peak"
 
-    def state_before(self, at: int) -> _State:
+    def state_before(self, at: int) -> _MemoryState:
         """Undoes the history back to before this event."""
-        state = _State(dict(self.last.live), dict(self.last.mapped), self.last.pools)
+        state = _MemoryState(dict(self.last.live), dict(self.last.mapped), self.last.pools)
         for position in range(len(self.events) - 1, at - 1, -1):
             event = self.events[position]
             if event.address is None:
@@ -280,7 +283,7 @@ class _History:
         return state
 
     def curve(self) -> tuple[tuple[float, int], ...]:
-        """Seconds since the first event and bytes after each; thinned, with the highest of each part."""
+        """Gives seconds since the first event and bytes; the highest of each stretch."""
         times = [event.time_us for event in self.events]
         if not times or any(time is None for time in times):
             return ()
@@ -292,7 +295,10 @@ class _History:
         return tuple(points)
 
     def floors(self, until: int, owners: _Owners) -> list["_Floor"]:
-        """Gives the least that each line holds in each part of the history, of what it added since its beginning."""
+        """Gives the least that each line holds in each part.
+
+        It is of what the line added since the history began.
+        """
         floors: dict[_Owner, _Floor] = {}
         edges = [until * part // _PARTS for part in range(_PARTS + 1)]
         for part, (begin, end) in enumerate(pairwise(edges)):
@@ -312,7 +318,7 @@ class _History:
 
 @dataclass
 class _Floor:
-    """What a line holds of what it asked for in the history, and the least of it in each part."""
+    """Memory that a line added in the history, with its least in each part."""
 
     owner: _Owner
     held_bytes: int = 0
@@ -343,7 +349,7 @@ def _rounded(size: int) -> int:
 
 
 def _growing(history: _History, until: int, owners: _Owners, allocated: int) -> tuple[GrowingHolder, ...]:
-    """Finds lines whose least memory grows from each part of the history to the next.
+    """Finds lines whose least memory grows in each part of the history.
 
     A model that is loaded grows too, and so does the first forward pass: its activations count in a loop alone, which
     gives some of them back or runs backward passes.
@@ -361,7 +367,7 @@ def _growing(history: _History, until: int, owners: _Owners, allocated: int) -> 
     return tuple(sorted(growing, key=lambda one: -one.grown_bytes))
 
 
-def _failed(event: AllocatorEvent, state: _State, owners: _Owners) -> FailedRequest:
+def _failed(event: AllocatorEvent, state: _MemoryState, owners: _Owners) -> FailedRequest:
     """Says why a request failed: what was free was in pieces, or too little."""
     free = sum(state.free_pieces(for_bytes=event.event_bytes)) + (event.device_free_bytes or 0)
     lacking = max(event.event_bytes - free, 0)

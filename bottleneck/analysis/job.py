@@ -67,7 +67,7 @@ class GroupTimes:
 
 
 def stretch_of(digests: Sequence[RankDigest]) -> float:
-    """Returns the factor from times in traces to times of a step without the profiler.
+    """Returns the factor from times in traces to those without the profiler.
 
     Ranks that meet in each step have steps of one length, so it is one factor for all: the median of theirs. Where the
     profiler lengthened some steps more than others, the middle step of each rank is another one.

@@ -1,25 +1,10 @@
-"""What to change where a device's memory is full, with what each change gives back."""
+"""Finds changes that give back a device's memory."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from msgspec import Struct
-
-from bottleneck.schema.allocator import FailedRequest, HeldMemory, HolderKind, MemoryHolder
+from bottleneck.schema.allocator import HeldMemory, HolderKind, MemoryHolder, MemoryRemedy
 from bottleneck.units import counted, format_memory, format_share
-
-
-class MemoryRemedy(Struct, frozen=True):
-    """A change, with its reason and code.
-
-    ``gives_bytes`` are the least and the most that it gives back; null where a snapshot does not tell.
-    """
-
-    change: str
-    reason: str
-    code: str
-    gives_bytes: tuple[int, int] | None = None
-
 
 _EXPANDABLE = MemoryRemedy(
     "Let segments grow, so that free memory is not cut into pieces",
@@ -154,8 +139,11 @@ def _largest_of(held: HeldMemory, kind: HolderKind) -> MemoryHolder:
     return max((one for one in held.holders if one.kind == kind), key=lambda one: one.held_bytes)
 
 
-def why_it_failed(failed: FailedRequest, held: HeldMemory) -> str:
-    """Says in one sentence why a request failed."""
+def describe_failure(held: HeldMemory) -> str | None:
+    """Gives the sentence on the request that failed; null where none did."""
+    failed = held.failed
+    if failed is None:
+        return None
     asked = f"A request of {format_memory(failed.requested_bytes)}" + (f" at {failed.place}" if failed.place else "")
     own = held.free
     device = f", and the device had {format_memory(failed.device_free_bytes)} left" if failed.device_free_bytes else ""

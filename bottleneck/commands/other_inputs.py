@@ -1,10 +1,9 @@
-"""Inputs of ``bottleneck report`` that are no traces: logs of torch's compiler, snapshots of its allocator."""
+"""Reports inputs that are no traces: compile logs and snapshots of the allocator."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-from msgspec import Struct
 
 from bottleneck.commands.report_options import output_style, write_report
 from bottleneck.errors import TraceError, UsageError
@@ -15,7 +14,8 @@ if TYPE_CHECKING:
 _FORMS = frozenset({"terminal", "markdown", "json", "html"})
 
 
-class OtherInput(Struct, frozen=True):
+@dataclass(frozen=True)
+class OtherInput:
     """A kind of input: its name, what it holds, how it is known, and its report in a format."""
 
     name: str

@@ -1,10 +1,9 @@
-"""Builds the report of a snapshot of the allocator: what holds the memory, and what to change."""
+"""Builds the report of a snapshot of the allocator."""
 
 import json
 from collections import defaultdict
 from collections.abc import Sequence
 
-from bottleneck.analysis.memory_remedies import MemoryRemedy, memory_remedies, why_it_failed
 from bottleneck.report import render_document
 from bottleneck.report.document import (
     Action,
@@ -20,7 +19,7 @@ from bottleneck.report.document import (
 from bottleneck.report.json_text import encode
 from bottleneck.report.line_chart import ChartCurve, ChartPoint, LineChart
 from bottleneck.report.terminal import PLAIN, TerminalStyle
-from bottleneck.schema.allocator import HeldMemory
+from bottleneck.schema.allocator import HeldMemory, MemoryRemedy
 from bottleneck.units import counted, format_memory, format_share
 
 HELD_SCHEMA = "bottleneck/held-memory/1"
@@ -40,7 +39,10 @@ _NOTES = {
 
 
 def build_held(held: Sequence[HeldMemory], name: str, left_out: int = 0) -> Document:
-    """Builds the document of a snapshot: of all its devices, the one that failed or that holds most first."""
+    """Builds the document of a snapshot.
+
+    Of several devices the one that failed comes first, else that which holds most.
+    """
     ordered = sorted(held, key=lambda one: (one.failed is None, -one.allocated_bytes))
     first = ordered[0]
     sections: list[Section] = []
@@ -63,8 +65,8 @@ def build_held(held: Sequence[HeldMemory], name: str, left_out: int = 0) -> Docu
 
 
 def _sentence(held: HeldMemory) -> str:
-    if held.failed is not None:
-        return why_it_failed(held.failed, held)
+    if held.failure is not None:
+        return held.failure
     spare = format_memory(held.reserved_bytes - held.allocated_bytes) if held.reserved_bytes else "none"
     return (
         f"The program holds {format_memory(held.allocated_bytes)} {_MOMENTS[held.moment]}; "
@@ -89,7 +91,7 @@ def _lines(held: HeldMemory) -> list[LabelledLine]:
                 f"{grows.place or grows.kind}: {format_memory(grows.grown_bytes)} more by the end of the history",
             )
         )
-    first = (LabelledLine("First", one.change + _given(one), code=one.code) for one in memory_remedies(held)[:1])
+    first = (LabelledLine("First", one.change + _given(one), code=one.code) for one in held.remedies[:1])
     return [*lines, *first]
 
 
@@ -112,7 +114,7 @@ def _sections(held: HeldMemory, suffix: str) -> list[Section]:
                 f"allocated, over {seconds:.3g} s of history; the highest is {top}",
             )
         )
-    if remedies := memory_remedies(held)[:_MOST_CHANGES]:
+    if remedies := held.remedies[:_MOST_CHANGES]:
         actions = tuple(
             Action(one.change + _given(one), (LabelledLine("seen", one.reason),), code=tuple(one.code.splitlines()))
             for one in remedies

@@ -1,4 +1,4 @@
-"""Records of a snapshot of torch's caching allocator: what it holds, and what that means.
+"""Records of a snapshot of torch's caching allocator, and of its explanation.
 
 ``AllocatorSnapshot`` is the file as it was read, ``HeldMemory`` what holds a device's memory at one moment.
 """
@@ -123,7 +123,7 @@ class FailedRequest(Struct, frozen=True):
 
 
 class GrowingHolder(Struct, frozen=True):
-    """A line whose least memory grew from each fifth of the history to the next."""
+    """A line whose memory grows: its least, from each fifth of the history on."""
 
     place: Annotated[str | None, Doc("line of the user's code; null where no frame tells")]
     kind: Annotated[HolderKind, Doc("what it is for, by the calls that led to it")]
@@ -131,8 +131,19 @@ class GrowingHolder(Struct, frozen=True):
     blocks: Annotated[int, Doc("blocks that it asked for in the history and that nothing freed")]
 
 
+class MemoryRemedy(Struct, frozen=True):
+    """A change that gives memory back."""
+
+    change: Annotated[str, Doc("what to do")]
+    reason: Annotated[str, Doc("what in the snapshot calls for it")]
+    code: Annotated[str, Doc("code or setting that does it")]
+    gives_bytes: Annotated[
+        tuple[int, int] | None, Doc("least and most that it gives back; null where a snapshot does not tell", "B")
+    ] = None
+
+
 class HeldMemory(Struct, frozen=True):
-    """What holds the memory of a device at the moment that matters.
+    """Memory of a device at the moment that matters, by what holds it.
 
     Holders add up to ``allocated_bytes``.
     """
@@ -150,4 +161,6 @@ class HeldMemory(Struct, frozen=True):
     failed: Annotated[FailedRequest | None, Doc("the request that failed; null where none did")] = None
     curve: Annotated[tuple[tuple[float, int], ...], Doc("seconds since the first event, bytes allocated; thinned")] = ()
     is_expandable: Annotated[bool, Doc("whether segments can grow (expandable_segments)")] = False
+    failure: Annotated[str | None, Doc("why the request failed, in a sentence; null where none did")] = None
+    remedies: Annotated[tuple[MemoryRemedy, ...], Doc("changes, the first first")] = ()
     history_reason: Annotated[str | None, Doc("why the history is lacking or cut; null where it is whole")] = None

@@ -218,7 +218,7 @@ def _get(width: int) -> _Step:
 
 
 def _skip(width: int) -> _Step:
-    """The protocol's number and the size of a frame, which say nothing of the value."""
+    """Passes over the protocol's number or the size of a frame."""
 
     def step(_: bytes, at: int, __: list[Any], ___: list[int], ____: dict[int, Any]) -> int:
         return at + width

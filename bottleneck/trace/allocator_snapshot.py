@@ -173,7 +173,7 @@ class _Reader:
         )
 
     def _block(self, entry: Mapping[str, Any], at: int) -> MemoryBlock | None:
-        """Reads a block; old versions of torch gave it no address, but all of a segment in order."""
+        """Reads a block; in old versions of torch only its order gives the address."""
         size, state = _number(entry.get("size")), _STATES.get(str(entry.get("state")))
         if size is None or state is None:
             self._left_out += 1

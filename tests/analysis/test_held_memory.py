@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottleneck.analysis.held_memory import explain_snapshot
-from bottleneck.analysis.memory_remedies import memory_remedies
 from bottleneck.errors import TraceError
 from bottleneck.report.held_memory import held_text
 from bottleneck.schema.allocator import HeldMemory
@@ -94,7 +93,7 @@ def test_tensors_that_a_list_keeps_are_named_with_their_line(tmp_path: Path) -> 
     kinds = {one.place: one.kind for one in held.holders}
     assert kinds["model.py:20 __init__()"] == "parameters" and kinds["train.py:95 main()"] == "optimizer state"
     assert kinds["model.py:31 forward()"] == "forward pass"
-    assert memory_remedies(held)[0].change.startswith("Drop what train.py:96 main() makes")
+    assert held.remedies[0].change.startswith("Drop what train.py:96 main() makes")
 
 
 def test_a_loop_that_frees_all_grows_nothing(tmp_path: Path) -> None:
@@ -104,7 +103,7 @@ def test_a_loop_that_frees_all_grows_nothing(tmp_path: Path) -> None:
             device.free(address)
     held = explained(tmp_path, device.dump())
     assert held.growing == () and held.allocated_bytes == 120 * MIB
-    assert not any("Drop what" in one.change for one in memory_remedies(held))
+    assert not any("Drop what" in one.change for one in held.remedies)
 
 
 def test_the_first_forward_pass_and_a_model_that_is_loaded_grow_nothing(tmp_path: Path) -> None:
@@ -137,7 +136,7 @@ def test_memory_in_pieces_is_told_with_the_setting_that_joins_them(tmp_path: Pat
     assert held.moment == "out of memory" and held.failed is not None
     assert (held.failed.cause, held.failed.place) == ("fragmented", "model.py:33 forward()")
     assert held.failed.requested_bytes == 30 * MIB and held.free.largest_bytes < 30 * MIB <= held.free.free_bytes
-    assert any("expandable_segments:True" in one.code for one in memory_remedies(held))
+    assert any("expandable_segments:True" in one.code for one in held.remedies)
     # In segments that grow the same requests fit: 12 x 9 MiB, and 30 MiB in the place of six of them.
     assert 6 * 9 + 30 <= 120
 
@@ -153,7 +152,7 @@ def test_memory_that_is_full_tells_the_part_of_the_batch_that_had_fitted(tmp_pat
     assert held.failed is not None and held.failed.cause == "full"
     # 40 MiB are left of the device, so that 20 are missing; 120 and the request grow with the batch.
     assert (held.failed.device_free_bytes, held.failed.lacking_bytes) == (40 * MIB, 20 * MIB)
-    remedies = memory_remedies(held)
+    remedies = held.remedies
     assert remedies[0].change.startswith("Take at most 84 % of the batch")
     assert not any("expandable" in one.code for one in remedies)
     # With that part of the batch it fits.
