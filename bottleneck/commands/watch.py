@@ -198,6 +198,7 @@ def _say(folder: Path, form: str) -> bool:
     from bottleneck.watched.summary import summarise
 
     _finish_windows(folder)
+    _say_memory(folder)
     try:
         run = summarise(from_here(folder), is_over=True)
     except BottleneckError as error:
@@ -208,6 +209,12 @@ def _say(folder: Path, form: str) -> bool:
     write_status(marked(f"the page for a browser: {shown(page)}"))
     write_status(render(run, form, output_style(None)).rstrip("\n"))
     return True
+
+
+def _say_memory(folder: Path) -> None:
+    from bottleneck.recorder.finish_run import say_memory
+
+    say_memory(folder, write_note)
 
 
 def _finish_windows(folder: Path) -> None:

@@ -4,14 +4,17 @@ The program runs in its form: script, workload or model.
 """
 
 import atexit
+import os
 import signal
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
+from typing import Any
 
 from bottleneck.harness import forms, marks, program
-from bottleneck.harness.messages import Plan
+from bottleneck.harness.memory_error import begin_history, keep_snapshot
+from bottleneck.harness.messages import Plan, rank_of
 from bottleneck.harness.process_setup import prefer_roots, prepare_torch, seeders
 from bottleneck.harness.script import Script
 from bottleneck.harness.session import PARENT, Session
@@ -49,6 +52,7 @@ def run_child(plan_text: str, *arguments: str, changed_step: ChangedStep | None 
         raise
     except BaseException as error:
         session.status = 130 if isinstance(error, KeyboardInterrupt) else 1
+        keep_snapshot(error, Path(plan.folder), rank_of(os.environ)[0])
         program.show_only_their_frames()
         raise
     finally:
@@ -83,7 +87,17 @@ def _run_script(session: Session) -> None:
 
 
 def _prepare(session: Session) -> None:
-    TorchHook({**session.compiler_watchers(), **seeders(session.plan.program.seed)}, {}).install()
+    watchers = {**session.compiler_watchers(), **seeders(session.plan.program.seed)}
+    seed = watchers.get("torch")
+
+    def on_torch(torch: Any) -> None:
+        if seed is not None:
+            seed(torch)
+        begin_history()
+
+    if session.options.memory:
+        watchers["torch"] = on_torch
+    TorchHook(watchers, {}).install()
     prepare_torch(session.options)
 
 

@@ -25,6 +25,7 @@ from bottleneck.harness.main_thread import (
     make_wakeable,
     run_in_main_thread,
 )
+from bottleneck.harness.memory_error import begin_history
 from bottleneck.harness.other_threads import place_of_frame
 from bottleneck.harness.process_setup import seeders, sow
 from bottleneck.harness.rank_coordination import SharedWindow, WindowAt, WindowKind
@@ -407,6 +408,8 @@ class Script:
 
     def _on_torch(self, torch: Any) -> None:
         sow(self._session.plan.program.seed, torch)
+        if self._session.options.memory:
+            begin_history()
         self.on_torch(torch)
         if self._torch is not None and threading.current_thread() is not threading.main_thread():
             with contextlib.suppress(Exception):  # then no step is profiled

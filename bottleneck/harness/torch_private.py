@@ -56,6 +56,9 @@ PRIVATE: Mapping[str, str | None] = {
     "torch.export._unlift._StatefulGraphModule": "which calls of exported modules are steps",
     # Backward passes.
     "torch.autograd.graph.log": "when backward passes begin",
+    # Memory.
+    "torch.cuda.memory._dump_snapshot": "what held the memory where it ran out",
+    "torch.cuda.memory._record_memory_history": "the lines that held the memory where it ran out",
     # Data loaders.
     "torch.utils.data.dataloader._BaseDataLoaderIter": "which batches of data loaders are steps",
     "._dataset": None,
@@ -672,6 +675,30 @@ def tell_of_backward(tell: Callable[[], None]) -> Callable[[], None] | None:
         vars(module)["log"] = logger
 
     return end
+
+
+# Memory.
+
+
+def record_memory_history(most_events: int) -> bool:
+    """Has the allocator of CUDA note each request with its Python calls.
+
+    False where this torch has no such history.
+    """
+    record = private("torch.cuda.memory._record_memory_history")
+    if record is None:
+        return False
+    record(max_entries=most_events, stacks="python")
+    return True
+
+
+def dump_memory(path: Path) -> bool:
+    """Writes what the allocator of CUDA holds; false where this torch cannot."""
+    dump = private("torch.cuda.memory._dump_snapshot")
+    if dump is None:
+        return False
+    dump(str(path))
+    return True
 
 
 # Data loaders.

@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 
 from bottleneck.harness import marks, program
+from bottleneck.harness.memory_error import keep_snapshot
 from bottleneck.harness.messages import Plan
 from bottleneck.harness.process_setup import prefer_roots
 from bottleneck.harness.step_log import StepLog
@@ -35,6 +36,7 @@ def watch_child(plan_text: str, *arguments: str) -> None:
         raise
     except BaseException as error:
         status = 130 if isinstance(error, KeyboardInterrupt) else 1
+        keep_snapshot(error, folder, rank)
         program.show_only_their_frames()
         raise
     finally:

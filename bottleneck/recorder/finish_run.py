@@ -91,12 +91,31 @@ def finish_and_report(plan: "Plan", ending: "Ending", settings: ReportSettings) 
 
 
 def _say_failure(settings: ReportSettings, result: FinishResult, folder: Path) -> None:
+    say_memory(folder, settings.note)
     if not result.is_worth_keeping:
         settings.note(f"recorded nothing: {settings.failure}")
     elif result.headline is not None:
         settings.note(f"{settings.failure}; the report is of what it did until then")
     else:
         settings.note(f"{settings.failure}; what was recorded is in {shown(folder)}")
+
+
+def say_memory(folder: Path, note: Callable[[str], object]) -> None:
+    """Says what held the memory of ranks that ran out of it, with the command for more."""
+    from bottleneck.analysis.held_memory import explain_snapshot
+    from bottleneck.harness.memory_error import snapshots_beside
+    from bottleneck.report.held_memory import held_in_brief
+    from bottleneck.trace.allocator_snapshot import read_allocator_snapshot
+
+    for path in snapshots_beside(folder):
+        try:
+            held = explain_snapshot(read_allocator_snapshot(path))
+        except BottleneckError as error:
+            note(f"what held the memory is in {shown(path)}, which cannot be read: {error.what}")
+            continue
+        for sentence in held_in_brief(held):
+            note(sentence)
+        note(f"all that held the memory: bottleneck report {shown(path)}")
 
 
 def _report_on(

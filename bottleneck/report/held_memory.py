@@ -64,6 +64,18 @@ def build_held(held: Sequence[HeldMemory], name: str, left_out: int = 0) -> Docu
     )
 
 
+def held_in_brief(held: Sequence[HeldMemory]) -> list[str]:
+    """Gives the first lines on a snapshot as sentences: the device that failed, or that holds most."""
+    if not held:
+        return []
+    first = min(held, key=lambda one: (one.failed is None, -one.allocated_bytes))
+    lines = [f"{line.label[0].lower()}{line.label[1:]}: {line.text}" for line in _lines(first)]
+    unknown = sum(one.held_bytes for one in first.holders if one.place is None)
+    if unknown > first.allocated_bytes / 2:
+        lines.append("lines are noted where the program is run with bottleneck run --memory")
+    return [_sentence(first), *lines]
+
+
 def _sentence(held: HeldMemory) -> str:
     if held.failure is not None:
         return held.failure
