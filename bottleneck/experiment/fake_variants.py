@@ -14,7 +14,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bottleneck.experiment.interventions.subject import Change, Missing, NotApplicable, Subject, make_subject
+from bottleneck.experiment.interventions.subject import (
+    Change,
+    Missing,
+    NotApplicable,
+    Subject,
+    change_named,
+    make_subject,
+)
 from bottleneck.experiment.variants import RequestChannel, refusal, settings_with
 from bottleneck.experiment.worker import Worker
 from bottleneck.harness.fake_step import FakeSession, StepDone, refusal_of, workload_batch
@@ -64,7 +71,7 @@ class FakeHost:
 
     def record(self, changes: Sequence[str], file: str) -> None:
         """Leaves the calls of the step with these changes in a file."""
-        chosen = [self._changes[name] for name in changes]
+        chosen = [change_named(self._changes, name) for name in changes]
         if self._program.form == "script":
             calls = self._follow(chosen)
         else:
