@@ -30,7 +30,7 @@ from bottleneck.predict.smaller_steps import (
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Floats
-from bottleneck.schema.memory_fit import MemoryFit, MemoryRemedy, MemorySet, RemedyName
+from bottleneck.schema.memory_fit import MemoryFit, MemoryRemedy, MemorySet, RefusedRemedy, RemedyName
 from bottleneck.schema.predicted_step import Backend
 from bottleneck.schema.records import replace
 from bottleneck.schema.step_calls import StepCall, StepCalls
@@ -315,12 +315,7 @@ def fit_memory(
     usable = max(device.memory_bytes - RESERVED_BYTES, 0)
     peak, is_there = fitter.base_peak, fitter.base_peak <= usable
     alone, refused = _alone(fitter)
-    best = same = None
-    if not is_there:
-        choices = _choices(fitter, alone)
-        best = _search(fitter, choices, usable) or _nearest(fitter, choices, usable)
-        if best.fits and not all(one.is_same_result for one in best.remedies):
-            same = _search(fitter, [one for one in choices if not _CHANGES_RESULTS & {*one.names}], usable)
+    best, same, by_formula = _sets(fitter, alone, usable) if not is_there else (None, None, None)
     made = [one for one in fitter.base.storages if one.created >= 0]
     return MemoryFit(
         memory_bytes=device.memory_bytes,
@@ -330,6 +325,7 @@ def fit_memory(
         alone=tuple(alone),
         best=best,
         same_results=same,
+        by_formula=by_formula,
         ranks=next((ranks for ranks in _RANKS if _peak(sharded(fitter.base, ranks)) <= usable), None),
         planned_bytes=planned_bytes(fitter.base),
         made_bytes=sum(one.bytes for one in made),
@@ -338,9 +334,29 @@ def fit_memory(
     )
 
 
-def _alone(fitter: _Fitter) -> tuple[list[MemoryRemedy], list[tuple[str, str]]]:
+def _sets(
+    fitter: _Fitter, alone: Sequence[MemoryRemedy], usable: int
+) -> tuple[MemorySet, MemorySet | None, MemorySet | None]:
+    """The best set, the cheapest with the same results, and a cheaper one that is known by formula."""
+    priced = _Priced(fitter, _choices(fitter, alone))
+    runs = [one for one in priced.choices if _RUN.issuperset(one.names)]
+    best, cheapest = priced.search(runs, usable), priced.search(priced.choices, usable)
+    if best is None or cheapest is None:
+        best, cheapest = cheapest or best, None
+    if best is None:
+        return _nearest(fitter, priced.choices, usable), None, None
+    same = None
+    if not all(one.is_same_result for one in best.remedies):
+        keeping = [one for one in priced.choices if not _CHANGES_RESULTS & {*one.names}]
+        same = priced.search([one for one in keeping if _RUN.issuperset(one.names)], usable)
+        same = same or priced.search(keeping, usable)
+    others = [made.remedies for made in (best, same) if made is not None]
+    return best, same, cheapest if cheapest is not None and cheapest.remedies not in others else None
+
+
+def _alone(fitter: _Fitter) -> tuple[list[MemoryRemedy], list[RefusedRemedy]]:
     """Each change by itself as far as it goes, and why others do not apply."""
-    calls, refused, remedies = fitter.base, list[tuple[str, str]](), list[MemoryRemedy]()
+    calls, refused, remedies = fitter.base, list[RefusedRemedy](), list[MemoryRemedy]()
     candidates: list[tuple[RemedyName, Choice]] = []
     if not calls.settings.autocast:
         candidates.append(("bf16-autocast", Choice(autocast=True)))
@@ -361,17 +377,17 @@ def _alone(fitter: _Fitter) -> tuple[list[MemoryRemedy], list[tuple[str, str]]]:
             ("bf16-parameters", Choice(autocast=not calls.settings.autocast, states="bf16-parameters")),
         ]
         if not fitter.blocks:
-            refused.append(("checkpoint", "the model has no numbered blocks, as those of an nn.ModuleList"))
+            refused.append(RefusedRemedy("checkpoint", "needs numbered blocks, as those of an nn.ModuleList"))
     for name, choice in candidates:
         try:
             remedy = fitter.remedy(name, choice, fitter.base_peak)
         except NoStep as state:
-            refused.append((_title(name, choice), state.reason))
+            refused.append(RefusedRemedy(_title(name, choice), state.reason))
             continue
         if remedy.saved_bytes > 0:
             remedies.append(remedy)
         else:
-            refused.append((_title(name, choice), "it would not lower the peak by itself"))
+            refused.append(RefusedRemedy(_title(name, choice), "by itself it would not lower the peak"))
     if calls.settings.training:
         remedies += _of_ranks(fitter)
     return sorted(remedies, key=lambda one: -one.saved_bytes), refused
@@ -427,54 +443,60 @@ def _choices(fitter: _Fitter, alone: Sequence[MemoryRemedy]) -> list[Choice]:
     ][1:]
 
 
-def _cost_us(fitter: _Fitter, choice: Choice, known: dict[tuple[str, object], float]) -> float:
-    """The time that a set adds: the sum of what each change adds in the middle, none less than nothing.
+class _Priced:
+    """Sets of changes with the time that each adds."""
 
-    Of changes without a price the number counts.
-    """
-    total = 0.0
-    for name, _ in choice.steps():
-        key = (name, {"accumulate": choice.parts, "checkpoint": choice.blocks}.get(name))
-        if name in _SWAPS:
-            key = (name, choice.blocks)
-        if key not in known:
-            alone = Choice(
-                autocast=name == "bf16-autocast",
-                parts=choice.parts if name == "accumulate" else 1,
-                blocks=choice.blocks if name in ("checkpoint", *_SWAPS) else 0,
-                swap=name if name in _SWAPS else None,
-                states=name if name in _STATES else None,
-            )
-            us = fitter.added_us(name, alone)
-            known[key] = 1.0 if us is None else max((us.low + us.high) / 2, 0.0)
-        total += known[key]
-    return total
+    def __init__(self, fitter: _Fitter, choices: Sequence[Choice]) -> None:
+        self._fitter, self.choices = fitter, choices
+        self._known: dict[tuple[str, int], float] = {}
+        self._costs = {choice: self._cost_us(choice) for choice in choices}
+        self._sets: dict[Choice, MemorySet] = {}
 
+    def _cost_us(self, choice: Choice) -> float:
+        """The sum of what each change adds in the middle, none less than nothing; without prices their number."""
+        total = 0.0
+        for name in choice.names:
+            extent = {"accumulate": choice.parts}.get(name, choice.blocks if name in ("checkpoint", *_SWAPS) else 0)
+            if (name, extent) not in self._known:
+                us = self._fitter.added_us(name, _only(name, choice))
+                self._known[name, extent] = 1.0 if us is None else max((us.low + us.high) / 2, 0.0)
+            total += self._known[name, extent]
+        return total
 
-def _search(fitter: _Fitter, choices: Sequence[Choice], usable: int) -> MemorySet | None:
-    """The cheapest set that fits and still does when the program is run with it."""
-    known: dict[tuple[str, object], float] = {}
-    unit = 1.0 if fitter.before is None else fitter.before.us()
-    priced = [(choice, _cost_us(fitter, choice, known)) for choice in choices]
-    order = cheapest_first([choice for choice, _ in priced], [cost for _, cost in priced], unit)
-    allowed, tries = usable, 0
-    refused: set[tuple[str, ...]] = set()
-    for choice in order:
-        changes = fitter.changes_of(choice, with_blocks=True)
-        try:
-            if changes in refused or (peak := fitter.peak(choice)) > allowed:
+    def search(self, choices: Sequence[Choice], usable: int) -> MemorySet | None:
+        """The cheapest of these sets that fits, and still does when the program is run with it."""
+        before = self._fitter.before
+        unit = 1.0 if before is None else before.us()
+        allowed, tries = usable, 0
+        for choice in cheapest_first(choices, [self._costs[choice] for choice in choices], unit):
+            try:
+                if (peak := self._fitter.peak(choice)) > allowed:
+                    continue
+                if choice not in self._sets:
+                    self._sets[choice] = _set(self._fitter, choice, usable)
+            except NoStep:
                 continue
-            made = _set(fitter, choice, usable)
-        except NoStep:
-            refused.add(changes)
-            continue
-        if made.fits:
-            return made
-        tries += 1
-        if tries >= _TRIES:
-            return None
-        allowed = min(allowed, usable - (made.peak_bytes - peak))
-    return None
+            made = self._sets[choice]
+            if made.fits:
+                return made
+            tries += 1
+            if tries >= _TRIES:
+                return None
+            allowed = min(allowed, usable - (made.peak_bytes - peak))
+        return None
+
+
+def _only(name: RemedyName, choice: Choice) -> Choice:
+    """One change of a set; what is swapped depends on the blocks that are recomputed."""
+    return Choice(
+        autocast=name == "bf16-autocast",
+        in_place=name == "inplace-activations",
+        parts=choice.parts if name == "accumulate" else 1,
+        blocks=choice.blocks if name in ("checkpoint", *_SWAPS) else 0,
+        is_fused=name == "fused-activations",
+        swap=name if name in _SWAPS else None,
+        states=name if name in _STATES else None,
+    )
 
 
 def _nearest(fitter: _Fitter, choices: Sequence[Choice], usable: int) -> MemorySet:

@@ -44,6 +44,14 @@ class MemoryRemedy:
 
 
 @dataclass(frozen=True)
+class RefusedRemedy:
+    """A change that cannot be made to the step, or does not lower its peak."""
+
+    name: Annotated[str, Doc("name of the change, with its number")]
+    reason: Annotated[str, Doc("what it needs, or that it brings nothing")]
+
+
+@dataclass(frozen=True)
 class MemorySet:
     """Changes made together, which fit or come nearest to it.
 
@@ -64,8 +72,9 @@ class MemorySet:
 class MemoryFit:
     """Whether a step fits into a memory, and what makes it fit.
 
-    ``best`` is the set with the least time added, null where the step fits as it is; ``same_results`` the cheapest
-    that changes no type, null where that is the same set or none fits. Without a set that fits ``best`` is the nearest.
+    ``best`` is the set with the least time added of those that were run as a whole under fake tensors, or of all where
+    none of those fits; null where the step fits as it is. Without a set that fits it is the nearest. ``same_results`` is
+    the cheapest that changes no type, ``by_formula`` the cheapest of all where it costs less than ``best``.
     """
 
     memory_bytes: Annotated[int, Doc("memory that there is", "B")]
@@ -75,8 +84,9 @@ class MemoryFit:
     alone: Annotated[tuple[MemoryRemedy, ...], Doc("each change by itself, most saved first")]
     best: Annotated[MemorySet | None, Doc("the cheapest set that fits, or the nearest one")]
     same_results: Annotated[MemorySet | None, Doc("the cheapest set that changes no types")]
+    by_formula: Annotated[MemorySet | None, Doc("a cheaper set of which a part is known by formula only")]
     ranks: Annotated[int | None, Doc("fewest ranks of FSDP with which it fits by that alone; null for none")]
     planned_bytes: Annotated[int, Doc("what the step makes, in a static plan by lifetimes", "B")]
     made_bytes: Annotated[int, Doc("what the step makes, nothing shared", "B")]
     alive_bytes: Annotated[int, Doc("what the step makes, most at once: no plan needs less", "B")]
-    refused: Annotated[tuple[tuple[str, str], ...], Doc("changes that do not apply, each with the reason")] = ()
+    refused: Annotated[tuple[RefusedRemedy, ...], Doc("changes that do not apply, or bring nothing")] = ()
