@@ -64,8 +64,22 @@ def fits_elsewhere(
     from bottleneck.predict.memory_fit import fit_memory
 
     with changed_recorder(program) as record:
+        steps: dict[tuple[str, ...], StepCalls | NoStep] = {}
+
+        def once(changes: Sequence[str]) -> "StepCalls":
+            """The step with these changes, which is the same for all devices."""
+            if tuple(changes) not in steps:
+                try:
+                    steps[*changes] = record(changes)
+                except NoStep as state:
+                    steps[*changes] = state
+            step = steps[*changes]
+            if isinstance(step, NoStep):
+                raise step
+            return step
+
         try:
-            return [fit_memory(record, device, backend, paces.get(device.name)) for device in devices]
+            return [fit_memory(once, device, backend, paces.get(device.name)) for device in devices]
         except NoStep as state:
             raise _without_price(program, state) from None
 

@@ -123,11 +123,11 @@ class _Fitter:
     """The sets of changes of one program on one device: their steps, peaks and costs."""
 
     def __init__(self, record: Record, device: Device, backend: Backend, pace: float | None) -> None:
-        self._record, self._device, self._backend, self._pace = record, device, backend, pace
+        self._record, self.device, self._backend, self._pace = record, device, backend, pace
         self._recorded: dict[tuple[str, ...], StepCalls | NoStep] = {}
         self._made: dict[Choice, StepCalls] = {}
         self.moved: dict[Choice, tuple[int, float]] = {}
-        self._us_by_call: dict[tuple[str, ...], float] = {}
+        self._us_by_call: dict[str, float] = {}
         self.base = self.run(())
         self.base_peak = _peak(self.base)
         self.blocks = self._blocks_by_worth()
@@ -148,9 +148,9 @@ class _Fitter:
 
     def price(self, key: tuple[str, ...], calls: StepCalls, backend: Backend | None = None) -> PricedWork | None:
         """The work of a step with its times; null where it cannot be priced."""
-        key = (*key, backend or self._backend)
+        key = (*key, str(backend or self._backend))
         if key not in self._prices:
-            priced = price_work(calls, self._device, backend or self._backend, self._pace)
+            priced = price_work(calls, self.device, backend or self._backend, self._pace)
             self._prices[key] = None if isinstance(priced, str) else priced
         return self._prices[key]
 
@@ -201,7 +201,7 @@ class _Fitter:
         return self._made[plain]
 
     def _swapped(self, choice: Choice, calls: StepCalls) -> StepCalls:
-        link = self._device.link_bytes_per_s
+        link = self.device.link_bytes_per_s
         if not link:
             raise NoStep("the speed of the link to the host is not known")
         us = self._us_of_calls(calls)
@@ -209,7 +209,7 @@ class _Fitter:
         added = made.added_us
         if choice.swap == "swap-overlapped":
             # The copies read and write device memory beside the kernels.
-            added = 2 * made.moved_bytes / (self._device.bandwidth_bytes_per_s or link) * US_PER_S
+            added = 2 * made.moved_bytes / (self.device.bandwidth_bytes_per_s or link) * US_PER_S
         self.moved[replace(choice, states=None)] = 2 * made.moved_bytes, added
         return made.calls
 
@@ -217,7 +217,7 @@ class _Fitter:
         """The time of each call, the waiting for the host spread over them."""
         missing = [call for call in calls.calls if _signature(call) not in self._us_by_call]
         if missing:
-            priced = price_work(replace(calls, calls=tuple(missing)), self._device, self._backend, self._pace)
+            priced = price_work(replace(calls, calls=tuple(missing)), self.device, self._backend, self._pace)
             if isinstance(priced, str):
                 raise NoStep(priced)
             self._us_by_call |= dict.fromkeys(map(_signature, missing), 0.0)
@@ -229,6 +229,14 @@ class _Fitter:
         stretch = 1.0 if self.before is None or not self.before.busy_us else self.before.us() / self.before.busy_us
         return us * max(stretch, 1.0)
 
+    def share_of_blocks(self, blocks: int) -> float:
+        """The part of the kernels' time of recomputing all blocks that these take."""
+        us = [
+            float(self._us_of_calls(self._recomputed(Choice(blocks=number), self.base)).sum())
+            for number in (0, blocks, len(self.blocks))
+        ]
+        return (us[1] - us[0]) / (us[2] - us[0]) if us[2] > us[0] else 1.0
+
     def added_us(self, name: RemedyName, choice: Choice) -> Interval | None:
         """The time that one change of a set adds by itself; null where it has no price. Raises NoStep."""
         if self.before is None:
@@ -239,7 +247,7 @@ class _Fitter:
             us = self.moved[whole][1]
             return Interval(0.0, us) if name == "swap-overlapped" else Interval(us, us * 1.25)
         if name in _STATES:
-            bandwidth = self._device.bandwidth_bytes_per_s
+            bandwidth = self.device.bandwidth_bytes_per_s
             saved = state_bytes_saved(self.base, _with_states(self.base, name))
             return Interval(-2 * saved / bandwidth * US_PER_S, 0.0) if bandwidth else None
         if name == "fused-activations":
@@ -281,6 +289,14 @@ def added(before: PricedWork | None, after: PricedWork | None) -> Interval | Non
     gain = predict_gain(before, after)
     us = before.us()
     return Interval(us / gain.interval.high - us, us / gain.interval.low - us)
+
+
+def together(parts: Sequence[Interval | None]) -> Interval | None:
+    """The sum of times; null where one is not known."""
+    times = [part for part in parts if part is not None]
+    if len(times) < len(parts):
+        return None
+    return Interval(sum(one.low for one in times), sum(one.high for one in times))
 
 
 def _signature(call: StepCall) -> str:
@@ -358,7 +374,9 @@ def _alone(fitter: _Fitter) -> tuple[list[MemoryRemedy], list[RefusedRemedy]]:
     """Each change by itself as far as it goes, and why others do not apply."""
     calls, refused, remedies = fitter.base, list[RefusedRemedy](), list[MemoryRemedy]()
     candidates: list[tuple[RemedyName, Choice]] = []
-    if not calls.settings.autocast:
+    if "bf16_tensor" not in fitter.device.peaks_flops_per_s:
+        refused.append(RefusedRemedy("bf16-autocast", "the device has no units for products in bf16"))
+    elif not calls.settings.autocast:
         candidates.append(("bf16-autocast", Choice(autocast=True)))
     if calls.batch_size:
         # A larger number of parts divides the batch only where a smaller one does.
@@ -368,38 +386,47 @@ def _alone(fitter: _Fitter) -> tuple[list[MemoryRemedy], list[RefusedRemedy]]:
             if calls.batch_size % parts == 0 and len(calls.calls) * parts <= _MOST_CALLS
         ]
     if calls.settings.training:
-        candidates += [
-            ("inplace-activations", Choice(in_place=True)),
-            *([("checkpoint", Choice(blocks=len(fitter.blocks)))] if fitter.blocks else []),
-            *([("fused-activations", Choice(is_fused=True))] if not calls.settings.compiled else []),
-            *((name, Choice(swap=name)) for name in _SWAPS),
-            *((name, Choice(states=name)) for name in _STATES[:2] if calls.bytes_of("optimizer state")),
-            ("bf16-parameters", Choice(autocast=not calls.settings.autocast, states="bf16-parameters")),
-        ]
-        if not fitter.blocks:
-            refused.append(RefusedRemedy("checkpoint", "needs numbered blocks, as those of an nn.ModuleList"))
+        candidates += _of_training(fitter, refused)
     for name, choice in candidates:
         try:
             remedy = fitter.remedy(name, choice, fitter.base_peak)
+            if name == "bf16-parameters" and choice.autocast:
+                cast = fitter.added_us("bf16-autocast", choice)
+                remedy = replace(remedy, added_us=together([remedy.added_us, cast]))
         except NoStep as state:
-            refused.append(RefusedRemedy(_title(name, choice), state.reason))
+            reason = RefusedRemedy(name, state.reason)
+            refused += [] if reason in refused else [reason]
             continue
         if remedy.saved_bytes > 0:
             remedies.append(remedy)
         else:
-            refused.append(RefusedRemedy(_title(name, choice), "by itself it would not lower the peak"))
+            refused.append(RefusedRemedy(name, "by itself it would not lower the peak"))
     if calls.settings.training:
         remedies += _of_ranks(fitter)
     return sorted(remedies, key=lambda one: -one.saved_bytes), refused
 
 
-def _title(name: RemedyName, choice: Choice) -> str:
-    return f"{name}-{choice.parts}" if choice.parts > 1 else name
+def _of_training(fitter: _Fitter, refused: list[RefusedRemedy]) -> Iterator[tuple[RemedyName, Choice]]:
+    """Yields the changes that only a step with a backward pass can have."""
+    calls = fitter.base
+    yield "inplace-activations", Choice(in_place=True)
+    if fitter.blocks:
+        yield "checkpoint", Choice(blocks=len(fitter.blocks))
+    else:
+        refused.append(RefusedRemedy("checkpoint", "needs numbered blocks, as those of an nn.ModuleList"))
+    if not calls.settings.compiled:
+        yield "fused-activations", Choice(is_fused=True)
+    for swap in _SWAPS:
+        yield swap, Choice(swap=swap)
+    for states in _STATES[:2] if calls.bytes_of("optimizer state") else ():
+        yield states, Choice(states=states)
+    if "bf16_tensor" in fitter.device.peaks_flops_per_s:
+        yield "bf16-parameters", Choice(autocast=not calls.settings.autocast, states="bf16-parameters")
 
 
 def _of_ranks(fitter: _Fitter) -> Iterator[MemoryRemedy]:
     """The step on several ranks, whose links carry the parameters twice and the gradients once."""
-    calls, link = fitter.base, fitter._device.link_bytes_per_s
+    calls, link = fitter.base, fitter.device.link_bytes_per_s
     parameters = calls.bytes_of("parameter")
     for ranks in _RANKS[:_SHOWN_RANKS]:
         peak = _peak(sharded(calls, ranks))
@@ -429,7 +456,7 @@ def _choices(fitter: _Fitter, alone: Sequence[MemoryRemedy]) -> list[Choice]:
     levels = sorted({round(blocks * part / _LEVELS) for part in range(_LEVELS + 1)}) if blocks else [0]
     autocast = [False, *([True] if "bf16-autocast" in names or "bf16-parameters" in names else [])]
     parts = [1, *sorted(one.parts for one in alone if one.name == "accumulate" and one.parts)]
-    has_link = trains and bool(fitter._device.link_bytes_per_s)
+    has_link = trains and bool(fitter.device.link_bytes_per_s)
     return [
         Choice(cast, in_place, part, level, is_fused, swap, states)
         for cast in autocast
@@ -458,8 +485,10 @@ class _Priced:
         for name in choice.names:
             extent = {"accumulate": choice.parts}.get(name, choice.blocks if name in ("checkpoint", *_SWAPS) else 0)
             if (name, extent) not in self._known:
-                us = self._fitter.added_us(name, _only(name, choice))
-                self._known[name, extent] = 1.0 if us is None else max((us.low + us.high) / 2, 0.0)
+                share = self._fitter.share_of_blocks(choice.blocks) if name == "checkpoint" else 1.0
+                whole = replace(choice, blocks=len(self._fitter.blocks)) if name == "checkpoint" else choice
+                us = self._fitter.added_us(name, _only(name, whole))
+                self._known[name, extent] = 1.0 if us is None else max((us.low + us.high) / 2, 0.0) * share
             total += self._known[name, extent]
         return total
 
@@ -524,7 +553,6 @@ def _set(fitter: _Fitter, choice: Choice, usable: int) -> MemorySet:
     after = fitter.price(changes, run, backend)
     parts = [added(fitter.before, after) if changes or choice.is_fused else Interval(0.0, 0.0)]
     parts += [one.added_us for one in remedies if one.name in (*_SWAPS, *_STATES)]
-    times = [part for part in parts if part is not None]
     peak = _peak(confirmed)
     return MemorySet(
         remedies=tuple(remedies),
@@ -532,8 +560,6 @@ def _set(fitter: _Fitter, choice: Choice, usable: int) -> MemorySet:
         estimated_bytes=fitter.peak(choice),
         is_confirmed=bool(changes),
         fits=peak <= usable,
-        added_us=Interval(sum(one.low for one in times), sum(one.high for one in times))
-        if len(times) == len(parts)
-        else None,
+        added_us=together(parts),
         step=None if after is None else replace(step_of(after), kernels=()),
     )

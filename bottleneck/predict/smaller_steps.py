@@ -100,7 +100,7 @@ def recomputed(calls: StepCalls, blocks: Sequence[Block]) -> StepCalls:
     for one, copy in zip(passes, (starts + lengths[:-1]).tolist(), strict=True):
         end = copy + len(one.forward)
         at = {old: copy + number for number, old in enumerate(one.forward)}
-        results = _results(calls, one, made, readers)
+        results = _results(one, made, readers)
         for number in (storage for old in one.forward for storage in made.get(old, ())):
             life = calls.storages[number]
             if life.freed is None or number in results:
@@ -108,20 +108,19 @@ def recomputed(calls: StepCalls, blocks: Sequence[Block]) -> StepCalls:
             if life.freed > one.backward:
                 again[number] = len(storages)
                 storages.append(replace(storages[number], created=at[life.created]))
-                storages[number] = replace(storages[number], freed=int(after[one.end]))
+                storages[number] = replace(storages[number], freed=int(before[one.end]))
             else:
                 freed = next((at[old] for old in one.forward if old >= life.freed), end)
                 storages.append(Storage(life.bytes, life.kind, at[life.created], freed))
-        for number in {use.storage for old in one.forward for use in calls.calls[old].inputs} - {None}:
+        used = {use.storage for old in one.forward for use in calls.calls[old].inputs}
+        for number in (storage for storage in used if storage is not None):
             held = storages[number]
             if calls.storages[number].created not in at and held.freed is not None:
                 storages[number] = replace(held, freed=max(held.freed, end))
     return replace(calls, calls=_with_copies(calls, passes, again), storages=tuple(storages))
 
 
-def _results(
-    calls: StepCalls, one: Pass, made: Mapping[int, Sequence[int]], readers: Mapping[int, Sequence[int]]
-) -> set[int]:
+def _results(one: Pass, made: Mapping[int, Sequence[int]], readers: Mapping[int, Sequence[int]]) -> set[int]:
     """The storages of a block that other calls of the forward pass read."""
     inside = range(one.forward[0], one.end)
     return {
@@ -136,7 +135,7 @@ def _needed(
     calls: StepCalls, one: Pass, made: Mapping[int, Sequence[int]], readers: Mapping[int, Sequence[int]]
 ) -> Pass:
     """The pass up to the last call whose result the backward pass needs."""
-    results = _results(calls, one, made, readers)
+    results = _results(one, made, readers)
     last = max(
         (
             number
@@ -301,9 +300,7 @@ def sharded(calls: StepCalls, ranks: int) -> StepCalls:
     The largest blocks are held whole while they compute, and so are parameters outside of blocks.
     """
     sizes = [
-        -(-storage.bytes // ranks)
-        if storage.kind in ("parameter", "gradient", "optimizer state")
-        else storage.bytes
+        -(-storage.bytes // ranks) if storage.kind in ("parameter", "gradient", "optimizer state") else storage.bytes
         for storage in calls.storages
     ]
     smaller = _resized(calls, sizes)
@@ -415,4 +412,4 @@ def planned_bytes(calls: StepCalls) -> int:
                 break
             place = max(place, int(high))
         offsets[number] = place
-    return int((offsets + sizes).max()) if len(order) else 0
+    return int((offsets + sizes).max()) if order else 0

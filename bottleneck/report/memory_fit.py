@@ -37,8 +37,8 @@ _ALONE_NOTE = (
     "time added: of the step as it is, less than nothing where it gets faster; run: the changed program ran on tensors "
     "without data; formula: counted from what the step as it is holds"
 )
-_SET_NOTE = "each row: what is saved after the rows above it, so that nothing is saved twice"
-_NOT_SAME_NOTE = "~: changes the rounding of the program's numbers"
+_SET_NOTE = "each row: what is saved after the rows above it, as expected; together: as the changed program ran"
+_NOT_SAME_NOTE = "†: changes the rounding of the program's numbers"
 _SWAP_NOTE = "overlapped: only what the link can move beside the kernels; their copies share the memory's bandwidth"
 _FSDP_NOTE = "FSDP: the memory of one rank; time added: from all of its copies hidden to none, over the device's link"
 _SHOWN_BLOCKS = 4
@@ -50,7 +50,9 @@ def fit_line(prediction: DevicePrediction) -> str:
     if fit is None:
         return ""
     if fit.fits:
-        largest = "" if prediction.largest_batch is None else f"; the largest batch that fits is {prediction.largest_batch:,}"
+        largest = (
+            "" if prediction.largest_batch is None else f"; the largest batch that fits is {prediction.largest_batch:,}"
+        )
         return f"as it is on {name}, with {format_memory(fit.usable_bytes - fit.peak_bytes)} to spare{largest}"
     lacks = f"{format_memory(fit.peak_bytes - fit.usable_bytes)} too much on {name}"
     ranks = "" if fit.ranks is None else f"; FSDP over {fit.ranks} ranks alone would do"
@@ -59,7 +61,8 @@ def fit_line(prediction: DevicePrediction) -> str:
     words = " + ".join(map(remedy_words, fit.best.remedies))
     if not fit.best.fits:
         misses = format_memory(fit.best.peak_bytes - fit.usable_bytes)
-        return f"{lacks}; nothing tried fits. The nearest reaches {format_memory(fit.best.peak_bytes)}, {misses} too much{ranks}"
+        reaches = f"the nearest ({words}) reaches {format_memory(fit.best.peak_bytes)}, {misses} too much"
+        return f"{lacks}, and nothing tried fits: {reaches}{ranks}"
     saved = format_memory(fit.peak_bytes - fit.best.peak_bytes)
     return f"{lacks}; {words}: -{saved}, {_time(fit.best.added_us, prediction)} step; {_proof(fit.best)}"
 
@@ -111,7 +114,11 @@ def _set(fit: MemoryFit, made: MemorySet, prediction: DevicePrediction, title: s
     proof = "run" if made.is_confirmed else "formula"
     saved = format_memory(max(fit.peak_bytes - made.peak_bytes, 0))
     total = ("together", saved, format_memory(made.peak_bytes), _time(made.added_us, prediction), proof)
-    notes = (_SET_NOTE, *_notes(made.remedies), f"{format_memory(fit.usable_bytes)} can be used: CUDA takes 1 GiB itself")
+    notes = (
+        _SET_NOTE,
+        *_notes(made.remedies),
+        f"{format_memory(fit.usable_bytes)} can be used: CUDA takes 1 GiB itself",
+    )
     return TableSection(title, _HEADS, (*rows, TableRow(total, role="rest")), notes, is_cards=True)
 
 
@@ -128,7 +135,7 @@ def _notes(remedies: Sequence[MemoryRemedy]) -> list[str]:
 
 
 def _row(one: MemoryRemedy, prediction: DevicePrediction) -> TableRow:
-    words = remedy_words(one) + ("" if one.is_same_result else " ~")
+    words = remedy_words(one) + ("" if one.is_same_result else " †")
     return TableRow(
         (
             words,
@@ -166,8 +173,9 @@ def _how(fit: MemoryFit, prediction: DevicePrediction) -> Iterator[str]:
         yield f"FSDP over {fit.ranks} ranks fits by itself: {_HOW['fsdp']}"
     if fit.made_bytes:
         yield (
-            f"shared buffers: the step makes {format_memory(fit.made_bytes)}, of which {format_memory(fit.alive_bytes)} "
-            f"are held at once; a plan by lifetimes needs {format_memory(fit.planned_bytes)}, none less than what is held"
+            f"shared buffers: the step makes {format_memory(fit.made_bytes)}, of which it holds "
+            f"{format_memory(fit.alive_bytes)} at once: no plan needs less, and one by lifetimes needs "
+            f"{format_memory(fit.planned_bytes)}"
         )
     largest = prediction.largest_batch
     if not fit.fits and largest:

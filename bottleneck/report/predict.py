@@ -117,7 +117,14 @@ def build(answer: Prediction) -> Document:
     """The document of a prediction."""
     first = sentences(answer)[0]
     worked = [_work(item) for item in answer.devices if item.work][:1]
-    tables = [*fit_sections(answer.devices), _steps(answer), *_memory(answer), *_gains(answer), *_costs(answer), *worked]
+    tables = [
+        *fit_sections(answer.devices),
+        _steps(answer),
+        *_memory(answer),
+        *_gains(answer),
+        *_costs(answer),
+        *worked,
+    ]
     return Document(
         headline="predicted",
         subject=answer.program,

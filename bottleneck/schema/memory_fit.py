@@ -73,8 +73,8 @@ class MemoryFit:
     """Whether a step fits into a memory, and what makes it fit.
 
     ``best`` is the set with the least time added of those that were run as a whole under fake tensors, or of all where
-    none of those fits; null where the step fits as it is. Without a set that fits it is the nearest. ``same_results`` is
-    the cheapest that changes no type, ``by_formula`` the cheapest of all where it costs less than ``best``.
+    none of those fits; null where the step fits as it is. Without a set that fits it is the nearest. ``same_results``
+    is the cheapest that changes no type, ``by_formula`` the cheapest of all where it costs less than ``best``.
     """
 
     memory_bytes: Annotated[int, Doc("memory that there is", "B")]
