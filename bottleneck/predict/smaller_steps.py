@@ -319,9 +319,9 @@ def gathered_bytes(calls: StepCalls) -> int:
                 for use in call.inputs
                 if use.storage is not None and calls.storages[use.storage].kind == "parameter"
             }
-    sizes = {path: sum(calls.storages[number].bytes for number in mine) for path, mine in by_block.items()}
-    outside = sizes.pop(None, 0)
-    return outside + sum(sorted(sizes.values())[-_WHOLE_BLOCKS:])
+    whole = by_block.pop(None, set())
+    by_size = sorted(by_block.values(), key=lambda mine: -sum(calls.storages[number].bytes for number in mine))
+    return sum(calls.storages[number].bytes for number in whole.union(*by_size[:_WHOLE_BLOCKS]))
 
 
 class Swapped(Struct, frozen=True):

@@ -36,13 +36,18 @@ def program_step() -> StepCalls:
     for number in range(BLOCKS):
         inner = len(storages)
         freed = 2 * BLOCKS + 1 + BLOCKS - number
-        storages += [Storage(MATRIX, "activation", 2 * number, freed), Storage(MATRIX, "activation", 2 * number + 1, freed)]
+        storages += [
+            Storage(MATRIX, "activation", 2 * number, freed),
+            Storage(MATRIX, "activation", 2 * number + 1, freed),
+        ]
         calls += [_mm(f"blocks.{number}.up", (before, 0), inner), _mm(f"blocks.{number}.down", (inner, 0), inner + 1)]
         before = inner + 1
     storages.append(Storage(MATRIX, "gradient", BEFORE_THE_STEP))
     gradient = len(storages) - 1
     calls.append(_mm("loss", (before, 0), gradient))
-    calls += [_mm(f"blocks.{number}.up", (3 + 2 * number, 0), gradient, "backward") for number in reversed(range(BLOCKS))]
+    calls += [
+        _mm(f"blocks.{number}.up", (3 + 2 * number, 0), gradient, "backward") for number in reversed(range(BLOCKS))
+    ]
     states = call("mul_", [use(2, 2 * SIZE, SIZE)], use(2, 2 * SIZE, SIZE))
     calls.append(replace(states, phase="optimizer"))
     assert len(calls) == last + 2

@@ -214,9 +214,7 @@ def test_fused_kernels_hold_no_pointwise_result_whose_inputs_are_there() -> None
         made.program,
         made.origin,
         tuple(
-            StepCall(
-                one.name, one.dims, one.types, one.strides, one.concrete, one.inputs, one.outputs, phase
-            )
+            StepCall(one.name, one.dims, one.types, one.strides, one.concrete, one.inputs, one.outputs, phase)
             for one, phase in zip(made.calls, phases, strict=True)
         ),
         made.settings,
