@@ -53,13 +53,15 @@ _SWAPS: tuple[RemedyName, ...] = ("swap", "swap-overlapped")
 _CHANGES_RESULTS = frozenset({_BF16, *_STATES})
 # Rather a setting than a library, and rather a library than code of one's own.
 _EFFORT: dict[str, int] = {"bf16-states": 2, "8bit-states": 2, "swap-overlapped": 4, "fused-activations": 2}
-_RUN = frozenset({_BF16, _IN_PLACE, "accumulate", "checkpoint"})
+_FUSED = "fused-optimizer"
+_RUN = frozenset({_BF16, _FUSED, _IN_PLACE, "accumulate", "checkpoint"})
 
 
 class Choice(Struct, frozen=True):
     """A set of changes: which of them, and how far."""
 
     autocast: bool = False
+    fused_optimizer: bool = False
     in_place: bool = False
     parts: int = 1
     blocks: int = 0
@@ -72,6 +74,7 @@ class Choice(Struct, frozen=True):
         """The changes in the order in which they are made."""
         names: list[RemedyName | None] = [
             "bf16-autocast" if self.autocast else None,
+            "fused-optimizer" if self.fused_optimizer else None,
             "inplace-activations" if self.in_place else None,
             "accumulate" if self.parts > 1 else None,
             "checkpoint" if self.blocks else None,
@@ -86,6 +89,7 @@ class Choice(Struct, frozen=True):
         made = Choice()
         for field, name in (
             ("autocast", "bf16-autocast"),
+            ("fused_optimizer", "fused-optimizer"),
             ("in_place", "inplace-activations"),
             ("parts", "accumulate"),
             ("blocks", "checkpoint"),
@@ -168,6 +172,7 @@ class _Fitter:
     def changes_of(self, choice: Choice, *, with_blocks: bool) -> tuple[str, ...]:
         """The changes of a set that the program is run with."""
         names = [_BF16] if choice.autocast else []
+        names += [_FUSED] if choice.fused_optimizer else []
         names += [_IN_PLACE] if choice.in_place else []
         names += [f"accumulate-{choice.parts}"] if choice.parts > 1 else []
         if with_blocks and choice.blocks:
@@ -194,7 +199,7 @@ class _Fitter:
         return _peak(_with_states(self._made[whole], choice.states))
 
     def _recomputed(self, choice: Choice, calls: StepCalls) -> StepCalls:
-        plain = Choice(choice.autocast, choice.in_place, choice.parts, choice.blocks)
+        plain = replace(choice, is_fused=False, swap=None, states=None)
         if plain not in self._made:
             names = {block.name for block in self.blocks[: choice.blocks]}
             self._made[plain] = recomputed(calls, [block for block in blocks_of(calls) if block.name in names])
@@ -258,6 +263,7 @@ class _Fitter:
         else:
             alone = {
                 "bf16-autocast": Choice(autocast=True),
+                "fused-optimizer": Choice(fused_optimizer=True),
                 "inplace-activations": Choice(in_place=True),
                 "accumulate": Choice(parts=choice.parts),
             }[name]
@@ -342,7 +348,7 @@ def fit_memory(
         best=best,
         same_results=same,
         by_formula=by_formula,
-        ranks=next((ranks for ranks in _RANKS if _peak(sharded(fitter.base, ranks)) <= usable), None),
+        ranks=_ranks(fitter.base, usable),
         planned_bytes=planned_bytes(fitter.base),
         made_bytes=sum(one.bytes for one in made),
         alive_bytes=_peak(replace(fitter.base, storages=tuple(made))) if made else 0,
@@ -409,6 +415,7 @@ def _alone(fitter: _Fitter) -> tuple[list[MemoryRemedy], list[RefusedRemedy]]:
 def _of_training(fitter: _Fitter, refused: list[RefusedRemedy]) -> Iterator[tuple[RemedyName, Choice]]:
     """Yields the changes that only a step with a backward pass can have."""
     calls = fitter.base
+    yield "fused-optimizer", Choice(fused_optimizer=True)
     yield "inplace-activations", Choice(in_place=True)
     if fitter.blocks:
         yield "checkpoint", Choice(blocks=len(fitter.blocks))
@@ -458,8 +465,9 @@ def _choices(fitter: _Fitter, alone: Sequence[MemoryRemedy]) -> list[Choice]:
     parts = [1, *sorted(one.parts for one in alone if one.name == "accumulate" and one.parts)]
     has_link = trains and bool(fitter.device.link_bytes_per_s)
     return [
-        Choice(cast, in_place, part, level, is_fused, swap, states)
+        Choice(cast, fused_optimizer, in_place, part, level, is_fused, swap, states)
         for cast in autocast
+        for fused_optimizer in (False, *([True] if _FUSED in names else []))
         for in_place in (False, *([True] if _IN_PLACE in names else []))
         for part in parts
         for level in levels
@@ -519,6 +527,7 @@ def _only(name: RemedyName, choice: Choice) -> Choice:
     """One change of a set; what is swapped depends on the blocks that are recomputed."""
     return Choice(
         autocast=name == "bf16-autocast",
+        fused_optimizer=name == "fused-optimizer",
         in_place=name == "inplace-activations",
         parts=choice.parts if name == "accumulate" else 1,
         blocks=choice.blocks if name in ("checkpoint", *_SWAPS) else 0,
@@ -562,4 +571,10 @@ def _set(fitter: _Fitter, choice: Choice, usable: int) -> MemorySet:
         fits=peak <= usable,
         added_us=together(parts),
         step=None if after is None else replace(step_of(after), kernels=()),
+        ranks=None if peak <= usable else _ranks(confirmed, usable),
     )
+
+
+def _ranks(calls: StepCalls, usable: int) -> int | None:
+    """The fewest ranks of FSDP with which a step fits; null where none of those tried do."""
+    return next((ranks for ranks in _RANKS if _peak(sharded(calls, ranks)) <= usable), None)

@@ -12,6 +12,7 @@ from bottleneck.units import counted, format_memory, format_si, listed
 
 _WORDS = {
     "bf16-autocast": "bf16 autocast",
+    "fused-optimizer": "fused optimizer",
     "inplace-activations": "in-place activations",
     "fused-activations": "fused activations",
     "swap": "swap to the host, waiting",
@@ -23,6 +24,7 @@ _WORDS = {
 _HOW = {
     "bf16-autocast": "with torch.autocast('cuda', dtype=torch.bfloat16): around the forward pass and the loss",
     "accumulate": "call backward() for each part of the batch, its loss divided by their number; step() after the last",
+    "fused-optimizer": "torch.optim.AdamW(…, fused=True): no temporary tensors for all parameters at once",
     "inplace-activations": "inplace=True for ReLU, Dropout and the like",
     "checkpoint": "x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
     "fused-activations": "model = torch.compile(model)",
@@ -62,7 +64,8 @@ def fit_line(prediction: DevicePrediction) -> str:
     if not fit.best.fits:
         misses = format_memory(fit.best.peak_bytes - fit.usable_bytes)
         reaches = f"the nearest ({words}) reaches {format_memory(fit.best.peak_bytes)}, {misses} too much"
-        return f"{lacks}, and nothing tried fits: {reaches}{ranks}"
+        more = f"; with it FSDP over {fit.best.ranks} ranks would do" if fit.best.ranks is not None else ""
+        return f"{lacks}, and nothing tried fits: {reaches}{ranks or more}"
     saved = format_memory(fit.peak_bytes - fit.best.peak_bytes)
     return f"{lacks}; {words}: -{saved}, {_time(fit.best.added_us, prediction)} step; {_proof(fit.best)}"
 

@@ -10,6 +10,7 @@ from bottleneck.schema.records import Doc
 RemedyName = Literal[
     "bf16-autocast",
     "accumulate",
+    "fused-optimizer",
     "inplace-activations",
     "checkpoint",
     "fused-activations",
@@ -66,6 +67,7 @@ class MemorySet:
     fits: Annotated[bool, Doc("it fits")]
     added_us: Annotated[Interval | None, Doc("time that the step takes longer; null where it has no price", "us")]
     step: Annotated[PredictedStep | None, Doc("the step of the changed program, without what a formula adds")] = None
+    ranks: Annotated[int | None, Doc("fewest ranks of FSDP with which it fits, where it does not by itself")] = None
 
 
 @dataclass(frozen=True)
