@@ -3,10 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
-from bottleneck.schema.allocator import HeldMemory, HolderKind, MemoryHolder, MemoryRemedy
+from bottleneck.schema.allocator import HeldMemory, HolderKind, MemoryHolder, SnapshotRemedy
 from bottleneck.units import counted, format_memory, format_share
 
-_EXPANDABLE = MemoryRemedy(
+_EXPANDABLE = SnapshotRemedy(
     "Let segments grow, so that free memory is not cut into pieces",
     "",
     "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True",
@@ -47,7 +47,7 @@ _MARGIN = 0.95
 _MUCH_IN_PIECES = 0.2
 
 
-def memory_remedies(held: HeldMemory) -> tuple[MemoryRemedy, ...]:
+def memory_remedies(held: HeldMemory) -> tuple[SnapshotRemedy, ...]:
     """Gives the changes that this device's memory calls for.
 
     What is kept by mistake comes first, then what the failed request needs, then the largest kinds.
@@ -55,10 +55,10 @@ def memory_remedies(held: HeldMemory) -> tuple[MemoryRemedy, ...]:
     return (*_kept(held), *_pieces(held), *_smaller_batch(held), *_by_kind(held))
 
 
-def _kept(held: HeldMemory) -> Iterator[MemoryRemedy]:
+def _kept(held: HeldMemory) -> Iterator[SnapshotRemedy]:
     for one in held.growing:
         if one.place is not None:
-            yield MemoryRemedy(
+            yield SnapshotRemedy(
                 f"Drop what {one.place} makes and something keeps: a list, an attribute, a graph",
                 f"{counted(one.blocks, 'block')} of the history that nothing freed; they grew in each fifth of it",
                 "history.append(loss.item())  # or loss.detach().cpu(): a tensor keeps its graph",
@@ -66,7 +66,7 @@ def _kept(held: HeldMemory) -> Iterator[MemoryRemedy]:
             )
 
 
-def _pieces(held: HeldMemory) -> Iterator[MemoryRemedy]:
+def _pieces(held: HeldMemory) -> Iterator[SnapshotRemedy]:
     """Advises on free memory in pieces, where that is the fault or much."""
     free, failed = held.free, held.failed
     if failed is not None and failed.cause == "fragmented":
@@ -87,13 +87,13 @@ def _pieces(held: HeldMemory) -> Iterator[MemoryRemedy]:
     else:
         return
     if held.is_expandable:
-        yield MemoryRemedy(
+        yield SnapshotRemedy(
             "Use few sizes: pad batches to some lengths, so that freed blocks fit again",
             f"{reason}; segments can grow already",
             "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True,roundup_power2_divisions:8",
         )
     else:
-        yield MemoryRemedy(_EXPANDABLE.change, reason, _EXPANDABLE.code)
+        yield SnapshotRemedy(_EXPANDABLE.change, reason, _EXPANDABLE.code)
 
 
 def _bytes_by_kind(held: HeldMemory) -> dict[HolderKind, int]:
@@ -103,7 +103,7 @@ def _bytes_by_kind(held: HeldMemory) -> dict[HolderKind, int]:
     return sums
 
 
-def _smaller_batch(held: HeldMemory) -> Iterator[MemoryRemedy]:
+def _smaller_batch(held: HeldMemory) -> Iterator[SnapshotRemedy]:
     """Gives the largest part of the batch that would have fitted.
 
     Activations, and the request that failed among them, grow with the batch.
@@ -114,7 +114,7 @@ def _smaller_batch(held: HeldMemory) -> Iterator[MemoryRemedy]:
         return
     part = _MARGIN * (1 - failed.lacking_bytes / (grows + failed.requested_bytes))
     if part > 0:
-        yield MemoryRemedy(
+        yield SnapshotRemedy(
             f"Take at most {100 * part:.0f} % of the batch at once, and accumulate gradients over the parts",
             f"{format_memory(failed.lacking_bytes)} was missing; the forward pass holds {format_memory(grows)}, which "
             "grow with the batch",
@@ -123,14 +123,14 @@ def _smaller_batch(held: HeldMemory) -> Iterator[MemoryRemedy]:
         )
 
 
-def _by_kind(held: HeldMemory) -> Iterator[MemoryRemedy]:
+def _by_kind(held: HeldMemory) -> Iterator[SnapshotRemedy]:
     sums = _bytes_by_kind(held)
     for kind, (least, most, change, code) in sorted(_OF_KINDS.items(), key=lambda item: -sums.get(item[0], 0)):
         size = sums.get(kind, 0)
         if size >= _WORTH * held.allocated_bytes and size:
             largest = _largest_of(held, kind)
             where = f", most at {largest.place}" if largest.place is not None else ""
-            yield MemoryRemedy(
+            yield SnapshotRemedy(
                 change, f"{kind}: {format_memory(size)}{where}", code, (round(least * size), round(most * size))
             )
 

@@ -101,7 +101,7 @@ def _say_failure(settings: ReportSettings, result: FinishResult, folder: Path) -
 
 
 def say_memory(folder: Path, note: Callable[[str], object]) -> None:
-    """Says what held the memory of ranks that ran out of it, with the command for more."""
+    """Tells of the memory of ranks that ran out of it."""
     from bottleneck.analysis.held_memory import explain_snapshot
     from bottleneck.harness.memory_error import snapshots_beside
     from bottleneck.report.held_memory import held_in_brief

@@ -19,7 +19,7 @@ from bottleneck.report.document import (
 from bottleneck.report.json_text import encode
 from bottleneck.report.line_chart import ChartCurve, ChartPoint, LineChart
 from bottleneck.report.terminal import PLAIN, TerminalStyle
-from bottleneck.schema.allocator import HeldMemory, MemoryRemedy
+from bottleneck.schema.allocator import HeldMemory, SnapshotRemedy
 from bottleneck.units import counted, format_memory, format_share
 
 HELD_SCHEMA = "bottleneck/held-memory/1"
@@ -65,7 +65,10 @@ def build_held(held: Sequence[HeldMemory], name: str, left_out: int = 0) -> Docu
 
 
 def held_in_brief(held: Sequence[HeldMemory]) -> list[str]:
-    """Gives the first lines on a snapshot as sentences: the device that failed, or that holds most."""
+    """Gives the first lines on a snapshot as sentences.
+
+    They are of the device that failed, or that holds most.
+    """
     if not held:
         return []
     first = min(held, key=lambda one: (one.failed is None, -one.allocated_bytes))
@@ -107,7 +110,7 @@ def _lines(held: HeldMemory) -> list[LabelledLine]:
     return [*lines, *first]
 
 
-def _given(remedy: MemoryRemedy) -> str:
+def _given(remedy: SnapshotRemedy) -> str:
     if remedy.gives_bytes is None:
         return ""
     least, most = (format_memory(size) for size in remedy.gives_bytes)

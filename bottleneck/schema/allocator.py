@@ -131,7 +131,7 @@ class GrowingHolder(Struct, frozen=True):
     blocks: Annotated[int, Doc("blocks that it asked for in the history and that nothing freed")]
 
 
-class MemoryRemedy(Struct, frozen=True):
+class SnapshotRemedy(Struct, frozen=True):
     """A change that gives memory back."""
 
     change: Annotated[str, Doc("what to do")]
@@ -162,5 +162,5 @@ class HeldMemory(Struct, frozen=True):
     curve: Annotated[tuple[tuple[float, int], ...], Doc("seconds since the first event, bytes allocated; thinned")] = ()
     is_expandable: Annotated[bool, Doc("whether segments can grow (expandable_segments)")] = False
     failure: Annotated[str | None, Doc("why the request failed, in a sentence; null where none did")] = None
-    remedies: Annotated[tuple[MemoryRemedy, ...], Doc("changes, the first first")] = ()
+    remedies: Annotated[tuple[SnapshotRemedy, ...], Doc("changes, the first first")] = ()
     history_reason: Annotated[str | None, Doc("why the history is lacking or cut; null where it is whole")] = None
