@@ -28,7 +28,7 @@ _FP32_BYTES = 4
 _WHOLE_BLOCKS = 2
 
 
-class Pass(Struct, frozen=True):
+class BlockPass(Struct, frozen=True):
     """Calls of a block in one forward pass, the end of that pass, and the first call of its backward pass."""
 
     forward: tuple[int, ...]
@@ -40,7 +40,7 @@ class Block(Struct, frozen=True):
     """A part of the model that occurs several times, such as a layer of a transformer."""
 
     name: str
-    passes: tuple[Pass, ...]
+    passes: tuple[BlockPass, ...]
 
 
 def block_path(module: str) -> str | None:
@@ -61,7 +61,7 @@ def blocks_of(calls: StepCalls) -> tuple[Block, ...]:
     for name, mine in positions.items():
         runs = [(phase, tuple(run)) for phase, run in itertools.groupby(mine, lambda at: calls.calls[at].phase)]
         passes = tuple(
-            Pass(run, run[-1] + 1, following[0])
+            BlockPass(run, run[-1] + 1, following[0])
             for (phase, run), (_, following) in itertools.pairwise(runs)
             if phase == "forward" and following
         )
@@ -120,7 +120,7 @@ def recomputed(calls: StepCalls, blocks: Sequence[Block]) -> StepCalls:
     return replace(calls, calls=_with_copies(calls, passes, again), storages=tuple(storages))
 
 
-def _results(one: Pass, made: Mapping[int, Sequence[int]], readers: Mapping[int, Sequence[int]]) -> set[int]:
+def _results(one: BlockPass, made: Mapping[int, Sequence[int]], readers: Mapping[int, Sequence[int]]) -> set[int]:
     """The storages of a block that other calls of the forward pass read."""
     inside = range(one.forward[0], one.end)
     return {
@@ -132,8 +132,8 @@ def _results(one: Pass, made: Mapping[int, Sequence[int]], readers: Mapping[int,
 
 
 def _needed(
-    calls: StepCalls, one: Pass, made: Mapping[int, Sequence[int]], readers: Mapping[int, Sequence[int]]
-) -> Pass:
+    calls: StepCalls, one: BlockPass, made: Mapping[int, Sequence[int]], readers: Mapping[int, Sequence[int]]
+) -> BlockPass:
     """The pass up to the last call whose result the backward pass needs."""
     results = _results(one, made, readers)
     last = max(
@@ -148,7 +148,7 @@ def _needed(
     return replace(one, forward=one.forward[: last + 1])
 
 
-def _with_copies(calls: StepCalls, passes: Sequence[Pass], again: Mapping[int, int]) -> tuple[StepCall, ...]:
+def _with_copies(calls: StepCalls, passes: Sequence[BlockPass], again: Mapping[int, int]) -> tuple[StepCall, ...]:
     """The calls with those of the forward passes once more before the backward passes."""
     by_start = {one.backward: one for one in passes}
     changed: list[StepCall] = []

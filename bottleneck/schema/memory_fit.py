@@ -72,7 +72,7 @@ class MemorySet:
 
 @dataclass(frozen=True)
 class MemoryFit:
-    """Whether a step fits into a memory, and what makes it fit.
+    """Answer for one memory: if a step fits, and the changes that make it fit.
 
     ``best`` is the set with the least time added of those that were run as a whole under fake tensors, or of all where
     none of those fits; null where the step fits as it is. Without a set that fits it is the nearest. ``same_results``
