@@ -1,4 +1,4 @@
-"""Words what makes a step fit into the memory of a device: a line, and tables of a prediction."""
+"""Words what makes a step fit into memory: a line and tables."""
 
 from collections.abc import Iterator, Sequence
 
@@ -47,7 +47,7 @@ _SHOWN_BLOCKS = 4
 
 
 def fit_line(prediction: DevicePrediction) -> str:
-    """Says in a line what makes the step fit on a device; empty where that was not asked."""
+    """Says in a line what makes the step fit; empty without `--fit`."""
     fit, name = prediction.fit, without_maker(prediction.device.name)
     if fit is None:
         return ""
