@@ -47,6 +47,7 @@ _TRIES = 6
 # Costs that differ by less than this part of the step are the same.
 _SAME_COST = 0.001
 _BF16 = "bf16-autocast"
+_NOTHING_ALONE = "by itself it would not lower the peak"
 _IN_PLACE = "inplace-activations"
 _STATES: tuple[RemedyName, ...] = ("bf16-states", "8bit-states", "bf16-parameters")
 _SWAPS: tuple[RemedyName, ...] = ("swap", "swap-overlapped")
@@ -343,7 +344,7 @@ def fit_memory(
     usable = max(device.memory_bytes - RESERVED_BYTES, 0)
     peak, is_there = fitter.base_peak, fitter.base_peak <= usable
     alone, refused = _alone(fitter)
-    best, same, by_formula = _sets(fitter, alone, usable) if not is_there else (None, None, None)
+    best, same, by_formula = _sets(fitter, alone, refused, usable) if not is_there else (None, None, None)
     made = [one for one in fitter.base.storages if one.created >= 0]
     return MemoryFit(
         memory_bytes=device.memory_bytes,
@@ -363,10 +364,10 @@ def fit_memory(
 
 
 def _sets(
-    fitter: _Fitter, alone: Sequence[MemoryRemedy], usable: int
+    fitter: _Fitter, alone: Sequence[MemoryRemedy], refused: Sequence[RefusedRemedy], usable: int
 ) -> tuple[MemorySet, MemorySet | None, MemorySet | None]:
     """The best set, one with the same results, and one by formula."""
-    priced = _Priced(fitter, _choices(fitter, alone))
+    priced = _Priced(fitter, _choices(fitter, alone, refused))
     runs = [one for one in priced.choices if _RUN.issuperset(one.names)]
     best, cheapest = priced.search(runs, usable), priced.search(priced.choices, usable)
     if best is None or cheapest is None:
@@ -412,7 +413,7 @@ def _alone(fitter: _Fitter) -> tuple[list[MemoryRemedy], list[RefusedRemedy]]:
         if remedy.saved_bytes > 0:
             remedies.append(remedy)
         else:
-            refused.append(RefusedRemedy(name, "by itself it would not lower the peak"))
+            refused.append(RefusedRemedy(name, _NOTHING_ALONE))
     if calls.settings.training:
         remedies += _of_ranks(fitter)
     return sorted(remedies, key=lambda one: -one.saved_bytes), refused
@@ -463,13 +464,14 @@ def _of_ranks(fitter: _Fitter) -> Iterator[MemoryRemedy]:
         )
 
 
-def _choices(fitter: _Fitter, alone: Sequence[MemoryRemedy]) -> list[Choice]:
+def _choices(fitter: _Fitter, alone: Sequence[MemoryRemedy], refused: Sequence[RefusedRemedy]) -> list[Choice]:
     """The sets of changes that can be made together.
 
     Those that bring nothing alone may still do so in a set.
     """
     calls = fitter.base
     names = {one.name for one in alone}
+    may_help = {*names, *(one.name for one in refused if one.reason == _NOTHING_ALONE)}
     trains = bool(calls.settings.training)
     blocks = len(fitter.blocks) if trains else 0
     levels = sorted({round(blocks * part / _LEVELS) for part in range(_LEVELS + 1)}) if blocks else [0]
@@ -479,7 +481,7 @@ def _choices(fitter: _Fitter, alone: Sequence[MemoryRemedy]) -> list[Choice]:
     return [
         Choice(cast, fused_optimizer, in_place, part, level, is_fused, swap, states)
         for cast in autocast
-        for fused_optimizer in (False, *([True] if _FUSED in names else []))
+        for fused_optimizer in (False, *([True] if _FUSED in may_help else []))
         for in_place in (False, *([True] if _IN_PLACE in names else []))
         for part in parts
         for level in levels
