@@ -1,4 +1,4 @@
-"""Chooses the changes with which a step fits into the memory of a device, at the least time.
+"""Chooses the changes with which a step fits, at the least time.
 
 Each set is a sequence of changes to the recorded step (`smaller_steps`), whose peak and price follow as those of any
 step. The sets are tried from the cheapest on. The one that fits is then run under fake tensors, as far as it can be.
@@ -40,13 +40,14 @@ PARTS = (2, 4, 8, 16)
 # So many calls may be recorded for a step in micro-batches.
 _MOST_CALLS = 40_000
 # The number of blocks to recompute is chosen among so many values.
-_LEVELS = 12
+_LEVELS = 8
 _RANKS = (2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _SHOWN_RANKS = 3
 _TRIES = 6
 # Costs that differ by less than this part of the step are the same.
 _SAME_COST = 0.001
 _BF16 = "bf16-autocast"
+_NOTHING_ALONE = "by itself it would not lower the peak"
 _IN_PLACE = "inplace-activations"
 _STATES: tuple[RemedyName, ...] = ("bf16-states", "8bit-states", "bf16-parameters")
 _SWAPS: tuple[RemedyName, ...] = ("swap", "swap-overlapped")
@@ -124,7 +125,7 @@ def cheapest_first(choices: Sequence[Choice], costs: Sequence[float], unit: floa
 
 
 class _Fitter:
-    """The sets of changes of one program on one device: their steps, peaks and costs."""
+    """Steps, peaks and costs of the changes of one program."""
 
     def __init__(self, record: Record, device: Device, backend: Backend, pace: float | None) -> None:
         self._record, self.device, self._backend, self._pace = record, device, backend, pace
@@ -159,7 +160,7 @@ class _Fitter:
         return self._prices[key]
 
     def _blocks_by_worth(self) -> tuple[Block, ...]:
-        """The blocks whose recomputing frees something, the most bytes per call first, the earlier of equals."""
+        """The blocks whose recomputing frees something, most bytes per call first."""
         worth = []
         for number, block in enumerate(blocks_of(self.base)):
             changed = recomputed(self.base, [block])
@@ -181,7 +182,10 @@ class _Fitter:
         return tuple(names)
 
     def step(self, choice: Choice, *, confirmed: bool = False) -> StepCalls:
-        """The step with these changes; ``confirmed`` runs the program with those that can be run. Raises NoStep."""
+        """The step with these changes; raises NoStep.
+
+        ``confirmed`` runs the program with those that can be run.
+        """
         calls = self.run(self.changes_of(choice, with_blocks=confirmed))
         if choice.blocks and not confirmed:
             calls = self._recomputed(choice, calls)
@@ -243,7 +247,10 @@ class _Fitter:
         return (us[1] - us[0]) / (us[2] - us[0]) if us[2] > us[0] else 1.0
 
     def added_us(self, name: RemedyName, choice: Choice) -> Interval | None:
-        """The time that one change of a set adds by itself; null where it has no price. Raises NoStep."""
+        """The time that one change of a set adds by itself.
+
+        Null where it has no price. Raises NoStep.
+        """
         if self.before is None:
             return None
         whole = replace(choice, states=None)
@@ -271,7 +278,7 @@ class _Fitter:
         return added(self.before, after)
 
     def remedy(self, name: RemedyName, choice: Choice, peak_before: int, *, is_run: bool = False) -> MemoryRemedy:
-        """A change of a set, with what it saves after those before it; raises NoStep."""
+        """A change with what it saves after those before; raises NoStep."""
         peak = self.peak(choice)
         checkpoint = name == "checkpoint"
         return MemoryRemedy(
@@ -327,7 +334,7 @@ def _peak(calls: StepCalls) -> int:
 def fit_memory(
     record: Record, device: Device, backend: Backend = "eager", pace: float | None = None
 ) -> MemoryFit | None:
-    """Finds what makes a step fit into the memory of a device; null where that memory is not known.
+    """Finds what makes a step fit; null where the memory is not known.
 
     ``record`` gives the steps of the program with changes. Raises NoStep where the step as it is cannot be had.
     """
@@ -337,7 +344,7 @@ def fit_memory(
     usable = max(device.memory_bytes - RESERVED_BYTES, 0)
     peak, is_there = fitter.base_peak, fitter.base_peak <= usable
     alone, refused = _alone(fitter)
-    best, same, by_formula = _sets(fitter, alone, usable) if not is_there else (None, None, None)
+    best, same, by_formula = _sets(fitter, alone, refused, usable) if not is_there else (None, None, None)
     made = [one for one in fitter.base.storages if one.created >= 0]
     return MemoryFit(
         memory_bytes=device.memory_bytes,
@@ -357,10 +364,10 @@ def fit_memory(
 
 
 def _sets(
-    fitter: _Fitter, alone: Sequence[MemoryRemedy], usable: int
+    fitter: _Fitter, alone: Sequence[MemoryRemedy], refused: Sequence[RefusedRemedy], usable: int
 ) -> tuple[MemorySet, MemorySet | None, MemorySet | None]:
-    """The best set, the cheapest with the same results, and a cheaper one that is known by formula."""
-    priced = _Priced(fitter, _choices(fitter, alone))
+    """The best set, one with the same results, and one by formula."""
+    priced = _Priced(fitter, _choices(fitter, alone, refused))
     runs = [one for one in priced.choices if _RUN.issuperset(one.names)]
     best, cheapest = priced.search(runs, usable), priced.search(priced.choices, usable)
     if best is None or cheapest is None:
@@ -377,7 +384,7 @@ def _sets(
 
 
 def _alone(fitter: _Fitter) -> tuple[list[MemoryRemedy], list[RefusedRemedy]]:
-    """Each change by itself as far as it goes, and why others do not apply."""
+    """Each change by itself, and why others do not apply."""
     calls, refused, remedies = fitter.base, list[RefusedRemedy](), list[MemoryRemedy]()
     candidates: list[tuple[RemedyName, Choice]] = []
     if "bf16_tensor" not in fitter.device.peaks_flops_per_s:
@@ -406,7 +413,7 @@ def _alone(fitter: _Fitter) -> tuple[list[MemoryRemedy], list[RefusedRemedy]]:
         if remedy.saved_bytes > 0:
             remedies.append(remedy)
         else:
-            refused.append(RefusedRemedy(name, "by itself it would not lower the peak"))
+            refused.append(RefusedRemedy(name, _NOTHING_ALONE))
     if calls.settings.training:
         remedies += _of_ranks(fitter)
     return sorted(remedies, key=lambda one: -one.saved_bytes), refused
@@ -432,7 +439,10 @@ def _of_training(fitter: _Fitter, refused: list[RefusedRemedy]) -> Iterator[tupl
 
 
 def _of_ranks(fitter: _Fitter) -> Iterator[MemoryRemedy]:
-    """The step on several ranks, whose links carry the parameters twice and the gradients once."""
+    """The step on several ranks.
+
+    Their links carry the parameters twice and the gradients once.
+    """
     calls, link = fitter.base, fitter.device.link_bytes_per_s
     parameters = calls.bytes_of("parameter")
     for ranks in _RANKS[:_SHOWN_RANKS]:
@@ -454,10 +464,14 @@ def _of_ranks(fitter: _Fitter) -> Iterator[MemoryRemedy]:
         )
 
 
-def _choices(fitter: _Fitter, alone: Sequence[MemoryRemedy]) -> list[Choice]:
-    """The sets of changes that can be made together; those that bring nothing alone may still do so in a set."""
+def _choices(fitter: _Fitter, alone: Sequence[MemoryRemedy], refused: Sequence[RefusedRemedy]) -> list[Choice]:
+    """The sets of changes that can be made together.
+
+    Those that bring nothing alone may still do so in a set.
+    """
     calls = fitter.base
     names = {one.name for one in alone}
+    may_help = {*names, *(one.name for one in refused if one.reason == _NOTHING_ALONE)}
     trains = bool(calls.settings.training)
     blocks = len(fitter.blocks) if trains else 0
     levels = sorted({round(blocks * part / _LEVELS) for part in range(_LEVELS + 1)}) if blocks else [0]
@@ -467,7 +481,7 @@ def _choices(fitter: _Fitter, alone: Sequence[MemoryRemedy]) -> list[Choice]:
     return [
         Choice(cast, fused_optimizer, in_place, part, level, is_fused, swap, states)
         for cast in autocast
-        for fused_optimizer in (False, *([True] if _FUSED in names else []))
+        for fused_optimizer in (False, *([True] if _FUSED in may_help else []))
         for in_place in (False, *([True] if _IN_PLACE in names else []))
         for part in parts
         for level in levels
@@ -488,7 +502,10 @@ class _Priced:
         self._sets: dict[Choice, MemorySet] = {}
 
     def _cost_us(self, choice: Choice) -> float:
-        """The sum of what each change adds in the middle, none less than nothing; without prices their number."""
+        """The sum of what each change adds in the middle.
+
+        None adds less than nothing. Without prices their number counts.
+        """
         total = 0.0
         for name in choice.names:
             extent = {"accumulate": choice.parts}.get(name, choice.blocks if name in ("checkpoint", *_SWAPS) else 0)
@@ -501,7 +518,7 @@ class _Priced:
         return total
 
     def search(self, choices: Sequence[Choice], usable: int) -> MemorySet | None:
-        """The cheapest of these sets that fits, and still does when the program is run with it."""
+        """The cheapest of these sets that fits, also when it is run."""
         before = self._fitter.before
         unit = 1.0 if before is None else before.us()
         allowed, tries = usable, 0
@@ -524,7 +541,10 @@ class _Priced:
 
 
 def _only(name: RemedyName, choice: Choice) -> Choice:
-    """One change of a set; what is swapped depends on the blocks that are recomputed."""
+    """One change of a set.
+
+    What is swapped depends on the blocks that are recomputed.
+    """
     return Choice(
         autocast=name == "bf16-autocast",
         fused_optimizer=name == "fused-optimizer",
@@ -576,5 +596,5 @@ def _set(fitter: _Fitter, choice: Choice, usable: int) -> MemorySet:
 
 
 def _ranks(calls: StepCalls, usable: int) -> int | None:
-    """The fewest ranks of FSDP with which a step fits; null where none of those tried do."""
+    """The fewest ranks of FSDP with which a step fits, or null."""
     return next((ranks for ranks in _RANKS if _peak(sharded(calls, ranks)) <= usable), None)

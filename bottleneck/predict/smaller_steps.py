@@ -1,4 +1,4 @@
-"""Makes of a recorded step the step that needs less memory, one function per remedy.
+"""Makes of a recorded step one that needs less memory.
 
 Each returns op calls with the lifetimes of their storages as they would be, so that one model of memory
 (`step_memory`) and one of time (`price_work`) serve all of them.
@@ -28,8 +28,11 @@ _FP32_BYTES = 4
 _WHOLE_BLOCKS = 2
 
 
-class Pass(Struct, frozen=True):
-    """Calls of a block in one forward pass, the end of that pass, and the first call of its backward pass."""
+class BlockPass(Struct, frozen=True):
+    """Calls of a block in one forward pass.
+
+    With the end of that pass, and the first call of its backward pass.
+    """
 
     forward: tuple[int, ...]
     end: int
@@ -37,21 +40,21 @@ class Pass(Struct, frozen=True):
 
 
 class Block(Struct, frozen=True):
-    """A part of the model that occurs several times, such as a layer of a transformer."""
+    """A repeated part of the model, such as a layer of a transformer."""
 
     name: str
-    passes: tuple[Pass, ...]
+    passes: tuple[BlockPass, ...]
 
 
 def block_path(module: str) -> str | None:
-    """The path of the outermost numbered part that a module lies in; null where there is none."""
+    """The path of the outermost numbered part around a module, or null."""
     parts = module.split(".")
     first = next((number for number, part in enumerate(parts) if part.isdigit()), None)
     return None if first is None else ".".join(parts[: first + 1])
 
 
 def blocks_of(calls: StepCalls) -> tuple[Block, ...]:
-    """The repeated parts of the model that have a backward pass, in the order of the step."""
+    """The repeated parts of the model that have a backward pass."""
     positions: dict[str, list[int]] = {}
     for position, call in enumerate(calls.calls):
         path = block_path(call.module or "")
@@ -61,7 +64,7 @@ def blocks_of(calls: StepCalls) -> tuple[Block, ...]:
     for name, mine in positions.items():
         runs = [(phase, tuple(run)) for phase, run in itertools.groupby(mine, lambda at: calls.calls[at].phase)]
         passes = tuple(
-            Pass(run, run[-1] + 1, following[0])
+            BlockPass(run, run[-1] + 1, following[0])
             for (phase, run), (_, following) in itertools.pairwise(runs)
             if phase == "forward" and following
         )
@@ -120,7 +123,7 @@ def recomputed(calls: StepCalls, blocks: Sequence[Block]) -> StepCalls:
     return replace(calls, calls=_with_copies(calls, passes, again), storages=tuple(storages))
 
 
-def _results(one: Pass, made: Mapping[int, Sequence[int]], readers: Mapping[int, Sequence[int]]) -> set[int]:
+def _results(one: BlockPass, made: Mapping[int, Sequence[int]], readers: Mapping[int, Sequence[int]]) -> set[int]:
     """The storages of a block that other calls of the forward pass read."""
     inside = range(one.forward[0], one.end)
     return {
@@ -132,8 +135,8 @@ def _results(one: Pass, made: Mapping[int, Sequence[int]], readers: Mapping[int,
 
 
 def _needed(
-    calls: StepCalls, one: Pass, made: Mapping[int, Sequence[int]], readers: Mapping[int, Sequence[int]]
-) -> Pass:
+    calls: StepCalls, one: BlockPass, made: Mapping[int, Sequence[int]], readers: Mapping[int, Sequence[int]]
+) -> BlockPass:
     """The pass up to the last call whose result the backward pass needs."""
     results = _results(one, made, readers)
     last = max(
@@ -148,7 +151,7 @@ def _needed(
     return replace(one, forward=one.forward[: last + 1])
 
 
-def _with_copies(calls: StepCalls, passes: Sequence[Pass], again: Mapping[int, int]) -> tuple[StepCall, ...]:
+def _with_copies(calls: StepCalls, passes: Sequence[BlockPass], again: Mapping[int, int]) -> tuple[StepCall, ...]:
     """The calls with those of the forward passes once more before the backward passes."""
     by_start = {one.backward: one for one in passes}
     changed: list[StepCall] = []
@@ -230,7 +233,7 @@ def _outlives(storage: Storage, life: Storage) -> bool:
 
 
 def with_states_of(calls: StepCalls, kind: str) -> StepCalls:
-    """The step with the fp32 states of its optimizers in bf16 ('bf16') or in 8 bits ('8bit')."""
+    """The step with its fp32 optimizer states in bf16 ('bf16') or 8 bits ('8bit')."""
     floats = _floats(calls)
 
     def held_bytes(number: int, storage: Storage) -> int:
@@ -295,7 +298,9 @@ def state_bytes_saved(calls: StepCalls, changed: StepCalls) -> int:
 
 
 def sharded(calls: StepCalls, ranks: int) -> StepCalls:
-    """The step with parameters, gradients and optimizer states spread over ranks (FSDP, ZeRO stage 3).
+    """The step spread over ranks (FSDP, ZeRO stage 3).
+
+    Parameters, gradients and optimizer states are divided.
 
     The largest blocks are held whole while they compute, and so are parameters outside of blocks.
     """
@@ -333,7 +338,7 @@ class Swapped(Struct, frozen=True):
 
 
 def swapped(calls: StepCalls, us_by_call: Floats, link_bytes_per_s: float, *, overlapped: bool) -> Swapped:
-    """The step whose saved activations go to the host and come back before they are needed.
+    """The step that keeps its saved activations on the host.
 
     Each direction of the link carries one tensor at a time. ``overlapped`` takes only tensors whose way out and back
     fits beside the kernels between their last use forward and their first use backward, and so adds no time; else all
@@ -378,7 +383,10 @@ def _swap(storages: list[Storage], number: int, gone: int, comes: int) -> None:
 
 
 def _saved(calls: StepCalls) -> list[tuple[int, int, int]]:
-    """Activations kept for the backward pass, with the last call before and the first call of that pass."""
+    """Activations kept for the backward pass.
+
+    With the last call before that pass and the first call of it.
+    """
     saved = []
     for number, readers in _readers(calls).items():
         life = calls.storages[number]
@@ -394,7 +402,10 @@ def _saved(calls: StepCalls) -> list[tuple[int, int, int]]:
 
 
 def planned_bytes(calls: StepCalls) -> int:
-    """Bytes that a static plan needs for what the step itself makes: largest first, each at the lowest free offset."""
+    """Bytes that a static plan needs for what the step makes.
+
+    The largest come first, each at the lowest free offset.
+    """
     made = [one for one in calls.storages if one.created >= 0 and one.bytes]
     order = sorted(made, key=lambda one: -one.bytes)
     end = len(calls.calls) + 1

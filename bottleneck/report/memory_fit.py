@@ -1,4 +1,4 @@
-"""Words what makes a step fit into the memory of a device: a line, and tables of a prediction."""
+"""Words what makes a step fit into memory: a line and tables."""
 
 from collections.abc import Iterator, Sequence
 
@@ -47,7 +47,7 @@ _SHOWN_BLOCKS = 4
 
 
 def fit_line(prediction: DevicePrediction) -> str:
-    """Says in a line what makes the step fit on a device; empty where that was not asked."""
+    """Says in a line what makes the step fit; empty without `--fit`."""
     fit, name = prediction.fit, without_maker(prediction.device.name)
     if fit is None:
         return ""
@@ -57,14 +57,14 @@ def fit_line(prediction: DevicePrediction) -> str:
         )
         return f"as it is on {name}, with {format_memory(fit.usable_bytes - fit.peak_bytes)} to spare{largest}"
     lacks = f"{format_memory(fit.peak_bytes - fit.usable_bytes)} too much on {name}"
-    ranks = "" if fit.ranks is None else f"; FSDP over {fit.ranks} ranks alone would do"
+    ranks = "" if fit.ranks is None else f"; FSDP over {counted(fit.ranks, 'rank')} alone would do"
     if fit.best is None or not fit.best.remedies:
         return f"{lacks}, and no change lowers the peak{ranks}"
     words = " + ".join(map(remedy_words, fit.best.remedies))
     if not fit.best.fits:
         misses = format_memory(fit.best.peak_bytes - fit.usable_bytes)
         reaches = f"the nearest ({words}) reaches {format_memory(fit.best.peak_bytes)}, {misses} too much"
-        more = f"; with it FSDP over {fit.best.ranks} ranks would do" if fit.best.ranks is not None else ""
+        more = f"; with it FSDP over {counted(fit.best.ranks, 'rank')} would do" if fit.best.ranks is not None else ""
         return f"{lacks}, and nothing tried fits: {reaches}{ranks or more}"
     saved = format_memory(fit.peak_bytes - fit.best.peak_bytes)
     return f"{lacks}; {words}: -{saved}, {_time(fit.best.added_us, prediction)} step; {_proof(fit.best)}"
@@ -173,7 +173,7 @@ def _how(fit: MemoryFit, prediction: DevicePrediction) -> Iterator[str]:
             said.add(text)
             yield text
     if fit.ranks is not None and not fit.fits:
-        yield f"FSDP over {fit.ranks} ranks fits by itself: {_HOW['fsdp']}"
+        yield f"FSDP over {counted(fit.ranks, 'rank')} fits by itself: {_HOW['fsdp']}"
     if fit.made_bytes:
         yield (
             f"shared buffers: the step makes {format_memory(fit.made_bytes)}, of which it holds "

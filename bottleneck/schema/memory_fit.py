@@ -1,4 +1,4 @@
-"""Records of the changes that make a step fit into the memory of a device: `predict --fit`."""
+"""Records of what makes a step fit into memory: `predict --fit`."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -25,7 +25,7 @@ RemedyName = Literal[
 
 @dataclass(frozen=True)
 class MemoryRemedy:
-    """One change that makes a step need less memory, with what it saves and costs.
+    """One change that saves memory, with what it saves and costs.
 
     In a set, ``saved_bytes`` is counted after the changes before it, so that nothing is saved twice. ``added_us`` is
     below zero where the step gets faster. ``basis`` is 'run' where the changed program ran under fake tensors, else
@@ -46,7 +46,7 @@ class MemoryRemedy:
 
 @dataclass(frozen=True)
 class RefusedRemedy:
-    """A change that cannot be made to the step, or does not lower its peak."""
+    """A change that cannot be made, or does not lower the peak."""
 
     name: Annotated[str, Doc("name of the change, with its number")]
     reason: Annotated[str, Doc("what it needs, or that it brings nothing")]
@@ -72,7 +72,7 @@ class MemorySet:
 
 @dataclass(frozen=True)
 class MemoryFit:
-    """Whether a step fits into a memory, and what makes it fit.
+    """Answer for one memory: the changes that make a step fit.
 
     ``best`` is the set with the least time added of those that were run as a whole under fake tensors, or of all where
     none of those fits; null where the step fits as it is. Without a set that fits it is the nearest. ``same_results``

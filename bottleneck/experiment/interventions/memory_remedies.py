@@ -1,4 +1,6 @@
-"""Changes that make a step need less memory, for `predict --fit`: they are run under fake tensors only.
+"""Changes that save memory, for `predict --fit`.
+
+They are run under fake tensors only.
 
 Blocks that are recomputed, micro-batches whose gradients add up, and activations that overwrite their input.
 """
@@ -41,7 +43,7 @@ def _recompute_blocks(subject: Subject, values: Mapping[str, object]) -> Step:
 
 
 def _divided(parts: int, values: Mapping[str, object]) -> Mapping[str, object]:
-    """The parameters of a workload with one of so many equal parts of the batch."""
+    """The parameters of a workload with one part of the batch."""
     size = values.get(BATCH)
     if not isinstance(size, int) or size % parts or size < parts:
         raise NotApplicable(f"needs a parameter {BATCH} that {parts} divides")
@@ -79,7 +81,10 @@ def _accumulated(parts: int, subject: Subject) -> Step:
 
 
 def _in_place(subject: Subject) -> Step:
-    """The step with activations that overwrite their input; torch refuses those whose input is needed."""
+    """The step with activations that overwrite their input.
+
+    Torch refuses those whose input is needed.
+    """
     changed = 0
     for module in subject.modules:
         for part in module.modules():
