@@ -103,3 +103,61 @@ def test_wrong_words_are_refused(capsys: pytest.CaptureFixture[str], words: list
 def test_program_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert _run(["predict", "nowhere.py", "--device", "T4"]) == 2
     assert "there is no file nowhere.py" in capsys.readouterr().err
+
+
+TRAINED = """\
+import torch
+from torch import nn
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(1024, 4096), nn.Linear(4096, 1024)
+
+    def forward(self, x):
+        return x + self.down(nn.functional.gelu(self.up(x)))
+
+
+def workload(batch_size=8192):
+    model = nn.Sequential(*(Block() for _ in range(6)))
+    optimizer = torch.optim.SGD(model.parameters())
+    x = torch.randn(batch_size, 1024)
+
+    def step():
+        optimizer.zero_grad()
+        model(x).sum().backward()
+        optimizer.step()
+
+    return step
+"""
+
+
+@pytest.mark.process
+def test_fit_chooses_a_set_whose_program_then_runs_within_the_memory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model.py").write_text(TRAINED)
+    command = ["predict", str(tmp_path / "model.py"), "--device", "L4", "--fit", "-f", "json"]
+    assert _run(command) == 0
+    roomy = json.loads(capsys.readouterr().out)["devices"][0]["fit"]
+    assert roomy["fits"] and roomy["best"] is None
+    memory = 2**30 + int(0.8 * roomy["peak_bytes"])
+    assert _run([*command, "--memory", str(memory)]) == 0
+    device = json.loads(capsys.readouterr().out)["devices"][0]
+    assert not device["fits"] and device["device"]["memory_bytes"] == memory
+    best = device["fit"]["best"]
+    assert best["fits"] and best["is_confirmed"]
+    assert best["peak_bytes"] <= device["fit"]["usable_bytes"] < device["fit"]["peak_bytes"]
+    assert {one["basis"] for one in best["remedies"]} == {"run"}
+
+
+@pytest.mark.parametrize("size", ["lots", "-1GiB", "8", "900MiB", "1e300", "20 PiB", ""])
+def test_memory_that_is_no_size_is_refused(size: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["predict", "model.py", "--device", "L4", f"--memory={size}"]) == 2
+    assert "is no size of a device's memory" in " ".join(capsys.readouterr().err.split())
+
+
+def test_fit_of_a_trace_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert _run(["predict", str(SAMPLES / "mlp"), "--device", "L4", "--fit"]) == 2
+    assert "how long each tensor is held" in " ".join(capsys.readouterr().err.split())

@@ -1,8 +1,8 @@
 """Prices changes of a program on devices that are not here: ``bottleneck verify --device``."""
 
 import tempfile
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,9 +13,11 @@ from bottleneck.system.interrupts import answered
 
 if TYPE_CHECKING:
     from bottleneck.harness.messages import Program
-    from bottleneck.predict.changes import Tell
+    from bottleneck.predict.changes import NoStep, Record, Tell
     from bottleneck.schema.device import Device
+    from bottleneck.schema.memory_fit import MemoryFit
     from bottleneck.schema.predicted_changes import PredictedChanges
+    from bottleneck.schema.predicted_step import Backend
     from bottleneck.schema.step_calls import StepCalls
 
 
@@ -33,9 +35,7 @@ def predict_elsewhere(
     UsageError for a change without a price, and where the step depends on values of its data; WorkloadError where the
     program fails as it is.
     """
-    from bottleneck.experiment.fake_variants import FakeWorker
     from bottleneck.experiment.interventions import CHANGES
-    from bottleneck.experiment.worker import Refused
     from bottleneck.predict.changes import PRICED, ChangedSteps, NoStep, predict_changes
 
     without = [name for name in tries if name not in PRICED]
@@ -44,9 +44,67 @@ def predict_elsewhere(
             f"{without[0]} has no price for a device that is not here",
             fix=f"leave --device out to measure it, or choose from {', '.join(PRICED)}",
         )
+    with changed_recorder(program) as record:
+        steps = ChangedSteps(record, {name: CHANGES[name].samples for name in PRICED}, paces)
+        try:
+            answer = predict_changes(steps, devices, tuple(tries) or PRICED, tell)
+        except NoStep as state:
+            raise _without_price(program, state) from None
+    return replace(answer, version=__version__)
+
+
+def fits_elsewhere(
+    program: "Program", devices: "Sequence[Device]", paces: Mapping[str, float], backend: "Backend"
+) -> "list[MemoryFit | None]":
+    """Finds for each device what makes the program's step fit into its memory.
+
+    WorkloadError where the program fails as it is.
+    """
+    from bottleneck.predict.changes import NoStep
+    from bottleneck.predict.memory_fit import fit_memory
+
+    with changed_recorder(program) as record:
+        steps: dict[tuple[str, ...], StepCalls | NoStep] = {}
+
+        def once(changes: Sequence[str]) -> "StepCalls":
+            """The step with these changes, which is the same for all devices."""
+            if tuple(changes) not in steps:
+                try:
+                    steps[*changes] = record(changes)
+                except NoStep as state:
+                    steps[*changes] = state
+            step = steps[*changes]
+            if isinstance(step, NoStep):
+                raise step
+            return step
+
+        try:
+            return [fit_memory(once, device, backend, paces.get(device.name)) for device in devices]
+        except NoStep as state:
+            raise _without_price(program, state) from None
+
+
+def _without_price(program: "Program", state: "NoStep") -> WorkloadError:
+    return WorkloadError(
+        f"the step of {program.target} has no price",
+        why=state.reason,
+        fix=state.fix or f"see what of it has one: bottleneck predict {program.target} --device NAME",
+    )
+
+
+@contextmanager
+def changed_recorder(program: "Program") -> "Iterator[Record]":
+    """Gives the function that records the program's step with changes under fake tensors.
+
+    It raises NoStep where that cannot be had. Its processes end with the context.
+    """
+    from bottleneck.experiment.fake_variants import FakeWorker
+    from bottleneck.experiment.worker import Refused
+    from bottleneck.predict.changes import NoStep
+
     with (
         answered(),
-        tempfile.TemporaryDirectory(prefix="bottleneck-verify-", ignore_cleanup_errors=True) as scratch,
+        tempfile.TemporaryDirectory(prefix="bottleneck-", ignore_cleanup_errors=True) as scratch,
         ExitStack() as workers,
     ):
 
@@ -74,13 +132,4 @@ def predict_elsewhere(
                 worker = start() if refused.has_died else worker
                 raise no_step(refused) from None
 
-        steps = ChangedSteps(record, {name: CHANGES[name].samples for name in PRICED}, paces)
-        try:
-            answer = predict_changes(steps, devices, tuple(tries) or PRICED, tell)
-        except NoStep as state:
-            raise WorkloadError(
-                f"the step of {program.target} has no price",
-                why=state.reason,
-                fix=state.fix or f"see what of it has one: bottleneck predict {program.target} --device NAME",
-            ) from None
-    return replace(answer, version=__version__)
+        yield record

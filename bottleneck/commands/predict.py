@@ -1,5 +1,6 @@
 """``bottleneck predict``: predicts what a step would take on devices that are not here."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,6 +25,7 @@ from bottleneck.commands.report_options import (
 )
 from bottleneck.errors import UsageError
 from bottleneck.report.output import draw_picture
+from bottleneck.schema.records import replace
 
 if TYPE_CHECKING:
     from bottleneck.schema.device import Device
@@ -71,6 +73,13 @@ def predict_command(
         typer.Option("--price", metavar="NAME=N/h", help="Price of an hour of a device: H100=2.5/h; repeatable."),
     ] = None,
     paces: HostPaces = None,
+    fit: Annotated[
+        bool, typer.Option("--fit", help="Choose what makes the step fit into the memory, at the least time.")
+    ] = False,
+    memory: Annotated[
+        str | None,
+        typer.Option("--memory", metavar="SIZE", help="Memory of each device, instead of its own: 20GiB, 16e9."),
+    ] = None,
     form: Annotated[str | None, format_option("the prediction", RESULT_FORMATS)] = None,
     output: Annotated[Path | None, output_option("the prediction")] = None,
     roofline: Annotated[Path | None, picture_option("Also draw the rooflines to this .png, .svg or .pdf file.")] = None,
@@ -81,21 +90,35 @@ def predict_command(
     bottleneck predict model.py --device 'H100 SXM',A100,T4
     bottleneck predict model.py --device H100 --price H100=2.5/h
     bottleneck predict model.py --device H100 --host-pace 4.1
+    bottleneck predict model.py --device L4 --fit
     bottleneck predict trace.json.gz --device A100
 
     A program runs for one step under fake tensors: without a GPU, without its weights, without arithmetic. A trace
     tells the same about the step that it recorded.
     """  # noqa: D301 - backspace is how click is told to keep the lines of an example
-    from bottleneck.predict.answer import answer, usual_backends
+    from bottleneck.predict.answer import answer, usual_backends, with_fits
     from bottleneck.report.predict import render
 
     rendered_as = form_of(form, output, RESULT_FORMATS)
     check_picture(roofline)
-    chosen = devices_of(devices or [])
+    chosen = _with_memory(devices_of(devices or []), memory)
+    if fit and Path(target).suffix != ".py":
+        raise UsageError(
+            "--fit goes with a program",
+            why="a trace does not tell how long each tensor is held",
+            fix="name the program's file: bottleneck predict model.py --device L4 --fit",
+        )
     ways = None if backends is None else _ways(backends)
     rates, known_paces = _prices(prices or [], chosen), host_paces(paces or [], chosen)
     steps = _steps(target, arguments or [], settings or [], assumed or [], train=train)
     answered = answer(steps, chosen, ways or usual_backends(steps[0]), rates, known_paces)
+    if fit:
+        from bottleneck.commands.elsewhere import fits_elsewhere
+        from bottleneck.harness.target import make_program, with_assumptions
+
+        program = with_assumptions(make_program(target, arguments or [], settings or [], train=train), assumed or [])
+        way = (ways or usual_backends(steps[0]))[0]
+        answered = with_fits(answered, fits_elsewhere(program, chosen, known_paces, way))
     write_report(render(answered, rendered_as, output_style(output)), output)
     draw_picture("predicted roofline", roofline, answered)
 
@@ -114,6 +137,30 @@ def devices_of(texts: Sequence[str]) -> "list[Device]":
         )
     devices = [_device(name) for name in names]
     return [device for number, device in enumerate(devices) if device not in devices[:number]]
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?(?:e\d+)?)\s*([KMGT]i?)?B?", re.IGNORECASE)
+_POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
+# Less holds not even what CUDA takes itself, more has no device.
+_LEAST_MEMORY, _MOST_MEMORY = 2**30, 2**44
+
+
+def _with_memory(devices: "list[Device]", text: str | None) -> "list[Device]":
+    """The devices with this memory; as they are without one."""
+    if text is None:
+        return devices
+    matched = _SIZE.fullmatch(text.strip())
+    size = 0.0
+    if matched:
+        prefix = (matched[2] or "").upper()
+        size = float(matched[1]) * (1024 if prefix.endswith("I") else 1000) ** _POWERS[prefix.rstrip("I")]
+    if not _LEAST_MEMORY < size < _MOST_MEMORY:
+        raise UsageError(
+            f"--memory {text} is no size of a device's memory",
+            why="it lies between 1 GiB, which CUDA takes itself, and 16 TiB",
+            fix="write for example --memory 20GiB",
+        )
+    return [replace(device, memory_bytes=int(size)) for device in devices]
 
 
 def _device(name: str) -> "Device":

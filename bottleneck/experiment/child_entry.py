@@ -149,5 +149,6 @@ def serve_variants(text: str, descriptor: str) -> NoReturn:
 def serve_fakes(text: str, descriptor: str) -> NoReturn:
     """Records the step of a workload or a model with changes, under fake tensors."""
     from bottleneck.experiment.fake_variants import serve_steps
+    from bottleneck.experiment.interventions.memory_remedies import REMEDIES
 
-    serve_steps(Program.from_values(json.loads(text)), descriptor, CHANGES)
+    serve_steps(Program.from_values(json.loads(text)), descriptor, {**CHANGES, **REMEDIES})

@@ -14,7 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
 
-from bottleneck.experiment.interventions.subject import Change, Missing, NotApplicable, Subject, make_subject
+from bottleneck.experiment.interventions.subject import (
+    Change,
+    Missing,
+    NotApplicable,
+    Settings,
+    Subject,
+    change_named,
+    make_subject,
+)
 from bottleneck.experiment.variants import RequestChannel, refusal, settings_with
 from bottleneck.experiment.worker import Worker
 from bottleneck.harness.fake_step import FakeSession, StepDone, refusal_of, workload_batch
@@ -64,11 +72,15 @@ class FakeHost:
 
     def record(self, changes: Sequence[str], file: str) -> None:
         """Leaves the calls of the step with these changes in a file."""
-        chosen = [self._changes[name] for name in changes]
+        chosen = [change_named(self._changes, name) for name in changes]
         if self._program.form == "script":
             calls = self._follow(chosen)
         else:
-            calls = self._session.repeat(self._program, lambda: self._make(chosen))
+            # What these load of the file is none of the step's memory: no recorder may see it.
+            with self._session.mode:
+                values = settings_with(self._program, chosen)
+                batch = self._batch_size(values)
+            calls = self._session.repeat(self._program, lambda: (self._make(chosen, values), batch))
         # Records as their fields: the process of the program loads no library of ours.
         Path(file).write_text(json.dumps(calls, default=vars), encoding="utf-8")
 
@@ -113,9 +125,8 @@ class FakeHost:
             elif step is not _nothing and change.name not in _CAPTURING:
                 raise NotApplicable("needs a workload, whose step can be called")
 
-    def _make(self, chosen: Sequence[Change]) -> tuple[Step, int | None]:
+    def _make(self, chosen: Sequence[Change], values: Settings) -> Step:
         program = self._program
-        values = settings_with(program, chosen)
         subject = make_subject(
             program.target, program.arguments, program.form, values, train=program.train, seed=program.seed or 0
         )
@@ -124,9 +135,9 @@ class FakeHost:
         for change in chosen:
             with self._session.compiling() if change.name in _CAPTURING else nullcontext():
                 subject = replace(subject, step=change.apply(subject))
-        return subject.step, self._batch_size(values)
+        return subject.step
 
-    def _batch_size(self, values: Any) -> int | None:
+    def _batch_size(self, values: Settings) -> int | None:
         if self._program.form != "workload":
             return None
         settings = tuple((name, str(value)) for name, value in dict(values).items())

@@ -22,6 +22,7 @@ from bottleneck.predict.rates import as_columns, ceilings_of, floors
 from bottleneck.predict.step_kernels import cost_of
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.device import Device
+from bottleneck.schema.memory_fit import MemoryFit
 from bottleneck.schema.predicted_step import Backend, PredictedStep
 from bottleneck.schema.prediction import (
     BackendGain,
@@ -95,6 +96,12 @@ def answer(
         left_out=asked.left_out,
         notes=(*asked.notes, *((_NO_PRICE,) if prices and asked.batch_size is None else ())),
     )
+
+
+def with_fits(answered: Prediction, fits: Sequence[MemoryFit | None]) -> Prediction:
+    """The prediction with what makes the step fit into the memory of each device."""
+    devices = zip(answered.devices, fits, strict=True)
+    return replace(answered, devices=tuple(replace(device, fit=fit) for device, fit in devices))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from bottleneck.report import render_document
 from bottleneck.report.document import Document, LabelledLine, ListSection, TableRow, TableSection, columns
 from bottleneck.report.json_text import encode
 from bottleneck.report.line_chart import ROLES, ChartCurve, ChartPoint, ChartSection, LineChart
+from bottleneck.report.memory_fit import fit_line, fit_sections
 from bottleneck.report.roofline_points import RooflinePoint, RooflineRoof
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN
@@ -116,7 +117,14 @@ def build(answer: Prediction) -> Document:
     """The document of a prediction."""
     first = sentences(answer)[0]
     worked = [_work(item) for item in answer.devices if item.work][:1]
-    tables = [_steps(answer), *_memory(answer), *_gains(answer), *_costs(answer), *worked]
+    tables = [
+        *fit_sections(answer.devices),
+        _steps(answer),
+        *_memory(answer),
+        *_gains(answer),
+        *_costs(answer),
+        *worked,
+    ]
     return Document(
         headline="predicted",
         subject=answer.program,
@@ -146,6 +154,7 @@ def _lines(answer: Prediction) -> tuple[LabelledLine, ...]:
     lines = (
         ("", f"A step takes {', '.join(times[:_MOST_IN_HEADLINE])}{more}"),
         *(("But", sentence) for sentence in _without_time_or_room(answer)),
+        *(("Fit", fit_line(prediction)) for prediction in answer.devices),
         ("Bound", by_device((_held_by(one), short_name(one)) for one in timed[:_MOST_IN_HEADLINE])),
         ("Worst", worst_work((short_name(one), one.step, one.work) for one in timed[:_MOST_IN_HEADLINE])),
         ("First", _first_change(answer, timed)),

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.device import Device
+from bottleneck.schema.memory_fit import MemoryFit
 from bottleneck.schema.predicted_step import PredictedBound, PredictedStep
 from bottleneck.schema.records import Doc
 from bottleneck.schema.step_calls import EngineSettings
@@ -104,6 +105,7 @@ class DevicePrediction:
     cost_per_million_samples: Annotated[
         Interval | None, Doc("price of a million samples, in the currency of --price; null without price or batch size")
     ]
+    fit: Annotated[MemoryFit | None, Doc("what makes the step fit into the memory; null without --fit")] = None
 
 
 @dataclass(frozen=True)

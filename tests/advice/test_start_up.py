@@ -6,8 +6,9 @@ import pytest
 
 from bottleneck.advice import start_up
 from bottleneck.report.start_up import start_up_table
+from bottleneck.schema.compile_health import CompileHealth, Recompile
 from bottleneck.schema.start_up import START_FINDINGS, StartLedger, StartPart
-from tests.advice.cases import case_of
+from tests.advice.cases import case_of, with_analysis
 from tests.builders import frame, op
 
 PARTS = {
@@ -33,6 +34,19 @@ def test_a_large_part_is_found_and_a_small_or_unsampled_one_is_not(slug: str, tm
     assert slugs_of(tmp_path / "large", part) == {slug}
     assert slugs_of(tmp_path / "small", small) == set()
     assert slugs_of(tmp_path / "plain", part, is_sampled=False) == set()
+
+
+def test_recompiles_are_told_as_a_part_of_what_compiling_took(tmp_path: Path) -> None:
+    rows = tuple(
+        Recompile(f"0/{at}", "forward", "net.py:10", "size", "…", "8", str(8 + at), "x", 0, "0/0", float(at))
+        for at in (1, 2)
+    )
+    start = StartLedger(7.0, 0.1, (StartPart("import", "torch", 4.0), PARTS["compiles-at-start"]), 1, is_sampled=True)
+    plain = case_of(tmp_path, [frame("train.py(1): f", 0, 100), op("aten::mul", 1, 90)], start_up=start)
+    case = with_analysis(plain, compile_health=CompileHealth((), recompiles=rows))
+    draft = start_up.compiles_at_each_start(case)
+    assert draft is not None
+    assert draft.evidence[-1] == "2 recompiles took 3.00 s in all, the longest for size 0 of x: 8, then 10 at net.py:10"
 
 
 def test_an_import_that_the_steps_call_is_not_named(tmp_path: Path) -> None:

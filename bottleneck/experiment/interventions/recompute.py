@@ -64,7 +64,7 @@ def _recompute_parts(torch: Any, container: Any) -> int:
     """The number of parts that will be recomputed."""
     blocks = [child for child in container if any(True for _ in child.children())]
     for block in blocks:
-        block.forward = _recomputed(block.forward)
+        recompute_block(block)
     if blocks or type(container) is not torch.nn.Sequential or len(container) < _LAYERS_AT_LEAST:
         return len(blocks)
     runs = _runs(list(container))
@@ -72,6 +72,11 @@ def _recompute_parts(torch: Any, container: Any) -> int:
     parts = [_recomputed(_in_turn(run)) for run in runs[:-1]]
     container.forward = _in_turn([*parts, *runs[-1]])
     return len(parts)
+
+
+def recompute_block(block: Any) -> None:
+    """Lets a module compute its forward pass again in the backward pass."""
+    block.forward = _recomputed(block.forward)
 
 
 def _runs(layers: list[Any]) -> list[list[Any]]:
