@@ -1,10 +1,13 @@
 """Programs with a planted holder of memory, recorded on a CPU: the report names the holder with its line."""
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
-from tests.harness.driver import record
+from tests.harness.driver import HANGS_S, record
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.process
@@ -65,3 +68,14 @@ def test_a_sum_that_retains_each_graph_is_named(tmp_path: Path) -> None:
 def test_inputs_that_a_cache_keeps_are_named_without_a_graph(tmp_path: Path) -> None:
     text = program(keep="cache[index] = torch.randn(1024, 128)")
     assert growing(tmp_path, text) == {"cache": (line_of(text, "cache[index] ="), False)}
+
+
+def test_large_logits_are_the_largest_holder_at_the_peak(tmp_path: Path) -> None:
+    text = program(width=8192)
+    folder = record(tmp_path, text.strip(), "--memory").folder
+    command = [sys.executable, "-m", "bottleneck", "report", str(folder), "--format", "json"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=HANGS_S)
+    holders = json.loads(printed.stdout)["memory"]["allocations"]
+    assert {(one["op"], one["source"]) for one in holders if one["bytes"] >= 1024 * 8192 * 4} >= {
+        ("aten::addmm", line_of(text, "y = model(x)"))
+    }
