@@ -9,7 +9,7 @@ import numpy as np
 
 from bottleneck.advice.process import unused_gradients
 from bottleneck.advice.quantities import claims_of, counted_faults_us, has_backward_marks
-from bottleneck.advice.ranking import Draft
+from bottleneck.advice.ranking import Draft, smallest_visible_us
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import Keeper, MemoryGrowth
@@ -35,8 +35,8 @@ def memory_grows(evidence: Evidence) -> Draft | None:
     """Finds memory that grows in each step.
 
     So too where a variable of the program holds one graph of autograd more after each. Gain: on a CPU the time of the
-    new pages, from half of it, and in a step without a backward pass also autograd's records. On a device none in time:
-    it runs full.
+    new pages, from half of it, and in a step without a backward pass also autograd's records. None in time on a device,
+    and where the steps vary by more: full memory is the reason then, and noise does not hide it.
     """
     growth = _recorded(evidence) or _traced(evidence)
     if growth is None:
@@ -47,6 +47,8 @@ def memory_grows(evidence: Evidence) -> Draft | None:
         return None
     trains = _trains(evidence)
     gain = _gain_us(evidence, growth, keeps_graphs=bool(graphs) and not trains)
+    if gain is not None and gain.high < smallest_visible_us(evidence.analysis.steps):
+        gain = None
     named = graphs or list(growth.keepers)
     return Draft(
         slug="memory-grows",

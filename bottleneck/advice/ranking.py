@@ -188,7 +188,7 @@ def rank(
     state them.
     """
     step_us = analysis.steps.wall_us
-    noise_us = max(smallest_visible_us(analysis.steps), _LEAST_SHOWN * step_us)
+    noise_us = smallest_visible_us(analysis.steps)
     accounts = {_WHOLE: step_us * (1 - _LEAST_LEFT), **_accounts(analysis)}
     claimed = [_by_name(draft.claims, analysis) for draft in drafts]
     limits = [_most_us(draft, analysis) for draft in drafts]
@@ -277,10 +277,11 @@ def speedup_of(gain_us: Interval, step_us: float) -> Interval:
 def smallest_visible_us(steps: StepTimes) -> float:
     """Returns the gain below which step times could not show it.
 
-    Half the interval of this recording's step times; 0 where unknown.
+    Half the interval of this recording's step times, where that is known; at least a small share of the step.
     """
     timing = steps.unprofiled_us or steps.profiled_us
-    return 0.0 if timing is None or timing.n < 2 else (timing.high - timing.low) / 2
+    half_us = 0.0 if timing is None or timing.n < 2 else (timing.high - timing.low) / 2
+    return max(half_us, _LEAST_SHOWN * steps.wall_us)
 
 
 def _by_name(claims: Mapping[str, float], analysis: StepAnalysis) -> Mapping[str, float]:

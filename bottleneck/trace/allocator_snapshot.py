@@ -31,6 +31,8 @@ _HEAD_BYTES = 1 << 16
 _GZIP = b"\x1f\x8b"
 # Segments, blocks, events and frames in all: one list may stand in many places of a pickle.
 _MOST_ENTRIES = 20_000_000
+# A file names each entry of a list with so many bytes at least: more entries than that are lists that occur twice.
+_LEAST_ENTRY_BYTES = 2
 _MOST_FRAMES = 200
 _LARGEST_NUMBER = 2**63
 _STATES: Mapping[str, BlockState] = {
@@ -96,7 +98,7 @@ def read_allocator_snapshot(path: Path) -> AllocatorSnapshot:
     whole = {"segments": value} if isinstance(value, list) else value
     if not isinstance(whole, dict) or not isinstance(whole.get("segments"), list):
         raise TraceError(f"{path.name} holds no snapshot of the allocator", why="it has no list of segments", fix=_FIX)
-    return _Reader(path).read(whole)
+    return _Reader(path, min(_MOST_ENTRIES, len(content) // _LEAST_ENTRY_BYTES)).read(whole)
 
 
 def _inflated(content: bytes) -> bytes:
@@ -110,8 +112,9 @@ def _inflated(content: bytes) -> bytes:
 class _Reader:
     """Turns the dicts of one snapshot into records, and counts what is none."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, most_entries: int) -> None:
         self._path = path
+        self._most_entries = most_entries
         self._left_out = 0
         self._entries = 0
         self._stacks: list[tuple[StackFrame, ...]] = []
@@ -143,9 +146,11 @@ class _Reader:
         """The dicts of a list; what is none is counted as left out."""
         for entry in entries if isinstance(entries, list | tuple) else ():
             self._entries += 1
-            if self._entries > _MOST_ENTRIES:
+            if self._entries > self._most_entries:
                 raise TraceError(
-                    f"{self._path.name} is too large", why=f"it has more than {_MOST_ENTRIES:,} entries", fix=_FIX
+                    f"{self._path.name} has too many entries",
+                    why=f"it has more than {self._most_entries:,}, which a snapshot of this size does not hold",
+                    fix=_FIX,
                 )
             if isinstance(entry, dict):
                 yield entry

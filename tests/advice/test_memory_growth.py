@@ -8,7 +8,7 @@ import pytest
 from bottleneck.advice import advise
 from bottleneck.advice.memory_growth import memory_grows
 from bottleneck.schema.finding_order import in_reading_order
-from bottleneck.schema.measurements import Keeper, MemoryGrowth
+from bottleneck.schema.measurements import Keeper, MemoryGrowth, Timing
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, cpu_events, gpu_events, with_recording
 from tests.analysis.frames import CPU
@@ -67,6 +67,27 @@ def test_predictions_without_graphs_and_memory_that_shrinks_are_left_alone(tmp_p
     assert memory_grows(recorded(tmp_path / "a", replace_keepers(EVALUATION, numbers, host_bytes=4e3))) is None
     assert memory_grows(recorded(tmp_path / "b", MemoryGrowth(60, 0.0))) is None
     assert memory_grows(recorded(tmp_path / "c", None)) is None
+
+
+def test_a_gain_that_the_steps_cannot_show_hides_no_memory_that_runs_full(tmp_path: Path) -> None:
+    cached = replace_keepers(EVALUATION, Keeper("cache", "data.py:11"), host_bytes=2e6)
+    events = cpu_events(10, 200, 300)
+    noisy, steady = (
+        case_of(
+            tmp_path / name,
+            events,
+            unprofiled=Timing(3010.0, 3010.0 - half_us, 3010.0 + half_us, 100),
+            memory_growth=cached,
+            device=fresh(),
+        )
+        for name, half_us in (("noisy", 500.0), ("steady", 30.0))
+    )
+    # 2 MB at 5 GB/s are 0.4 ms of new pages.
+    draft = memory_grows(steady)
+    assert draft is not None and draft.gain_us is not None and draft.gain_us.high == pytest.approx(400.0)
+    finding = next(one for one in advise(noisy) if one.slug == "memory-grows")
+    assert finding.predicted_gain_us is None and not finding.within_noise
+    assert finding.gain_reason == "it keeps memory from running full" and finding.places == ("data.py:11",)
 
 
 def with_memory(events: list[Event], amounts: list[int], length: float, *, device: bool) -> list[Event]:

@@ -247,3 +247,16 @@ def test_the_first_screen_says_what_failed_what_holds_most_and_what_to_do(tmp_pa
     assert "A request of 60 MiB at model.py:35 forward() failed: it lacked 20 MiB." in words
     assert "Largest train.py:95 main(), optimizer state: 160 MiB (100.0 %) in 4 blocks" in words
     assert "First" in words and "gives back" in words
+
+
+def test_a_small_file_whose_lists_occur_many_times_is_refused(tmp_path: Path) -> None:
+    block = {"address": MIB, "size": 512, "requested_size": 512, "state": "active_allocated", "frames": []}
+    blocks = [block] * 1000
+    segments = [{"address": at * MIB, "total_size": MIB, "device": 0, "blocks": blocks} for at in range(1, 1001)]
+    path = tmp_path / "snapshot.pickle"
+    path.write_bytes(pickle.dumps({"segments": segments, "device_traces": []}))
+    with pytest.raises(TraceError, match="too many entries"):
+        read_allocator_snapshot(path)
+    apart = [{**segment, "blocks": [dict(block) for _ in range(10)]} for segment in segments]
+    path.write_bytes(pickle.dumps({"segments": apart, "device_traces": []}))
+    assert sum(len(segment.blocks) for segment in read_allocator_snapshot(path).segments) == 10_000
