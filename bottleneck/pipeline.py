@@ -164,6 +164,11 @@ def saved_analysis(paths: Sequence[Path], options: Options | None = None) -> Ana
             f"{saved[0]} is a finished analysis and cannot be combined with other inputs",
             fix="pass the traces themselves, or this one file alone",
         )
+    if saved and options is not None and options.metrics is not None:
+        raise UsageError(
+            f"{saved[0]} is a finished analysis, which takes no metrics",
+            fix="pass the trace that it was made from, with --metrics",
+        )
     if saved and options is not None and (options.steps is not None or options.stretch_us is not None):
         raise UsageError(
             f"{saved[0]} is a finished analysis, whose steps were chosen when it was made",
@@ -226,8 +231,7 @@ def _with_serving(evidence: Evidence, metrics: ServerMetrics | None) -> Evidence
 
     from bottleneck.analysis.server_phases import summarize_serving  # noqa: PLC0415 - for servers only
 
-    name = metrics.server if server is None and metrics is not None else "" if server is None else server.name
-    serving = summarize_serving(evidence, name, metrics)
+    serving = summarize_serving(evidence, None if server is None else server.name, metrics)
     explained = replace(evidence, analysis=replace(evidence.analysis, serving=serving))
     explained.cache.update(evidence.cache)
     return explained

@@ -39,7 +39,7 @@ _SGLANG_PHASES = {"DECODE": "decode", "EXTEND": "prefill", "PREFILL": "prefill",
 _DECODES = re.compile(r"paged_attention|decode", re.IGNORECASE)
 _PREFILLS = re.compile(r"prefill|context_attention|extend_attention", re.IGNORECASE)
 # Sampling runs after the graph of the model; routing of experts, which has such names too, runs in it.
-_SAMPLES = re.compile(r"argmax|multinomial|sampl|top_?k_?top_?p|top_?p\b|min_p|penalt|exponential_kernel", re.IGNORECASE)
+_SAMPLES = re.compile(r"argmax|multinomial|sampl|top_?k_?top_?p|min_p|penalt|exponential_kernel", re.IGNORECASE)
 _HOST_PARTS: tuple[tuple[HostPart, "re.Pattern[str]"], ...] = (
     ("detokenising", re.compile(r"detoken", re.IGNORECASE)),
     ("API server", re.compile(r"api_server|http_server|openai|uvicorn|tokenizer_manager", re.IGNORECASE)),
@@ -96,8 +96,11 @@ def _phase(prefills: float, decodes: float) -> PhaseOfServer:
     return "prefill" if prefills else "decode" if decodes else "unknown"
 
 
-def summarize_serving(evidence: Evidence, server: str, metrics: ServerMetrics | None) -> InferenceServing:
-    """Summarizes the steps of a server, its metrics beside them, and what limits it."""
+def summarize_serving(evidence: Evidence, server: str | None, metrics: ServerMetrics | None) -> InferenceServing:
+    """Summarizes the steps of a server, its metrics beside them, and what limits it.
+
+    ``server`` is the one that the trace names; null where it names none.
+    """
     phases = _phases(evidence)
     us = evidence.kernel_time["us"].to_numpy()
     replayed_us = float(us[evidence.linked.kernels["replayed"].to_numpy()].sum())
@@ -108,7 +111,7 @@ def summarize_serving(evidence: Evidence, server: str, metrics: ServerMetrics | 
     by_trace = _limit_of_trace(evidence, phases, busy, ridge)
     by_metrics = None if metrics is None else limit_of_metrics(metrics)
     serving = InferenceServing(
-        server=server,
+        server=server or ("" if metrics is None else metrics.server),
         phases=phases,
         busy_share=min(busy, 1.0),
         replayed_share=min(replayed, 1.0),
@@ -310,12 +313,12 @@ def limit_of_metrics(metrics: ServerMetrics) -> Limit | None:
 
 
 def _disagreement(
-    phases: Sequence[ServerPhase], by_trace: Limit | None, metrics: ServerMetrics, server: str
+    phases: Sequence[ServerPhase], by_trace: Limit | None, metrics: ServerMetrics, server: str | None
 ) -> str | None:
     """Gives the code of how trace and metrics contradict each other."""
     running, waiting, interval_s = (metrics.value(name) for name in ("running", "waiting", "token_interval_s"))
     if metrics.server != server:
-        return "other-server"
+        return "no-server" if server is None else "other-server"
     if by_trace == "too-little-load" and ((waiting or 0) > 0 or (running or 0) > _FEW_REQUESTS):
         return "load"
     requests = phases[0].requests if phases else None
@@ -427,7 +430,9 @@ def _of_prefixes(serving: InferenceServing) -> ServerSetting:
     if hits is not None and hits > 0:
         return ServerSetting("prefix_cache", False, "hits-already")
     if share >= _PREFILL_SHARE:
-        return ServerSetting("prefix_cache", None if hits is None else False, "no-hits" if hits == 0 else "hits-unknown")
+        return ServerSetting(
+            "prefix_cache", None if hits is None else False, "no-hits" if hits == 0 else "hits-unknown"
+        )
     return ServerSetting("prefix_cache", None, "no-prefill-seen")
 
 

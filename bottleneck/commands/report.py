@@ -77,7 +77,8 @@ def report_command(
     metrics: Annotated[
         str | None,
         typer.Option(
-            metavar="FILE|URL", help="Judge an inference server by this page of its metrics too (http://HOST:PORT/metrics)."
+            metavar="FILE|URL",
+            help="Judge an inference server by this page of its metrics too (http://HOST:PORT/metrics).",
         ),
     ] = None,
     device: Annotated[
@@ -145,7 +146,7 @@ def report_command(
             _repair(recording)
     refuse_unfinished(paths)
     rendered_as = form_of(form, output, FORMATS)
-    if report_other_input(paths, rendered_as, output):
+    if options.metrics is None and report_other_input(paths, rendered_as, output):
         if open_page and output is not None:
             _open_in_browser(output)
         return

@@ -57,8 +57,14 @@ def metric_rows() -> tuple[_MetricRow, ...]:
     rows = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
     return tuple(
         _MetricRow(
-            row["server"], row["amount"], row["metric"], row["label"] or "", row["how"], float(row["scale"]), row["per"] or ""
-        )  # fmt: skip
+            server=row["server"],
+            amount=row["amount"],  # type: ignore[arg-type] - a test holds that the table has no other
+            metric=row["metric"],
+            label=row["label"] or "",
+            how=row["how"],
+            scale=float(row["scale"]),
+            per=row["per"] or "",
+        )
         for row in rows
     )
 
@@ -140,9 +146,7 @@ def _amounts(server: str, by_name: Mapping[str, Sequence[MetricSample]]) -> tupl
     )
 
 
-def _amount(
-    name: Amount, rows: Sequence[_MetricRow], by_name: Mapping[str, Sequence[MetricSample]]
-) -> ServerMetric:
+def _amount(name: Amount, rows: Sequence[_MetricRow], by_name: Mapping[str, Sequence[MetricSample]]) -> ServerMetric:
     if not rows:
         return ServerMetric(name, None, None, "no-metric-of-server")
     reason = "not-on-page"
