@@ -192,7 +192,7 @@ def _by_metrics(server: Server, serving: InferenceServing) -> Draft:
         slug="server-settings",
         title=f"{server.name} has too few requests to judge its settings",
         evidence=seen,
-        advice="Send it as many requests as it will get; settings for more requests per step change nothing until then.",
+        advice="Send it as many requests as it will get; more requests per step change nothing until then.",
         gain_reason="none: the requests come at the pace of those who send them",
     )
 

@@ -38,10 +38,10 @@ def fetch_page(address: str, most_bytes: int, longest_s: float = _LONGEST_S) -> 
     connection = http.client.HTTPConnection(host, port, timeout=longest_s)
     try:
         connection.request("GET", f"{parts.path or '/metrics'}{'?' + parts.query if parts.query else ''}")
-        answer = connection.getresponse()
-        if answer.status != http.client.OK:
-            raise _no_page(address, f"it answers with status {answer.status}; redirects are not followed")
-        return _content(answer, address, most_bytes, deadline)
+        with connection.getresponse() as answer:
+            if answer.status != http.client.OK:
+                raise _no_page(address, f"it answers with status {answer.status}; redirects are not followed")
+            return _content(answer, address, most_bytes, deadline)
     except (OSError, http.client.HTTPException, ValueError) as exc:
         raise _no_page(address, f"{type(exc).__name__}: {exc}") from exc
     finally:
