@@ -3,7 +3,7 @@
 The words for the codes of ``schema/inference.py`` are here.
 """
 
-from bottleneck.report.document import ListSection, Section, TableRow, TableSection, columns
+from bottleneck.report.document import ListSection, Section, TableColumn, TableRow, TableSection, columns
 from bottleneck.schema.inference import Amount, InferenceServing, Limit, ServerMetrics, ServerPhase
 from bottleneck.units import counted, format_share, format_us
 
@@ -171,6 +171,10 @@ def _by_trace(serving: InferenceServing) -> str:
     if main.tokens is not None and serving.ridge_tokens is not None:
         tokens, ridge = counted(round(main.tokens), "row"), round(serving.ridge_tokens)
         parts.append(f"its products have {tokens}, and arithmetic limits those of 16-bit weights from {ridge} on")
+    if serving.trace_limit == "bandwidth-bound-decode":
+        roof = main.roof_share
+        near = "is not known" if roof is None else f"is at least {format_share(roof)}"
+        parts.append(f"its share of the roof of memory {near}")
     return "; ".join(parts)
 
 
@@ -214,7 +218,8 @@ def _phases(serving: InferenceServing) -> TableSection:
         else "tokens: rows that enter the model. of roof: not known.",
         *(_ROOF_REASONS.get(reason, reason) for reason in reasons),
     )
-    return TableSection("Phases of the server", heads, rows, notes, menu=_MENU)
+    details = TableColumn("where its time goes", "words")
+    return TableSection("Phases of the server", heads, rows, notes, details, menu=_MENU)
 
 
 def _parts(phase: ServerPhase) -> str:
@@ -267,4 +272,5 @@ def _settings(serving: InferenceServing) -> TableSection:
         for setting in sorted(serving.settings, key=lambda setting: (True, None, False).index(setting.helps))
     )
     heads = columns("words", "setting", "option", "helps here")
-    return TableSection("Settings of the server", heads, rows, (), menu=_MENU)
+    details = TableColumn("why", "words")
+    return TableSection("Settings of the server", heads, rows, (), details, menu=_MENU)
