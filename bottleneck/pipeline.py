@@ -15,6 +15,7 @@ import pandas as pd
 from bottleneck import __version__
 from bottleneck.advice import advise
 from bottleneck.advice.no_gain import find_no_gain
+from bottleneck.advice.servers import find_server
 from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults, find_work_elsewhere
 from bottleneck.analysis.between_ops import Stretches, quick_part
 from bottleneck.analysis.compile_regions import price_compile
@@ -66,6 +67,7 @@ from bottleneck.schema.evidence import (
     TwoSided,
     conclude,
 )
+from bottleneck.schema.inference import ServerMetrics
 from bottleneck.schema.intervals import Floats
 from bottleneck.schema.job import LeftOut
 from bottleneck.schema.linked_trace import Linked, Trace, Window
@@ -89,7 +91,8 @@ class Options:
     (null: its first or last event); ``steps`` chooses among the steps found, by position. ``device`` overrules what
     the trace states. ``captures`` are traces of the captures of graphs that the program replays. ``split`` allows to
     judge one side of a window that has two. ``jobs`` processes decode a large trace; the result is the same.
-    ``critical_path`` asks for that of the step, which the first screen of a report does not show.
+    ``critical_path`` asks for that of the step, which the first screen of a report does not show. ``metrics`` are those
+    of the inference server that the trace is of.
     """
 
     whole: bool = False
@@ -100,6 +103,7 @@ class Options:
     split: bool = True
     jobs: int = 1
     critical_path: bool = True
+    metrics: ServerMetrics | None = None
 
     @property
     def has_own_window(self) -> bool:
@@ -160,6 +164,11 @@ def saved_analysis(paths: Sequence[Path], options: Options | None = None) -> Ana
             f"{saved[0]} is a finished analysis and cannot be combined with other inputs",
             fix="pass the traces themselves, or this one file alone",
         )
+    if saved and options is not None and options.metrics is not None:
+        raise UsageError(
+            f"{saved[0]} is a finished analysis, which takes no metrics",
+            fix="pass the trace that it was made from, with --metrics",
+        )
     if saved and options is not None and (options.steps is not None or options.stretch_us is not None):
         raise UsageError(
             f"{saved[0]} is a finished analysis, whose steps were chosen when it was made",
@@ -204,7 +213,7 @@ def explain(
         reduced = reduce_ranks([one for one, _ in digests], left_out, sharing)
         pace = next(source for one, source in digests if one is reduced.pace)
         evidence = combine_ranks(examine(pace, options), reduced, path=str(paths[0]) if len(paths) == 1 else None)
-    evidence = _with_bound(evidence)
+    evidence = _with_serving(_with_bound(evidence), options.metrics)
     return finish_with_advice(_with_critical_path(evidence) if options.critical_path else evidence)
 
 
@@ -212,6 +221,20 @@ def _with_bound(evidence: Evidence) -> Evidence:
     decided = replace(evidence, bound=find_bound(grounds_of(evidence)).bound)
     decided.cache.update(evidence.cache)
     return decided
+
+
+def _with_serving(evidence: Evidence, metrics: ServerMetrics | None) -> Evidence:
+    """Returns the evidence with phases and limit of an inference server, where it is of one."""
+    server = find_server(evidence)
+    if server is None and metrics is None:
+        return evidence
+
+    from bottleneck.analysis.server_phases import summarize_serving  # noqa: PLC0415 - for servers only
+
+    serving = summarize_serving(evidence, None if server is None else server.name, metrics)
+    explained = replace(evidence, analysis=replace(evidence.analysis, serving=serving))
+    explained.cache.update(evidence.cache)
+    return explained
 
 
 def _is_replayed(linked: Linked) -> bool:

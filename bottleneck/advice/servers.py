@@ -12,10 +12,11 @@ from msgspec import Struct
 from bottleneck.advice.quantities import idle_lines
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.inference import InferenceServing
 from bottleneck.schema.records import replace
 from bottleneck.schema.serving import describe_pace, serving_of
 from bottleneck.schema.tables import text_matches
-from bottleneck.units import format_share, format_us
+from bottleneck.units import counted, format_share, format_us
 
 
 class Server(Struct, frozen=True):
@@ -138,6 +139,9 @@ def server_settings(evidence: Evidence) -> Draft | None:
     whole_us = float(dur_us[inside].sum())
     part = float(dur_us[inside & replayed].sum()) / whole_us if whole_us > 0 else 0.0
     busy = evidence.share_of_step(evidence.analysis.totals.busy_us)
+    serving = evidence.analysis.serving
+    if serving is not None and serving.metrics_limit is not None:
+        return _by_metrics(server, serving)
     if busy < _BUSY or part < _REPLAYED:
         return None
     advice, code = server.remedies[_BATCH]
@@ -152,6 +156,44 @@ def server_settings(evidence: Evidence) -> Draft | None:
         gain_reason="not predicted: how long a step with more requests takes is only known once it ran",
         code=code,
         changes_results=True,
+    )
+
+
+_GIVE_ROOM = {
+    "SGLang": "python -m sglang.launch_server --kv-cache-dtype fp8_e4m3 --mem-fraction-static 0.9",
+    "TensorRT-LLM": "trtllm-serve MODEL --kv_cache_free_gpu_memory_fraction 0.95",
+    "vLLM": "vllm serve MODEL --kv-cache-dtype fp8 --gpu-memory-utilization 0.95",
+}
+
+
+def _by_metrics(server: Server, serving: InferenceServing) -> Draft:
+    """Advises what the server's metrics tell: its cache is full, or few requests come."""
+    amounts = {} if serving.metrics is None else {one.name: one.value for one in serving.metrics.amounts}
+    running, waiting, used, preempted = (
+        amounts.get(name) for name in ("running", "waiting", "kv_used_share", "preemptions")
+    )
+    seen = (
+        *(() if running is None else (f"{counted(round(running), 'request')} running by the server's metrics",)),
+        *(() if waiting is None else (f"{counted(round(waiting), 'request')} waiting",)),
+        *(() if used is None else (f"{format_share(used)} of the KV cache in use",)),
+        *(() if preempted is None else (f"{counted(round(preempted), 'preemption')} since its start",)),
+    )
+    if serving.metrics_limit == "kv-cache-full":
+        return Draft(
+            slug="server-settings",
+            title=f"The KV cache of {server.name} is full",
+            evidence=seen,
+            advice="Give the cache more room, or store it in fewer bits; more requests at once would be preempted.",
+            gain_reason="not predicted: it depends on the lengths of the requests that come",
+            code=_GIVE_ROOM[server.name],
+            changes_results=True,
+        )
+    return Draft(
+        slug="server-settings",
+        title=f"{server.name} has too few requests to judge its settings",
+        evidence=seen,
+        advice="Send it as many requests as it will get; more requests per step change nothing until then.",
+        gain_reason="none: the requests come at the pace of those who send them",
     )
 
 

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from bottleneck.mapping.rank_reading import RankReading
     from bottleneck.pipeline import OnTrace, Options
     from bottleneck.schema.analysis import Analysis
+    from bottleneck.schema.inference import ServerMetrics
     from bottleneck.schema.step_tracks import StepTimeline
 
 
@@ -71,6 +72,13 @@ def report_command(
         list[Path] | None,
         typer.Option(
             metavar="FILE", help="Model replayed CUDA or HIP graphs by this trace of their capture; may be repeated."
+        ),
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|URL",
+            help="Judge an inference server by this page of its metrics too (http://HOST:PORT/metrics).",
         ),
     ] = None,
     device: Annotated[
@@ -117,6 +125,7 @@ def report_command(
     bottleneck report trace.json.gz --window 0.2s:0.9s
     bottleneck report job/ --resume       a folder of ranks, after an interrupt
     bottleneck report s3://bucket/job
+    bottleneck report trace.json.gz --metrics http://localhost:8000/metrics
     bottleneck report trace.json -o a.json    a large trace, whose second look is:
     bottleneck report a.json
     bottleneck report recording/ --repair
@@ -130,14 +139,14 @@ def report_command(
         form, output = "html", _page(form, output)
     plots = plots_of(plot or ())
     chosen = window_options(steps, window, chosen_device(device, peaks), whole=whole)
-    options = replace(chosen, captures=tuple(capture or ()), jobs=jobs or usual_jobs())
+    options = replace(chosen, captures=tuple(capture or ()), jobs=jobs or usual_jobs(), metrics=_metrics(metrics))
     paths = [located(path) for path in paths or [_latest()]]
     if repair:
         for recording in paths:
             _repair(recording)
     refuse_unfinished(paths)
     rendered_as = form_of(form, output, FORMATS)
-    if report_other_input(paths, rendered_as, output):
+    if options.metrics is None and report_other_input(paths, rendered_as, output):
         if open_page and output is not None:
             _open_in_browser(output)
         return
@@ -219,6 +228,22 @@ def _read(
         return saved, None
     explained = explain(paths, options, on_trace, reading)
     return explained.analysis, timeline_of(explained, paths, options) if needs_timeline else None
+
+
+def _metrics(source: str | None) -> "ServerMetrics | None":
+    """Reads the page of metrics at an address or in a file; null where none is named."""
+    if source is None:
+        return None
+    from bottleneck.system.files import cannot_read, read_file
+    from bottleneck.system.plain_http import fetch_page, is_address
+    from bottleneck.trace.server_metrics import MOST_BYTES, read_metrics
+
+    if is_address(source):
+        return read_metrics(fetch_page(source, MOST_BYTES), source)
+    try:
+        return read_metrics(read_file(Path(source), MOST_BYTES), source)
+    except OSError as exc:
+        raise cannot_read(Path(source), exc) from exc
 
 
 def _page(form: str | None, output: Path | None) -> Path:

@@ -15,6 +15,7 @@ from bottleneck.report import markdown, terminal
 from bottleneck.report.compile_health import compile_sections
 from bottleneck.report.document import BarSection, Document, LabelledLine, ListSection, Section, TableSection
 from bottleneck.report.findings import findings
+from bottleneck.report.inference import serving_sections
 from bottleneck.report.job_section import job_sections
 from bottleneck.report.kernel_names import recording_names, short_names
 from bottleneck.report.no_gain import no_gain
@@ -462,6 +463,7 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
         batch_test(analysis.batch_test),
         start_up_table(analysis.start_up, analysis.source_texts),
         *compile_sections(analysis.compile_health),
+        *serving_sections(analysis.serving),
         tables.phases(analysis),
         tables.user_ranges(analysis, top),
         tables.kernels(analysis, top),

@@ -20,7 +20,8 @@ KEYS = (
     "schema", "version", "recording", "device", "steps", "verdict", "ledger", "totals", "coverage", "phases",
     "ranges", "kernels", "ops", "modules", "module_classes", "module_paths", "lines", "idle", "critical_path",
     "source_texts", "queue", "collectives", "memory", "memory_reason", "findings", "no_gain", "batch_test",
-    "option_costs", "run", "start_up", "compile_health", "pieces", "telemetry", "ranks", "job", "caveats",
+    "option_costs", "run", "start_up", "compile_health", "serving", "pieces", "telemetry", "ranks", "job",
+    "caveats",
 )
 # fmt: on
 """The keys of ``analysis.json`` in the order in which they are written."""

@@ -13,6 +13,7 @@ from msgspec.structs import force_setattr
 
 from bottleneck.schema.compile_health import CompileHealth
 from bottleneck.schema.device import Device
+from bottleneck.schema.inference import InferenceServing
 from bottleneck.schema.job import JobSummary
 from bottleneck.schema.measurements import BatchProof, MeasuredPieces, OptionCosts, RunSteps, StepTimes
 from bottleneck.schema.op_names import line_source, place_of
@@ -865,6 +866,10 @@ class StepAnalysis(Struct, frozen=True):
     compile_health: Annotated[
         CompileHealth | None,
         Doc("graphs of torch.compile, with breaks, recompiles and skips; null where the step has no compiled code"),
+    ] = None
+    serving: Annotated[
+        InferenceServing | None,
+        Doc("phases, metrics, limit and settings of an inference server; null where the program is none"),
     ] = None
     job: Annotated[JobSummary | None, Doc("what the ranks of a job say together; null when there is one rank")] = None
     schema: Annotated[str, Doc("format of this file; other values are other formats")] = SCHEMA

@@ -26,6 +26,7 @@ from bottleneck.report.analysis_document import PEAK_SOURCES, batch_test, build,
 from bottleneck.report.compile_health import compile_sections
 from bottleneck.report.document import Document, Section, TableSection, Waterfall, WaterfallBar
 from bottleneck.report.findings import findings, first_findings
+from bottleneck.report.inference import serving_sections
 from bottleneck.report.job_section import job_sections, shown_ranks
 from bottleneck.report.json_text import to_json
 from bottleneck.report.kernel_names import short_names
@@ -105,6 +106,7 @@ def to_html(analysis: Analysis, timeline: StepTimeline | None = None, *, all_fin
         batch_test(analysis.batch_test),
         None if is_asked_for else start_up,
         *compile_sections(analysis.compile_health),
+        *serving_sections(analysis.serving),
     )
     ranges = (tables.user_ranges(analysis, _ROWS),)
     # The sentences of the caveats on ranks say who waits for whom.
