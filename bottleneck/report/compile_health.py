@@ -24,6 +24,7 @@ from bottleneck.schema.compile_health import (
     CompileLog,
     GraphHealth,
     Recompile,
+    known_sum,
     resumed_function,
 )
 from bottleneck.units import counted, format_us, format_us_range
@@ -95,7 +96,7 @@ def _graphs(health: CompileHealth, most: int) -> TableSection:
     rest = health.graphs[most:]
     blank, end = ("",) * (5 if has_steps else 3), ("",) * is_mixed
     if rest:
-        seconds = sum(graph.seconds or 0.0 for graph in rest)
+        seconds = known_sum(graph.seconds for graph in rest)
         rows.append(TableRow((f"{len(rest)} more", "", *blank, _seconds(seconds), *end), "rest"))
     total = counted(len(health.graphs), "compilation")
     rows.append(TableRow((total, "", *blank, _seconds(health.seconds), *end), "total"))
@@ -197,9 +198,9 @@ def _recompiles(health: CompileHealth, most: int) -> TableSection | None:
         TableRow((_name(one), one.source or "", one.guard_words, _seconds(one.seconds)))
         for one in health.recompiles[:most]
     ]
-    seconds = sum(one.seconds or 0.0 for one in health.recompiles)
+    seconds = known_sum(one.seconds for one in health.recompiles)
     if rest := health.recompiles[most:]:
-        rest_s = sum(one.seconds or 0.0 for one in rest)
+        rest_s = known_sum(one.seconds for one in rest)
         rows.append(TableRow((f"{len(rest)} more", "", "", _seconds(rest_s)), "rest"))
     rows.append(TableRow((counted(len(health.recompiles), "recompile"), "", "", _seconds(seconds)), "total"))
     return TableSection("Recompiles", heads, tuple(rows), ("Their seconds are part of those of the graphs.",))
@@ -250,14 +251,16 @@ def compile_summary(health: CompileHealth) -> str:
     """Says in one sentence what was compiled, and what was not."""
     graphs = sum(1 for graph in health.graphs if graph.ops or graph.ops is None)
     parts = [
-        f"{counted(graphs, 'graph')} compiled in {_seconds(health.seconds)} s"
+        f"{counted(graphs, 'graph')} compiled"
+        + ("" if health.seconds is None else f" in {_seconds(health.seconds)} s")
         + (f" ({health.start})" if health.start else "")
     ]
     breaks = counted(len(health.breaks), "line breaks", "lines break")
     parts.append(f"{breaks} graphs" if health.breaks else "nothing breaks graphs")
     if health.recompiles:
-        again_s = sum(one.seconds or 0.0 for one in health.recompiles)
-        parts.append(f"{counted(len(health.recompiles), 'recompile')} took {_seconds(again_s)} s of that")
+        again_s = known_sum(one.seconds for one in health.recompiles)
+        again = counted(len(health.recompiles), "recompile")
+        parts.append(again if again_s is None else f"{again} took {_seconds(again_s)} s of that")
     if health.skips:
         skips = sum(one.count for one in health.skips)
         parts.append(f"{counted(skips, 'graph is', 'graphs are')} not captured as a CUDA graph")

@@ -5,7 +5,7 @@ A recording keeps them, and the reader of torch's own compile log makes the same
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, NamedTuple
 
@@ -135,6 +135,12 @@ class CudagraphSkip:
     ] = "no-steps"
 
 
+def known_sum(seconds: Iterable[float | None]) -> float | None:
+    """Adds up the times that are known; null where none is."""
+    measured = [one for one in seconds if one is not None]
+    return math.fsum(measured) if measured else None
+
+
 @dataclass(frozen=True)
 class CompileHealth:
     """The graphs of a program that uses torch.compile.
@@ -151,9 +157,9 @@ class CompileHealth:
     is_partial: Annotated[bool, Doc("whether compilations are missing")] = False
 
     @property
-    def seconds(self) -> float:
-        """The time of all compilations whose time is known."""
-        return math.fsum(graph.seconds for graph in self.graphs if graph.seconds is not None)
+    def seconds(self) -> float | None:
+        """The time of all compilations whose time is known; null where none is."""
+        return known_sum(graph.seconds for graph in self.graphs)
 
     @property
     def start(self) -> str:
