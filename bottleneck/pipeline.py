@@ -224,7 +224,10 @@ def _with_bound(evidence: Evidence) -> Evidence:
 
 
 def _with_serving(evidence: Evidence, metrics: ServerMetrics | None) -> Evidence:
-    """Returns the evidence with phases and limit of an inference server, where it is of one."""
+    """Returns the evidence with what limits an inference server.
+
+    It is unchanged where it is of no server and has no metrics.
+    """
     server = find_server(evidence)
     if server is None and metrics is None:
         return evidence

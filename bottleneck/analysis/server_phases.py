@@ -1,11 +1,13 @@
-"""Tells what limits an inference server: steps by phase, its metrics beside them, and the settings that help.
+"""Tells what limits an inference server, and which settings help.
+
+It divides the steps by phase, and sets the metrics beside them.
 
 Times are those of the ledger: KERNEL_TIME and IDLE_TIME, divided at the marks of the server's steps.
 """
 
 import re
-from collections import Counter
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -25,6 +27,7 @@ from bottleneck.schema.inference import (
     ServerSetting,
 )
 from bottleneck.schema.intervals import Flags, Floats
+from bottleneck.schema.records import replace
 from bottleneck.schema.serving import serving_of
 
 # Of vLLM: 'execute_context_1(32)_generation_4(4)'; newer ones have sums over the requests: sq (queries), sk (keys) ….
@@ -54,7 +57,10 @@ _REPLAYED, _ATTENDS, _MUCH, _PREFILL_SHARE = 0.5, 0.15, 2.0, 0.1
 
 
 class StepMark(Struct, frozen=True):
-    """Batch of a step by its mark: phase, requests, tokens and tokens of context; null where not told."""
+    """Batch of a step by its mark.
+
+    Requests, tokens and tokens of context are null where the mark does not tell them.
+    """
 
     phase: PhaseOfServer
     requests: float | None
@@ -63,7 +69,10 @@ class StepMark(Struct, frozen=True):
 
 
 def read_mark(name: str) -> StepMark | None:
-    """Reads the batch of a step from the name of its mark; null where it is no such mark."""
+    """Reads the batch of a step from the name of its mark.
+
+    Null where it is no such mark.
+    """
     vllm, sglang, tensorrt = (pattern.match(name) for pattern in (_VLLM, _SGLANG, _TENSORRT))
     if vllm is not None:
         prefills, decodes = float(vllm[1]), float(vllm[3])
@@ -83,7 +92,10 @@ def read_mark(name: str) -> StepMark | None:
 
 
 def _sums(text: str) -> tuple[float | None, float | None]:
-    """Gives queries and keys of a mark's brackets; a plain number is that of queries."""
+    """Gives queries and keys of a mark's brackets.
+
+    A plain number is that of queries.
+    """
     sums = _SUMS.match(text)
     if sums is not None:
         return float(sums[1]), float(sums[2])
@@ -97,12 +109,12 @@ def _phase(prefills: float, decodes: float) -> PhaseOfServer:
 
 
 def summarize_serving(evidence: Evidence, server: str | None, metrics: ServerMetrics | None) -> InferenceServing:
-    """Summarizes the steps of a server, its metrics beside them, and what limits it.
+    """Summarizes the steps of a server, its metrics, and what limits it.
 
     ``server`` is the one that the trace names; null where it names none.
     """
     phases = _phases(evidence)
-    us = evidence.kernel_time["us"].to_numpy()
+    us = _kernel_time(evidence)["us"].to_numpy()
     replayed_us = float(us[evidence.linked.kernels["replayed"].to_numpy()].sum())
     ridges = evidence.analysis.device.ridge_flops_per_byte
     ridge = ridges.get("bf16_tensor", ridges.get("fp16_tensor"))
@@ -123,11 +135,24 @@ def summarize_serving(evidence: Evidence, server: str | None, metrics: ServerMet
         settings=(),
         metrics=metrics,
     )
-    return serving.__replace__(settings=judge_settings(serving))  # type: ignore[attr-defined,no-any-return]
+    return replace(serving, settings=judge_settings(serving))
+
+
+def _kernel_time(evidence: Evidence) -> pd.DataFrame:
+    assert evidence.kernel_time is not None, "kernels are timed before a server is judged"
+    return evidence.kernel_time
+
+
+def _idle_time(evidence: Evidence) -> pd.DataFrame:
+    assert evidence.idle_time is not None, "idle time is known before a server is judged"
+    return evidence.idle_time
 
 
 def _marks(evidence: Evidence) -> tuple[Floats, list[StepMark]]:
-    """Gives starts and batches of the marks of steps; one inside another is left out."""
+    """Gives starts and batches of the marks of steps.
+
+    One inside another is left out.
+    """
     events = evidence.linked.trace.events
     names = events["name"].cat
     batches = {code: read_mark(str(name)) for code, name in enumerate(names.categories)}
@@ -147,7 +172,7 @@ def _marks(evidence: Evidence) -> tuple[Floats, list[StepMark]]:
 
 def _phases(evidence: Evidence) -> tuple[ServerPhase, ...]:
     starts, marks = _marks(evidence)
-    kernels, us = evidence.linked.kernels, evidence.kernel_time["us"].to_numpy()
+    kernels, us = evidence.linked.kernels, _kernel_time(evidence)["us"].to_numpy()
     at = kernels["launch_ts_us"].to_numpy(dtype=np.float64, na_value=np.nan)
     at = np.where(np.isnan(at), kernels["ts_us"].to_numpy(), at)
     if not marks:
@@ -155,7 +180,7 @@ def _phases(evidence: Evidence) -> tuple[ServerPhase, ...]:
     # A step lasts from its mark to the next one: some servers sample behind it.
     step = np.clip(np.searchsorted(starts, at, side="right") - 1, 0, None)
     in_use = np.bincount(step[us > 0], minlength=len(marks)) > 0
-    idle = evidence.idle_time
+    idle = _idle_time(evidence)
     idle_at = idle["start"].to_numpy(dtype=np.float64, na_value=np.nan)
     idle_step = np.clip(np.searchsorted(starts, idle_at, side="right") - 1, 0, len(marks) - 1)
     idle_step = np.where(np.isnan(idle_at), -1, idle_step)
@@ -179,22 +204,26 @@ def _describe(
     evidence: Evidence, name: PhaseOfServer, batch: Sequence[StepMark], mine: Flags, idle_us: Floats, total_us: float
 ) -> ServerPhase:
     """Describes one phase, from the kernels that are its and its idle time."""
-    us, runs = (evidence.kernel_time[column].to_numpy()[mine] for column in ("us", "runs"))
+    us, runs = (_kernel_time(evidence)[column].to_numpy()[mine] for column in ("us", "runs"))
     kernel_us, scale = float(us.sum()), evidence.steps / len(batch)
     all_us = kernel_us + float(idle_us.sum())
     moved = evidence.roofline["bytes_low"].to_numpy(dtype=np.float64, na_value=np.nan)[mine]
     is_known = ~np.isnan(moved)
-    known = min(float(us[is_known].sum()) / kernel_us, 1.0)
+    known_share = min(float(us[is_known].sum()) / kernel_us, 1.0)
     bandwidth = evidence.analysis.device.bandwidth_bytes_per_s
     replayed = evidence.linked.kernels["replayed"].to_numpy()[mine]
     reason = (
-        ("graph-replay" if float(us[replayed & ~is_known].sum()) > _KNOWN * kernel_us * (1 - known) else "no-costs")
-        if known < _KNOWN
+        (
+            "graph-replay"
+            if float(us[replayed & ~is_known].sum()) > _KNOWN * kernel_us * (1 - known_share)
+            else "no-costs"
+        )
+        if known_share < _KNOWN
         else "no-bandwidth"
         if bandwidth is None
         else None
     )
-    total_bytes = float((moved[is_known] * runs[is_known]).sum()) if known >= _KNOWN else None
+    total_bytes = float((moved[is_known] * runs[is_known]).sum()) if known_share >= _KNOWN else None
     roof = None if reason or bandwidth is None or total_bytes is None else total_bytes / bandwidth * 1e6 / kernel_us
     tokens = _mean([mark.tokens for mark in batch])
     step_us = all_us * scale
@@ -211,14 +240,14 @@ def _describe(
         host_parts=_host_parts(evidence, idle_us, all_us),
         bytes=None if total_bytes is None else total_bytes * scale,
         roof_share=None if roof is None else min(roof, 1.0),
-        known_share=known,
+        known_share=known_share,
         reason=reason,
     )
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
-    known = [value for value in values if value is not None]
-    return sum(known) / len(known) if known and len(known) == len(values) else None
+    numbers = [value for value in values if value is not None]
+    return sum(numbers) / len(numbers) if numbers and len(numbers) == len(values) else None
 
 
 def _parts(evidence: Evidence, mine: Flags, us: Floats, all_us: float) -> dict[str, float]:
@@ -227,13 +256,18 @@ def _parts(evidence: Evidence, mine: Flags, us: Floats, all_us: float) -> dict[s
     families = evidence.roofline["family"].astype(object).to_numpy()[mine]
     kinds, replayed = kernels["kind"].astype(object).to_numpy()[mine], kernels["replayed"].to_numpy()[mine]
     names = kernels["name"].astype(object).to_numpy()[mine]
-    sums: Counter[str] = Counter()
+    sums: defaultdict[str, float] = defaultdict(float)
     for family, kind, is_replayed, kernel, spent in zip(families, kinds, replayed, names, us.tolist(), strict=True):
         part = "communication" if kind == "collective" else _PARTS.get(family, "other kernels")
         if part == "other kernels" and not is_replayed and _SAMPLES.search(kernel):
             part = "sampling"
         sums[part] += spent
-    return {part: spent / all_us for part, spent in sums.most_common()}
+    return _largest_first(sums, all_us)
+
+
+def _largest_first(sums: Mapping[str, float], all_us: float) -> dict[str, float]:
+    ordered = sorted(sums.items(), key=lambda item: -item[1])
+    return {part: spent / all_us for part, spent in ordered if spent > 0}
 
 
 def _host_parts(evidence: Evidence, idle_us: Floats, all_us: float) -> dict[str, float]:
@@ -241,8 +275,8 @@ def _host_parts(evidence: Evidence, idle_us: Floats, all_us: float) -> dict[str,
 
     Idle time has causes, and causes have lines: the time of a cause is divided as its lines are.
     """
-    causes = evidence.idle_time["cause"].to_numpy()
-    sums: Counter[str] = Counter()
+    causes = _idle_time(evidence)["cause"].to_numpy()
+    sums: defaultdict[str, float] = defaultdict(float)
     for code in np.unique(causes).tolist():
         spent = float(idle_us[causes == code].sum())
         rows = [row for row in evidence.analysis.idle if row.cause == IDLE_CAUSES[code]]
@@ -251,7 +285,7 @@ def _host_parts(evidence: Evidence, idle_us: Floats, all_us: float) -> dict[str,
             sums[_host_part(row)] += spent * row.us / whole if whole > 0 else 0.0
         if not whole:
             sums["other host"] += spent
-    return {part: spent / all_us for part, spent in sums.most_common() if spent > 0}
+    return _largest_first(sums, all_us)
 
 
 def _host_part(row: IdleCause) -> HostPart:
@@ -260,7 +294,10 @@ def _host_part(row: IdleCause) -> HostPart:
 
 
 def _batch_by_kernels(evidence: Evidence, us: Floats) -> StepMark:
-    """Tells the phase without marks: by attention kernels, replayed graphs and rows of products."""
+    """Tells the phase without marks.
+
+    It does so by attention kernels, replayed graphs and rows of products.
+    """
     kernels = evidence.linked.kernels
     names = {str(name) for name in kernels["name"][us > 0].unique()}
     decodes, prefills = (any(pattern.search(name) for name in names) for pattern in (_DECODES, _PREFILLS))
@@ -270,14 +307,17 @@ def _batch_by_kernels(evidence: Evidence, us: Floats) -> StepMark:
 
 
 def _rows_of_products(evidence: Evidence, us: Floats) -> float | None:
-    """Gives the rows that products have for most of their time; null where no shapes are recorded."""
+    """Gives the rows that products have for most of their time.
+
+    Null where no shapes are recorded.
+    """
     signature = evidence.attribution["signature"].to_numpy(dtype=np.float64, na_value=-1).astype(np.int64)
     is_product = (evidence.roofline["family"] == "matmul").to_numpy() & (signature >= 0) & (us > 0)
     if not is_product.any():
         return None
     rows = evidence.costs["m"].to_numpy(dtype=np.float64, na_value=np.nan)[signature[is_product]]
     sums = pd.Series(us[is_product]).groupby(rows).sum()
-    return float(sums.idxmax()) if len(sums) else None
+    return float(sums.index[int(sums.to_numpy().argmax())]) if len(sums) else None
 
 
 def _limit_of_trace(

@@ -1,6 +1,6 @@
-"""Builds the sections on an inference server: its phases, what limits it, and its settings.
+"""Builds the sections on an inference server.
 
-The words for the codes of ``schema/inference.py`` are here.
+They tell its phases, what limits it, and its settings. The words for the codes of ``schema/inference.py`` are here.
 """
 
 from bottleneck.report.document import ListSection, Section, TableColumn, TableRow, TableSection, columns
@@ -134,7 +134,7 @@ _ANSWERS = {True: "yes", False: "no", None: "not known"}
 
 
 def serving_sections(serving: InferenceServing | None) -> tuple[Section, ...]:
-    """Builds the sections on a server: limit, phases, settings; none where it is no server."""
+    """Builds the sections on a server; none where it is none."""
     if serving is None:
         return ()
     sections: list[Section] = [_limit(serving)]
@@ -179,14 +179,14 @@ def _by_trace(serving: InferenceServing) -> str:
 
 
 def _by_metrics(serving: InferenceServing, metrics: ServerMetrics) -> str:
-    known = [
+    amounts = [
         f"{_AMOUNTS[amount.name]} {_value(amount.name, amount.value)}"
         for amount in metrics.amounts[:4]
         if amount.value is not None
     ]
     limit = serving.metrics_limit
     lead = "no limit of their own, as the time of a step stands in none" if limit is None else LIMITS[limit]
-    return "; ".join([lead, ", ".join(known)] if known else [lead])
+    return "; ".join([lead, ", ".join(amounts)] if amounts else [lead])
 
 
 def _phases(serving: InferenceServing) -> TableSection:
@@ -219,7 +219,7 @@ def _phases(serving: InferenceServing) -> TableSection:
         *(_ROOF_REASONS.get(reason, reason) for reason in reasons),
     )
     details = TableColumn("where its time goes", "words")
-    return TableSection("Phases of the server", heads, rows, notes, details, menu=_MENU)
+    return TableSection("Phases of the server", heads, rows, notes, details, is_cards=True, menu=_MENU)
 
 
 def _parts(phase: ServerPhase) -> str:
@@ -242,9 +242,9 @@ def _value(name: Amount, value: float | None) -> str:
 
 
 def _metrics(metrics: ServerMetrics) -> TableSection:
-    known = [amount for amount in metrics.amounts if amount.value is not None]
+    shown = [amount for amount in metrics.amounts if amount.value is not None]
     rows = tuple(
-        TableRow((_AMOUNTS[amount.name], _value(amount.name, amount.value), amount.metric or "")) for amount in known
+        TableRow((_AMOUNTS[amount.name], _value(amount.name, amount.value), amount.metric or "")) for amount in shown
     )
     missing = [
         f"Not known, as {words}: {', '.join(names)}."

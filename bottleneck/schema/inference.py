@@ -1,5 +1,6 @@
-"""Frozen records of an inference server: phases of its steps, its metrics, what limits it, and its settings.
+"""Frozen records of an inference server.
 
+They hold the phases of its steps, its metrics, what limits it, and its settings.
 Limits, settings and causes are codes; ``report/inference.py`` has their words.
 """
 
@@ -73,7 +74,10 @@ class ServerPhase(Struct, frozen=True):
 
 
 class ServerMetric(Struct, frozen=True):
-    """An amount of a server's metrics; null with a reason where it is not in the file."""
+    """An amount of a server's metrics.
+
+    It is null with a reason where the file does not have it.
+    """
 
     name: Annotated[Amount, Doc("counters are since the start of the server, latencies are means since then")]
     value: Annotated[float | None, Doc("running and waiting are added over engines, kv_used_share is the highest")]

@@ -1,6 +1,6 @@
-"""Fetches one page over plain HTTP: GET only, no redirects, bounded in size and time.
+"""Fetches one page over plain HTTP.
 
-It is a file of its own because nothing else of the package talks to a network without being asked by its path.
+It is a GET without redirects, bounded in size and time. It is a file of its own because nothing else of the package talks to a network without being asked by its path.
 """
 
 import http.client

@@ -1,5 +1,6 @@
-"""Reads the metrics page of an inference server: Prometheus text -> amounts of one vocabulary.
+"""Reads the metrics page of an inference server.
 
+Its Prometheus text becomes amounts of one vocabulary.
 The format is that of https://prometheus.io/docs/instrumenting/exposition_formats/. The parser is our own: that of
 ``prometheus_client`` has no bound on its input and names no line in its errors.
 """
@@ -139,7 +140,10 @@ def _wrong(source: str, number: int, why: str) -> TraceError:
 
 
 def _amounts(server: str, by_name: Mapping[str, Sequence[MetricSample]]) -> tuple[ServerMetric, ...]:
-    """Gives all amounts of the vocabulary, by the first row of each that the page has."""
+    """Gives all amounts of the vocabulary.
+
+    Each is by its first row that the page has.
+    """
     return tuple(
         _amount(name, [row for row in metric_rows() if row.server == server and row.amount == name], by_name)
         for name in get_args(Amount)
