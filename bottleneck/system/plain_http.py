@@ -1,6 +1,7 @@
 """Fetches one page over plain HTTP.
 
-It is a GET without redirects, bounded in size and time. It is a file of its own because nothing else of the package talks to a network without being asked by its path.
+It is a GET without redirects, bounded in size and time. The file is one of its own because nothing else of the
+package talks to a network.
 """
 
 import http.client

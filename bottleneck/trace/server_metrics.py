@@ -21,6 +21,7 @@ from bottleneck.schema.inference import Amount, ServerMetric, ServerMetrics
 MOST_BYTES = 16 * 2**20
 _MOST_SAMPLES = 500_000
 _SHOWN = 60
+_ABSENT = "not-on-page"
 
 _SAMPLE = re.compile(
     r"(?P<name>[A-Za-z_:][A-Za-z0-9_:]*)[ \t]*(?:\{(?P<labels>(?:[^\"}]|\"(?:[^\"\\]|\\.)*+\")*+)\})?"
@@ -153,13 +154,14 @@ def _amounts(server: str, by_name: Mapping[str, Sequence[MetricSample]]) -> tupl
 def _amount(name: Amount, rows: Sequence[_MetricRow], by_name: Mapping[str, Sequence[MetricSample]]) -> ServerMetric:
     if not rows:
         return ServerMetric(name, None, None, "no-metric-of-server")
-    reason = "not-on-page"
+    codes = []
     for row in rows:
-        value, reason_of_row = _value(row, by_name)
+        value, code = _value(row, by_name)
         if value is not None:
             return ServerMetric(name, value, row.metric)
-        reason = reason_of_row if reason == "not-on-page" else reason
-    return ServerMetric(name, None, None, reason)
+        codes.append(code)
+    # A metric that is there and cannot be used says more than one that is not.
+    return ServerMetric(name, None, None, next((code for code in codes if code != _ABSENT), _ABSENT))
 
 
 def _value(row: _MetricRow, by_name: Mapping[str, Sequence[MetricSample]]) -> tuple[float | None, str]:
@@ -175,7 +177,7 @@ def _value(row: _MetricRow, by_name: Mapping[str, Sequence[MetricSample]]) -> tu
         value = (max(values) if row.how == "highest" else math.fsum(values)) if values else None
         is_there = row.metric in by_name
     if value is None:
-        return None, "nothing-counted" if is_there else "not-on-page"
+        return None, "nothing-counted" if is_there else _ABSENT
     value *= row.scale
     highest = 1.0 if row.amount in _SHARES else 1e30
     return (value, "") if 0.0 <= value <= highest else (None, "out-of-range")
