@@ -121,7 +121,9 @@ def summarize_serving(evidence: Evidence, server: str | None, metrics: ServerMet
     busy = evidence.share_of_step(evidence.analysis.totals.busy_us)
     replayed = replayed_us / float(us.sum()) if us.sum() > 0 else 0.0
     by_trace = _limit_of_trace(evidence, phases, busy, ridge)
-    by_metrics = None if metrics is None else limit_of_metrics(metrics)
+    # Metrics of another server say nothing of this one.
+    own = metrics if metrics is None or server in (None, metrics.server) else None
+    by_metrics = None if own is None else limit_of_metrics(own)
     serving = InferenceServing(
         server=server or ("" if metrics is None else metrics.server),
         phases=phases,
@@ -135,7 +137,7 @@ def summarize_serving(evidence: Evidence, server: str | None, metrics: ServerMet
         settings=(),
         metrics=metrics,
     )
-    return replace(serving, settings=judge_settings(serving))
+    return replace(serving, settings=judge_settings(replace(serving, metrics=own)))
 
 
 def _kernel_time(evidence: Evidence) -> pd.DataFrame:

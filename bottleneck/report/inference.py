@@ -44,7 +44,7 @@ _ROOF_REASONS = {
 }
 _DISAGREEMENTS = {
     "no-server": "Nothing in the trace names the server of the metrics, so they may be of another program.",
-    "other-server": "The trace is of another server than the metrics.",
+    "other-server": "The trace is of another server than the metrics, so they do not count.",
     "load": "The trace waits for requests, but the metrics have requests to work on: they are of different times.",
     "requests": "The metrics have another number of requests than the steps of the trace: they are of different times, "
     "or of several engines.",
@@ -164,9 +164,10 @@ def _by_trace(serving: InferenceServing) -> str:
         return "not known, as no step has device work"
     main = serving.phases[0]
     batch = "" if main.requests is None else f" with {counted(round(main.requests), 'request')}"
+    step = "step" if main.name == "unknown" else f"{main.name} step"
     parts = [
         "not known" if serving.trace_limit is None else LIMITS[serving.trace_limit],
-        f"the device works for {format_share(serving.busy_share)} of a {main.name} step{batch}",
+        f"the device works for {format_share(serving.busy_share)} of a {step}{batch}",
     ]
     if main.tokens is not None and serving.ridge_tokens is not None:
         tokens, ridge = counted(round(main.tokens), "row"), round(serving.ridge_tokens)

@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from bottleneck.errors import TraceError
 from bottleneck.schema.inference import Amount, ServerMetric, ServerMetrics
+from bottleneck.units import counted
 
 MOST_BYTES = 16 * 2**20
 _MOST_SAMPLES = 500_000
@@ -109,7 +110,9 @@ def parse_samples(content: bytes, source: str) -> list[MetricSample]:
         if not text or text.startswith("#"):
             continue
         if len(samples) == _MOST_SAMPLES:
-            raise TraceError(f"{source} has more than {_MOST_SAMPLES:,} samples", fix="pass the page of one server")
+            raise TraceError(
+                f"{source} has more than {counted(_MOST_SAMPLES, 'sample')}", fix="pass the page of one server"
+            )
         samples.append(_sample(text, source, number))
     return samples
 

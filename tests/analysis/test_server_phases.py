@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.analysis.server_phases import StepMark, limit_of_metrics, read_mark, summarize_serving
+from bottleneck.pipeline import Options, explain
 from bottleneck.schema.inference import InferenceServing, Limit, Setting
 from bottleneck.trace.server_metrics import read_metrics
 from tests.advice.cases import case_of
@@ -172,6 +173,12 @@ def test_contradictions_of_trace_and_metrics_are_told(tmp_path: Path) -> None:
     page = read_metrics(sglang_page(SITUATIONS["bandwidth-bound decode"]), "metrics.txt")
     case = case_of(tmp_path / "other", events)
     assert summarize_serving(case, "vLLM", page).disagreement == "other-server"
+    full = read_metrics(sglang_page(SITUATIONS["cache full"]), "metrics.txt")
+    assert summarize_serving(case, "SGLang", full).limit == "kv-cache-full"
+    apart = summarize_serving(case, "vLLM", full)
+    # These steps last 10 ms, of which the device works 1.
+    assert (apart.limit, apart.metrics_limit) == ("host-bound", None)
+    assert helps(apart, "memory_share") == (None, "cache-unknown")
     assert summarize_serving(case, None, page).disagreement == "no-server"
 
 
@@ -183,3 +190,34 @@ def test_without_marks_kernels_tell_the_phase(tmp_path: Path, kernels: list[tupl
     serving = serve(tmp_path, steps(["step", "step"], kernels, 1000.0, "cudaLaunchKernel"))
     assert [item.name for item in serving.phases] == [phase]
     assert serving.phases[0].tokens is None
+
+
+@pytest.mark.corpus
+@pytest.mark.parametrize(
+    ("name", "context", "products", "attention"),
+    [("sglang_Qwen3-8B_decode", 32785, 5.78, 2.13), ("vllm_decode_full__graph_execution", 55086, 8.26, 0.66)],
+)
+def test_public_steps_of_servers_are_judged_as_by_hand(
+    traces: Path, name: str, context: float, products: float, attention: float
+) -> None:
+    """Milliseconds are sums over kernel names in the raw events."""
+    (path,) = traces.glob(f"*{name}*")
+    serving = explain([path]).analysis.serving
+    assert serving is not None and serving.limit == "bandwidth-bound-decode"
+    (phase,) = serving.phases
+    assert (phase.name, phase.requests, phase.tokens, phase.context_tokens) == ("decode", 32, 32, context)
+    assert phase.parts["products"] * phase.us / 1000 == pytest.approx(products, rel=0.02)
+    assert phase.parts["attention"] * phase.us / 1000 == pytest.approx(attention, rel=0.02)
+    assert "communication" not in phase.parts
+
+
+@pytest.mark.corpus
+def test_a_capture_tells_the_bytes_of_the_weights(traces: Path) -> None:
+    """Qwen3-8B has 7.57e9 parameters beside its embedding, of two bytes each, which a decode step reads once."""
+    (path,) = traces.glob("*sglang_Qwen3-8B_decode*")
+    captures = tuple(traces.glob("*sglang_decode__capture_traces__bs_32*"))
+    serving = explain([path], Options(captures=captures)).analysis.serving
+    assert serving is not None
+    (phase,) = serving.phases
+    assert phase.bytes is not None and 2 * 7.57e9 < phase.bytes < 1.1 * 2 * 7.57e9
+    assert phase.roof_share is not None and 0.28 < phase.roof_share < 0.39
