@@ -255,8 +255,8 @@ def compile_summary(health: CompileHealth) -> str:
         + ("" if health.seconds is None else f" in {_seconds(health.seconds)} s")
         + (f" ({health.start})" if health.start else "")
     ]
-    breaks = counted(len(health.breaks), "line breaks", "lines break")
-    parts.append(f"{breaks} graphs" if health.breaks else "nothing breaks graphs")
+    breaks = counted(len(health.breaks), "line breaks graphs", "lines break graphs")
+    parts.append(breaks if health.breaks else "nothing breaks graphs")
     if health.recompiles:
         again_s = known_sum(one.seconds for one in health.recompiles)
         again = counted(len(health.recompiles), "recompile")

@@ -11,6 +11,8 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from bottleneck.units import counted
+
 MAGIC = b"\x80"
 """First byte of a pickle of protocol 2 and later."""
 
@@ -56,7 +58,7 @@ def read_plain_pickle(content: bytes) -> Any:
 
 def _only(stack: list[Any], marks: list[int], at: int) -> Any:
     if len(stack) != 1 or marks:
-        raise PlainPickleError(f"it ends at byte {at:,} with {len(stack)} values in place of one")
+        raise PlainPickleError(f"it ends at byte {at:,} with {counted(len(stack), 'value')} in place of one")
     return stack[0]
 
 

@@ -88,7 +88,7 @@ def read_compile_logs(path: Path) -> tuple[CompileLog, ...]:
             else "it has no dedicated_log_torch_trace_*.log",
             fix="run it again with an empty folder: TORCH_TRACE=FOLDER python FILE",
         )
-    return tuple(sorted(full, key=lambda log: -log.health.seconds))
+    return tuple(sorted(full, key=lambda log: -(log.health.seconds or 0.0)))
 
 
 class _Record(Struct):
