@@ -88,10 +88,10 @@ def _proof(made: MemorySet) -> str:
 
 
 def fit_sections(predictions: Sequence[DevicePrediction]) -> Iterator[TableSection | ListSection]:
-    """Yields the tables of each device: the sets of changes, and each change alone."""
+    """Yields the tables of each device that lacks memory: sets, and each change alone."""
     for prediction in predictions:
         fit = prediction.fit
-        if fit is None:
+        if fit is None or fit.peak_bytes <= fit.usable_bytes:
             continue
         name = without_maker(prediction.device.name)
         size = format_memory(fit.memory_bytes)

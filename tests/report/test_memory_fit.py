@@ -52,13 +52,20 @@ def test_without_the_option_nothing_is_said() -> None:
     assert not [*fit_sections(prediction.devices)]
 
 
-@pytest.mark.parametrize("matrices", [PEAK + 1, PEAK - 2, PEAK - 5, 1.2])
+@pytest.mark.parametrize("matrices", [PEAK - 2, PEAK - 5, 1.2])
 def test_every_format_shows_it_and_the_terminal_keeps_to_80_columns(matrices: float) -> None:
     found = predicted(fit(matrices))
     for form in ("terminal", "markdown", "json", "html"):
         text = render(found, form)
         assert ("bf16-states" if form == "json" else "optimizer states in bf16") in text
     assert max(map(len, render(found, "terminal").splitlines())) <= 80
+
+
+def test_a_step_that_fits_has_its_line_and_no_tables() -> None:
+    prediction = predicted(fit(PEAK + 16))
+    text = render(prediction, "terminal")
+    assert "with 256 MiB to spare" in " ".join(text.split()) and "Each change of memory" not in text
+    assert "bf16-states" in render(prediction, "json")
 
 
 def test_a_set_says_how_each_of_its_changes_is_made() -> None:
