@@ -49,7 +49,7 @@ PRIVATE: Mapping[str, str | None] = {
     "torch._dynamo.convert_frame.FRAME_COMPILE_COUNTER": "how often code was compiled again",
     "torch._dynamo.utils.counters": "how many graphs were compiled, and where they break",
     "torch._dynamo.utils.graph_break_reasons": "the lines at which graphs break",
-    "torch._dynamo.utils.guard_failures": "which guards failed where code was compiled again",
+    "torch._dynamo.utils.guard_failures": "which guards no longer held where code was compiled again",
     "torch._dynamo.utils.get_compilation_metrics": "how long compilations took",
     "torch._dynamo.config": None,
     "torch._dynamo.eval_frame.OptimizedModule": "which calls of compiled modules are steps",

@@ -101,7 +101,8 @@ _PROGRAMS = {
     "._dataset": LOADING,
     "._num_yielded": LOADING,
 }
-# Asked for by predict, verify, watch, and a workload whose batch is doubled: none of them runs a script under `run`.
+# Asked for by predict, verify, watch, a workload whose batch is doubled, and where a GPU's memory runs out: no script
+# under `run` here does.
 NOT_IN_A_SCRIPT = {
     "torch._C._current_autograd_node",
     "torch.autograd._get_sequence_nr",
@@ -112,6 +113,8 @@ NOT_IN_A_SCRIPT = {
     "._num_workers",
     "._prefetch_factor",
     "torch.autograd.graph.log",
+    "torch.cuda.memory._dump_snapshot",
+    "torch.cuda.memory._record_memory_history",
 }
 
 
