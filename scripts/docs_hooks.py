@@ -19,6 +19,8 @@ _LINK = re.compile(r"\]\(((?:\.\./)+[^)#\s]+)(?:#against-([\w-]+))?")
 SEARCH: Mapping[str, Mapping[str, Any]] = {
     "index.md": {"exclude": True},
     "howto/symptoms.md": {"boost": 8},
+    "howto/compile-health.md": {"boost": 1},
+    "howto/gpu-memory.md": {"boost": 1},
     "howto/": {"boost": 4},
     "tutorial/": {"boost": 2},
     "reference/json.md": {"exclude": True},
