@@ -2,7 +2,7 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from bottleneck.report import render_document
 from bottleneck.report.document import (
@@ -23,7 +23,7 @@ from bottleneck.schema.allocator import HeldMemory, SnapshotRemedy
 from bottleneck.units import counted, format_memory, format_share
 
 HELD_SCHEMA = "bottleneck/held-memory/1"
-_MOST_ROWS, _MOST_CHANGES = 12, 5
+_MOST_ROWS, _MOST_CHANGES, _MOST_DEVICES = 12, 5, 8
 _CELLS = 60
 _MOMENTS = {
     "out of memory": "as a request failed",
@@ -46,7 +46,7 @@ def build_held(held: Sequence[HeldMemory], name: str, left_out: int = 0) -> Docu
     ordered = sorted(held, key=lambda one: (one.failed is None, -one.allocated_bytes))
     first = ordered[0]
     sections: list[Section] = []
-    for one in ordered:
+    for one in ordered[:_MOST_DEVICES]:
         sections += _sections(one, f" of device {one.device}" if len(ordered) > 1 else "")
     lines = (LabelledLine("", _sentence(first)), *_lines(first))
     repeated = [f"{line.label}: {line.text}" for line in lines if line.label == "First"]
@@ -57,11 +57,16 @@ def build_held(held: Sequence[HeldMemory], name: str, left_out: int = 0) -> Docu
         sentence=f"{_sentence(first)}.",
         lines=lines,
         sections=tuple(sections),
-        warnings=(f"{counted(left_out, 'entry', 'entries')} of the file could not be read, and left out",)
-        if left_out
-        else (),
+        warnings=tuple(_warnings(left_out, len(ordered) - _MOST_DEVICES)),
         ending=(f"{_sentence(first)}.", *(f"{text}." for text in repeated)),
     )
+
+
+def _warnings(left_out: int, more_devices: int) -> Iterator[str]:
+    if left_out:
+        yield f"{counted(left_out, 'entry', 'entries')} of the file could not be read, and left out"
+    if more_devices > 0:
+        yield f"{counted(more_devices, 'more device')} in --format json"
 
 
 def held_in_brief(held: Sequence[HeldMemory]) -> list[str]:
@@ -211,7 +216,7 @@ def held_text(held: Sequence[HeldMemory], name: str, form: str, style: TerminalS
     if form == "json":
         content = {"schema": HELD_SCHEMA, "snapshot": name, "left_out": left_out, "devices": json.loads(encode(held))}
         return json.dumps(content, indent=1) + "\n"
-    charts = [_chart(one) for one in held if one.curve] if form == "html" else []
+    charts = [_chart(one) for one in held if one.curve][:_MOST_DEVICES] if form == "html" else []
     return render_document(build_held(held, name, left_out), form, style, charts)
 
 

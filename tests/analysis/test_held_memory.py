@@ -14,6 +14,7 @@ from bottleneck.analysis.held_memory import explain_snapshot
 from bottleneck.errors import TraceError
 from bottleneck.report.held_memory import held_text
 from bottleneck.schema.allocator import HeldMemory
+from bottleneck.schema.records import replace
 from bottleneck.trace.allocator_snapshot import is_allocator_snapshot, read_allocator_snapshot
 from tests.allocators import MIB, CachingAllocator, OutOfMemoryError
 
@@ -260,3 +261,14 @@ def test_a_small_file_whose_lists_occur_many_times_is_refused(tmp_path: Path) ->
     apart = [{**segment, "blocks": [dict(block) for _ in range(10)]} for segment in segments]
     path.write_bytes(pickle.dumps({"segments": apart, "device_traces": []}))
     assert sum(len(segment.blocks) for segment in read_allocator_snapshot(path).segments) == 10_000
+
+
+def test_of_many_devices_the_fullest_are_shown_and_all_are_in_the_json(tmp_path: Path) -> None:
+    device = CachingAllocator(1000 * MIB)
+    device.allocate(40 * MIB, *PARAMETERS)
+    held = explained(tmp_path, device.dump())
+    many = [replace(held, device=number, allocated_bytes=held.allocated_bytes + number) for number in range(30)]
+    text = held_text(many, "x.pickle", "terminal")
+    assert text.count("Memory by line of device") == 8 and "device 29" in text and "device 3 " not in text
+    assert "22 more devices in --format json" in text
+    assert len(json.loads(held_text(many, "x.pickle", "json"))["devices"]) == 30
