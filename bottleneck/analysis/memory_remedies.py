@@ -59,7 +59,7 @@ def _kept(held: HeldMemory) -> Iterator[SnapshotRemedy]:
     for one in held.growing:
         if one.place is not None:
             yield SnapshotRemedy(
-                f"Drop what {one.place} makes and something keeps: a list, an attribute, a graph",
+                f"Let go of the tensors made at {one.place}: a list, an attribute or a graph keeps them",
                 f"{counted(one.blocks, 'block')} of the history that nothing freed; they grew in each fifth of it",
                 "history.append(loss.item())  # or loss.detach().cpu(): a tensor keeps its graph",
                 (one.grown_bytes, one.grown_bytes),

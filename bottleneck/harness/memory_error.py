@@ -3,6 +3,7 @@
 The snapshot is written while the error is on its way out of the program: its frames still hold their tensors.
 """
 
+import glob
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,9 +46,4 @@ def keep_snapshot(error: BaseException, folder: Path, rank: int = 0) -> Path | N
 
 def snapshots_beside(folder: Path) -> Iterator[Path]:
     """Yields the snapshots that the ranks of a run left beside its folder."""
-    yield from sorted(folder.parent.glob(f"{glob_escaped(folder.name)}{_SUFFIX}.rank*.pickle"))
-
-
-def glob_escaped(name: str) -> str:
-    """A name as a pattern that matches it alone."""
-    return "".join(f"[{sign}]" if sign in "*?[" else sign for sign in name)
+    yield from sorted(folder.parent.glob(f"{glob.escape(folder.name)}{_SUFFIX}.rank*.pickle"))

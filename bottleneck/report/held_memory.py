@@ -38,18 +38,19 @@ _NOTES = {
 }
 
 
-def build_held(held: Sequence[HeldMemory], name: str, left_out: int = 0) -> Document:
+def build_held(held: Sequence[HeldMemory], name: str, left_out: int = 0, *, has_charts: bool = False) -> Document:
     """Builds the document of a snapshot.
 
-    Of several devices the one that failed comes first, else that which holds most.
+    Of several devices the one that failed comes first, else that which holds most. A medium that ``has_charts`` draws
+    the memory over time itself.
     """
     ordered = sorted(held, key=lambda one: (one.failed is None, -one.allocated_bytes))
     first = ordered[0]
     sections: list[Section] = []
     for one in ordered[:_MOST_DEVICES]:
-        sections += _sections(one, f" of device {one.device}" if len(ordered) > 1 else "")
+        sections += _sections(one, f" of device {one.device}" if len(ordered) > 1 else "", has_charts=has_charts)
     lines = (LabelledLine("", _sentence(first)), *_lines(first))
-    repeated = [f"{line.label}: {line.text}" for line in lines if line.label == "First"]
+    repeated = [_in_one_line(line) for line in lines if line.label == "First"]
     return Document(
         headline="out of memory" if first.failed is not None else "memory",
         subject=f"{name} · device {first.device} · {_MOMENTS[first.moment]}",
@@ -60,6 +61,12 @@ def build_held(held: Sequence[HeldMemory], name: str, left_out: int = 0) -> Docu
         warnings=tuple(_warnings(left_out, len(ordered) - _MOST_DEVICES)),
         ending=(f"{_sentence(first)}.", *(f"{text}." for text in repeated)),
     )
+
+
+def _in_one_line(line: LabelledLine) -> str:
+    """Gives a line with its label; a change goes on in lower case."""
+    text = line.text[0].lower() + line.text[1:] if line.label == "First" else line.text
+    return f"{line.label}: {text}"
 
 
 def _warnings(left_out: int, more_devices: int) -> Iterator[str]:
@@ -77,7 +84,7 @@ def held_in_brief(held: Sequence[HeldMemory]) -> list[str]:
     if not held:
         return []
     first = min(held, key=lambda one: (one.failed is None, -one.allocated_bytes))
-    lines = [f"{line.label[0].lower()}{line.label[1:]}: {line.text}" for line in _lines(first)]
+    lines = [_in_one_line(line) for line in _lines(first)]
     unknown = sum(one.held_bytes for one in first.holders if one.place is None)
     if unknown > first.allocated_bytes / 2:
         lines.append("lines are noted where the program is run with bottleneck run --memory")
@@ -122,9 +129,9 @@ def _given(remedy: SnapshotRemedy) -> str:
     return f" (gives back {least})" if least == most else f" (gives back {least} to {most})"
 
 
-def _sections(held: HeldMemory, suffix: str) -> list[Section]:
+def _sections(held: HeldMemory, suffix: str, *, has_charts: bool) -> list[Section]:
     sections: list[Section] = [_by_kind(held, suffix), _by_line(held, suffix)]
-    if held.curve:
+    if held.curve and not has_charts:
         values = [size for _, size in held.curve]
         top, seconds = format_memory(max(values)), held.curve[-1][0]
         sections.append(
@@ -217,7 +224,7 @@ def held_text(held: Sequence[HeldMemory], name: str, form: str, style: TerminalS
         content = {"schema": HELD_SCHEMA, "snapshot": name, "left_out": left_out, "devices": json.loads(encode(held))}
         return json.dumps(content, indent=1) + "\n"
     charts = [_chart(one) for one in held if one.curve][:_MOST_DEVICES] if form == "html" else []
-    return render_document(build_held(held, name, left_out), form, style, charts)
+    return render_document(build_held(held, name, left_out, has_charts=bool(charts)), form, style, charts)
 
 
 def _chart(held: HeldMemory) -> LineChart:

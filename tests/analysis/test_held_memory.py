@@ -94,7 +94,7 @@ def test_tensors_that_a_list_keeps_are_named_with_their_line(tmp_path: Path) -> 
     kinds = {one.place: one.kind for one in held.holders}
     assert kinds["model.py:20 __init__()"] == "parameters" and kinds["train.py:95 main()"] == "optimizer state"
     assert kinds["model.py:31 forward()"] == "forward pass"
-    assert held.remedies[0].change.startswith("Drop what train.py:96 main() makes")
+    assert held.remedies[0].change.startswith("Let go of the tensors made at train.py:96 main()")
 
 
 def test_a_loop_that_frees_all_grows_nothing(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_a_loop_that_frees_all_grows_nothing(tmp_path: Path) -> None:
             device.free(address)
     held = explained(tmp_path, device.dump())
     assert held.growing == () and held.allocated_bytes == 120 * MIB
-    assert not any("Drop what" in one.change for one in held.remedies)
+    assert not any("Let go" in one.change for one in held.remedies)
 
 
 def test_the_first_forward_pass_and_a_model_that_is_loaded_grow_nothing(tmp_path: Path) -> None:
@@ -230,6 +230,9 @@ def test_names_of_a_snapshot_are_text_and_no_code(tmp_path: Path) -> None:
     held = explained(tmp_path, device.dump())
     page, screen = (held_text([held], "x<b>.pickle", form) for form in ("html", "terminal"))
     assert "<script>alert" not in page and "x<b>" not in page and "\x1b[31m" not in screen
+    # The page draws the memory over time, and does not show it twice.
+    assert "Memory of device 0 over time" in page and "Memory over time" not in page
+    assert "Memory over time" in screen
     content = json.loads(held_text([held], "x.pickle", "json"))
     assert content["schema"] == "bottleneck/held-memory/1"
     assert content["devices"][0]["holders"][0]["held_bytes"] == 40 * MIB
