@@ -235,12 +235,33 @@ def _read_counts(root: TomlTable) -> Counts:
     )
 
 
-def _read_counted(root: TomlTable) -> tuple[str, ...]:
-    """Reads the counters that its writer knew.
+# What the first version, which wrote no list of them, wrote of every workload. A counter that came later is not in it.
+_OF_FIRST_VERSION = (
+    "ops",
+    "launches",
+    "syncs",
+    "copies",
+    "h2d_copies",
+    "h2d_bytes",
+    "d2h_copies",
+    "d2h_bytes",
+    "flops",
+    "float64_ops",
+    "graphs",
+    "graph_breaks",
+    "recompiles",
+    "autograd_nodes",
+    "module_calls",
+    "allocations",
+    "allocated_bytes",
+    "peak_bytes",
+    "kernel_names",
+)
 
-    The first version wrote all of today's and no list of them.
-    """
-    return root.texts("counted") if "counted" in root.data else tuple(COUNTERS)
+
+def _read_counted(root: TomlTable) -> tuple[str, ...]:
+    """Reads the counters that its writer knew."""
+    return root.texts("counted") if "counted" in root.data else _OF_FIRST_VERSION
 
 
 def _read_numerics(root: TomlTable) -> Numerics | None:

@@ -311,3 +311,11 @@ def test_a_counter_that_was_taken_out_by_hand_is_known_to_be_missing(tmp_path: P
     # Lock-files of the first version had no list, and held every counter that it knew.
     path.write_text(re.sub(r"(?m)^counted = .*\n", "", path.read_text()))
     assert "ops" in read_lock(path).removed
+
+
+def test_a_counter_younger_than_a_lock_file_without_a_list_was_not_taken_out(tmp_path: Path) -> None:
+    """An upgrade that counts more breaks nobody's gate."""
+    path = tmp_path / "net.lock.toml"
+    write_lock(path, lock(3))
+    path.write_text(re.sub(r"(?m)^(counted = .*|cudagraph_skips = .*)\n", "", path.read_text()))
+    assert "cudagraph_skips" not in read_lock(path).removed
