@@ -40,7 +40,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import main_source
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.compile_causes import BREAKS, RECOMPILES
-from bottleneck.schema.compile_health import BreakHealth, Recompile
+from bottleneck.schema.compile_health import BreakHealth
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, numbered
 from bottleneck.schema.op_names import BACKWARD_NODE, at_source, forward_of
@@ -77,7 +77,8 @@ def compiling_in_step(evidence: Evidence) -> Draft | None:
     spent_us = evidence.account_us("overhead.compile")
     if evidence.share_of_step(spent_us) < _LEAST:
         return None
-    compiling_calls, again = _compiling_calls(evidence), _recompiles(evidence)
+    health = evidence.analysis.compile_health
+    compiling_calls, again = _compiling_calls(evidence), () if health is None else health.named_recompiles
     advice, code = (_READY_MADE, _NO_COMPILING) if compiling_calls else (_DYNAMIC, _MARKED)
     if again and not compiling_calls:
         advice, code = f"{RECOMPILES[again[0].cause].change} {_DYNAMIC}", again[0].code
@@ -100,16 +101,6 @@ def compiling_in_step(evidence: Evidence) -> Draft | None:
         claims=claims_of(evidence, "overhead.compile"),
         confidence="low",
     )
-
-
-def _recompiles(evidence: Evidence) -> list[Recompile]:
-    """Returns the functions compiled again for a guard that torch names.
-
-    The longest compilation comes first.
-    """
-    health = evidence.analysis.compile_health
-    again = [] if health is None else [one for one in health.recompiles if one.guard is not None]
-    return sorted(again, key=lambda one: -(one.seconds or 0.0))
 
 
 def graph_breaks(evidence: Evidence) -> Draft | None:

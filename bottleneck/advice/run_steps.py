@@ -8,8 +8,11 @@ from bottleneck.advice.quantities import model_call
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.wasted_work import growing_join
 from bottleneck.schema.analysis import Interval
+from bottleneck.schema.compile_causes import RECOMPILES
+from bottleneck.schema.compile_health import CompileHealth
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import BetweenPlace, RunSteps, StepGrowth
+from bottleneck.schema.op_names import at_known
 from bottleneck.units import counted, format_share, format_si, format_us
 
 # Of the run: less is no finding, and half of it or more is the first thing to say.
@@ -24,8 +27,17 @@ def _run(evidence: Evidence) -> RunSteps | None:
     return evidence.analysis.run
 
 
-def _advice(place: BetweenPlace) -> tuple[str, str | None]:
+def _advice(place: BetweenPlace, share: str, health: CompileHealth | None) -> tuple[str, str | None]:
     """The advice on the time at this place, and the code that follows it."""
+    if place.kind == "compile" and health is not None and health.named_recompiles:
+        again = health.named_recompiles[0]
+        cause = RECOMPILES[again.cause]
+        return f"{cause.change} Of the run, {share} is between its steps, where torch compiled again.", again.code
+    words, code = _by_kind(place)
+    return f"Look between the steps, {share} of the run: {words}.", code
+
+
+def _by_kind(place: BetweenPlace) -> tuple[str, str | None]:
     where = place.words()
     if place.kind == "workers":
         return (
@@ -36,8 +48,8 @@ def _advice(place: BetweenPlace) -> tuple[str, str | None]:
         return f"write checkpoints less often, or from another thread: {where}", None
     if place.kind == "compile":
         return (
-            f"find what {where} compiles anew (TORCH_LOGS=recompiles), and compile it once: with dynamic=True, or with "
-            "inputs of one shape",
+            f"find why torch compiles again (TORCH_LOGS=recompiles; {where}), and compile once: with dynamic=True, or "
+            "with inputs of one shape",
             None,
         )
     if place.kind == "input":
@@ -57,7 +69,7 @@ def time_between_steps(evidence: Evidence) -> Draft | None:
     if first.kind is None and first.source == model_call(evidence):
         return None  # the step itself, longer than usual
     share = format_share(run.elsewhere_share)
-    advice, code = _advice(first)
+    advice, code = _advice(first, share, evidence.analysis.compile_health)
     left_us = run.total_us - run.elsewhere_us * first.share
     return Draft(
         slug="time-between-steps",
@@ -69,8 +81,9 @@ def time_between_steps(evidence: Evidence) -> Draft | None:
                 f"{place.words()}{f' [{place.text}]' if place.text else ''}: {format_share(place.share)} of it"
                 for place in run.places
             ),
+            *_guards(first, evidence.analysis.compile_health),
         ),
-        advice=f"Look between the steps, {share} of the run: {advice}.",
+        advice=advice,
         places=tuple(place.source for place in run.places),
         code=code,
         gain_reason=(
@@ -80,6 +93,12 @@ def time_between_steps(evidence: Evidence) -> Draft | None:
         confidence="high",
         comes_first=run.elsewhere_share >= _MOST_OF_IT,
     )
+
+
+def _guards(place: BetweenPlace, health: CompileHealth | None) -> tuple[str, ...]:
+    """Tells which guard failed where torch compiled again."""
+    again = health.named_recompiles[:1] if place.kind == "compile" and health is not None else ()
+    return tuple(f"the guard that failed: {one.guard_words}{at_known(one.source)}" for one in again)
 
 
 def growing_steps(evidence: Evidence) -> Draft | None:

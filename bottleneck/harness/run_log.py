@@ -19,7 +19,7 @@ import sys
 import threading
 import time
 from array import array
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 
 from bottleneck.harness.lines import OURS, is_program
 from bottleneck.harness.searched import PrecedingSearches, searched_at
-from bottleneck.harness.torch_private import COMPILING_FILES
+from bottleneck.harness.torch_private import COMPILING_FILES, CompiledGraph
 from bottleneck.schema.measurements import (
     BetweenKind,
     BetweenPlace,
@@ -38,7 +38,7 @@ from bottleneck.schema.measurements import (
     SearchedContainer,
     StepGrowth,
 )
-from bottleneck.schema.op_names import line_source
+from bottleneck.schema.op_names import line_source, place_of
 from bottleneck.schema.recording import kept_source
 
 PERIOD_S = 0.02
@@ -224,7 +224,7 @@ class RunLog:
     ``own_ns`` is what we took after a step's end, ``profiled`` are the steps in which a window was open; both by the
     number of the step that follows that end. ``step_lines`` ('train.py:57') were in most of the profiled steps.
     ``cpu_clock_ns`` reads the processor time of the program, which other programs do not stretch as they do the time
-    of the wall; null where it is not followed.
+    of the wall; null where it is not followed. ``compilations`` are those of torch.compile, by the clock of the steps.
     """
 
     clock_ns: Callable[[], int] = time.perf_counter_ns
@@ -236,6 +236,7 @@ class RunLog:
     samples: list[StackSample] = field(default_factory=list)
     functions: frozenset[tuple[str, str]] = frozenset()
     step_lines: frozenset[str] = frozenset()
+    compilations: Sequence[CompiledGraph] = ()
     is_full: bool = False
     _sleep: Callable[[float], None] = time.sleep
     watch: LineWatch = field(default_factory=LineWatch)
@@ -384,22 +385,17 @@ def summarise_run(log: RunLog) -> RunSteps | None:
         return None
     usual = [step for step in steps if step.is_usual]
     sampled = _by_step(steps, log.samples)
-    gaps = [(step, sampled.get(step.number, [])) for step in steps if not step.is_usual]
-    long_us = sum(step.elsewhere_us for step in steps)
-    place_counts = _find_places(gaps, log.functions)
-    elsewhere = {place: count for place, count in place_counts.items() if not _is_of_step(place, log.step_lines)}
-    total = sum(place_counts.values())
-    is_sampled = total >= _LEAST_SAMPLES
-    elsewhere_us = long_us * sum(elsewhere.values()) / total if is_sampled else long_us
+    long = [step for step in steps if not step.is_usual]
+    parts = _divide_long(long, sampled, log)
     growth = _growth(usual, sampled) if _is_more_work(usual, log.cpu_ticks) else None
     return RunSteps(
         steps=len(steps),
         total_us=sum(step.us for step in steps),
         typical_us=statistics.median(step.us for step in usual),
-        elsewhere_us=elsewhere_us,
-        held_us=long_us - elsewhere_us,
-        gaps=len(gaps),
-        places=_places_of(elsewhere) if is_sampled else (),
+        elsewhere_us=parts.elsewhere_us,
+        held_us=parts.held_us,
+        gaps=len(long),
+        places=_places_of(parts),
         growth=growth,
         hooks=None if growth is None else find_piled_hooks(len(log.ticks)),
         lines=_lines_of([sample for step in usual for sample in sampled.get(step.number, ())], log.watch.searched),
@@ -508,6 +504,80 @@ def _is_of_step(place: _Place, step_lines: frozenset[str]) -> bool:
     return kind in {None, "input"} and f"{os.path.basename(file)}:{line}" in step_lines  # noqa: PTH119 - as plain text
 
 
+class _LongParts(NamedTuple):
+    """Time of long steps beyond the usual ones.
+
+    It is divided by place; ``held_us`` were held up, of ``unknown_us`` nothing is known.
+    """
+
+    place_us: Mapping[_Place, float]
+    held_us: float
+    unknown_us: float
+
+    @property
+    def elsewhere_us(self) -> float:
+        return math.fsum(self.place_us.values()) + self.unknown_us
+
+
+def _divide_long(
+    long: Sequence[_FollowedStep], sampled: Mapping[int, Sequence[StackSample]], log: RunLog
+) -> _LongParts:
+    """Divides what long steps take beyond the usual ones.
+
+    The compiler tells its own part. The samples of the rest share it out, for the steps since sampling began; too few
+    of them tell nothing.
+    """
+    place_us: dict[_Place, float] = defaultdict(float)
+    left_us: dict[int, float] = {}
+    gaps: list[tuple[_FollowedStep, Sequence[StackSample]]] = []
+    for step in long:
+        compiled = _compiled_in(step, log.compilations)
+        for place, (us, _) in compiled.items():
+            place_us[place] += us
+        spans = [span for _, spans in compiled.values() for span in spans]
+        others = [
+            sample
+            for sample in sampled.get(step.number, ())
+            if not any(begin_ns <= sample.at_ns < end_ns for begin_ns, end_ns in spans)
+        ]
+        left_us[step.number] = max(step.elsewhere_us - math.fsum(us for us, _ in compiled.values()), 0.0)
+        gaps.append((step, others))
+    counts = _find_places(gaps, log.functions)
+    total = sum(counts.values())
+    if total < _LEAST_SAMPLES:
+        return _LongParts(place_us, 0.0, math.fsum(left_us.values()))
+    first_ns = log.samples[0].at_ns
+    shared_us = math.fsum(left_us[step.number] for step in long if step.begin_ns + step.us * 1e3 >= first_ns)
+    held = sum(count for place, count in counts.items() if _is_of_step(place, log.step_lines))
+    for place, count in counts.items():
+        if not _is_of_step(place, log.step_lines):
+            place_us[place] += shared_us * count / total
+    return _LongParts(place_us, shared_us * held / total, math.fsum(left_us.values()) - shared_us)
+
+
+def _compiled_in(
+    step: _FollowedStep, graphs: Sequence[CompiledGraph]
+) -> dict[_Place, tuple[float, list[tuple[int, int]]]]:
+    """Gives the time in this step that each function was compiled in, and when.
+
+    All of them together take no more than the step has beyond a usual one. A compilation inside of another is a part
+    of that.
+    """
+    parts: dict[_Place, tuple[float, list[tuple[int, int]]]] = {}
+    at_ns, end_ns, left_us = step.begin_ns, step.begin_ns + round(step.us * 1e3), step.elsewhere_us
+    for graph in sorted(graphs, key=lambda graph: graph.begin_ns):
+        begin_ns, until_ns = max(graph.begin_ns, at_ns), min(graph.end_ns, end_ns)
+        place = None if graph.source is None else place_of(graph.source)
+        if place is None or place.line is None or until_ns <= begin_ns:
+            continue
+        key: _Place = (place.file, place.line, graph.name.removesuffix("()"), "compile")
+        us, spans = parts.get(key, (0.0, []))
+        more_us = min((until_ns - begin_ns) / 1e3, left_us)
+        parts[key] = (us + more_us, [*spans, (begin_ns, until_ns)])
+        at_ns, left_us = until_ns, left_us - more_us
+    return parts
+
+
 def _find_places(
     gaps: Sequence[tuple[_FollowedStep, Sequence[StackSample]]], functions: frozenset[tuple[str, str]]
 ) -> "Counter[_Place]":
@@ -527,20 +597,20 @@ def _find_places(
     return counts
 
 
-def _places_of(found: Mapping[_Place, int]) -> tuple[BetweenPlace, ...]:
+def _places_of(parts: _LongParts) -> tuple[BetweenPlace, ...]:
     """The lines that held the time between steps, largest first."""
-    total = sum(found.values())
-    ordered = sorted(found.items(), key=lambda entry: -entry[1])[:_MOST_PLACES]
+    total_us = parts.elsewhere_us
+    ordered = sorted(parts.place_us.items(), key=lambda entry: -entry[1])[:_MOST_PLACES]
     return tuple(
         BetweenPlace(
-            source=f"{os.path.basename(file)}:{line}",  # noqa: PTH119 - as plain text
+            source=line_source(file, line),
             function=function,
             kind=kind,
-            share=count / total,
+            share=us / total_us,
             text=_text_of(file, line),
         )
-        for (file, line, function, kind), count in ordered
-        if count / total >= _LEAST_SHARE
+        for (file, line, function, kind), us in ordered
+        if us > 0 and us / total_us >= _LEAST_SHARE
     )
 
 

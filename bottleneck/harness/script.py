@@ -33,7 +33,7 @@ from bottleneck.harness.run_log import RunLog
 from bottleneck.harness.session import Session
 from bottleneck.harness.start_up import Stretch
 from bottleneck.harness.stopwatch import CALM_STEPS, STEADY_STEPS, Stopwatch, has_settled
-from bottleneck.harness.torch_private import COMPILER, DYNAMO, EXPORT_UNLIFT, refuse_old
+from bottleneck.harness.torch_private import COMPILER, DYNAMO, EXPORT_UNLIFT, compilations, refuse_old
 from bottleneck.harness.torch_state import TorchHook, describe_torch, is_pytorch
 from bottleneck.harness.window import (
     GUARD,
@@ -770,6 +770,8 @@ class Script:
     def _note_run(self) -> None:
         with contextlib.suppress(Exception):  # of a run that it is about, not of the measurement
             self._log.step_lines = self._session.step_lines
+            behind_ns = time.time_ns() - self._log.clock_ns()
+            self._log.compilations = [graph.shifted(behind_ns) for graph in compilations()]
             self._session.note(run=self._log.summarise())
 
     def _note_start_up(self) -> None:

@@ -167,6 +167,12 @@ class CompileHealth:
         kinds = {graph.is_warm for graph in self.graphs if graph.is_warm is not None and graph.ops}
         return "" if not kinds else "partly warm" if len(kinds) == 2 else "warm" if kinds.pop() else "cold"
 
+    @property
+    def named_recompiles(self) -> tuple[Recompile, ...]:
+        """Functions compiled again for a guard that torch names, the longest first."""
+        named = (one for one in self.recompiles if one.guard is not None)
+        return tuple(sorted(named, key=lambda one: -(one.seconds or 0.0)))
+
     def break_of(self, compile_id: str) -> BreakHealth | None:
         """Returns the break at which a graph ends; null where it ends without."""
         return next((one for one in self.breaks if compile_id in one.compile_ids), None)

@@ -423,8 +423,12 @@ class BetweenPlace:
     text: Annotated[str | None, Doc("what the line says; null where unknown")] = None
 
     def words(self) -> str:
-        """'evaluate(), train.py:88'; the line alone where it calls no function of the program."""
-        return self.source if self.function is None else f"{self.function}(), {self.source}"
+        """'evaluate(), train.py:88'; the line alone where it calls no function of the program.
+
+        What torch compiled there is said: 'compiling forward(), model.py:19'.
+        """
+        place = self.source if self.function is None else f"{self.function}(), {self.source}"
+        return f"compiling {place}" if self.kind == "compile" else place
 
 
 @dataclass(frozen=True)
@@ -518,8 +522,8 @@ class RunSteps:
     They reach from the first to the last that was seen to end.
 
     A step that takes more than three times the median of those around it holds something else too, or was held up: what
-    it takes longer is ``elsewhere_us`` by the samples at lines that are not in each step, and ``held_us`` by those at
-    lines of the steps. Without samples all of it is ``elsewhere_us``.
+    it takes longer is ``elsewhere_us`` by the compiler's own clock and by the samples at lines that are not in each
+    step, and ``held_us`` by those at lines of the steps. Without samples all of it is ``elsewhere_us``.
     """
 
     steps: Annotated[int, Doc("steps that were seen and not profiled")]

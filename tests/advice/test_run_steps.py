@@ -8,10 +8,11 @@ import pytest
 from bottleneck.advice.run_steps import growing_steps, time_between_steps
 from bottleneck.pipeline import analyse
 from bottleneck.report.analysis_document import describe_run
+from bottleneck.schema.compile_health import CompileHealth, GraphHealth, Recompile
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import BetweenPlace, PiledHooks, RunSteps, StepGrowth
 from bottleneck.schema.start_up import StartLedger, StartPart
-from tests.advice.cases import case_of
+from tests.advice.cases import case_of, with_analysis
 from tests.builders import complete, frame, op
 
 PLACE = BetweenPlace("train.py:88", 0.9, "evaluate", None, "evaluate(net)")
@@ -72,6 +73,19 @@ def test_what_torch_does_there_makes_the_advice(kind: Any, words: str, code: str
     assert draft is not None
     assert words in draft.advice
     assert code in (draft.code or "")
+
+
+def test_what_is_compiled_again_between_steps_is_told_with_its_guard_and_the_change_against_it(tmp_path: Path) -> None:
+    again = Recompile("0/1", "forward", "a.py:3", "size", "g", "84", "78", subject="ids", index=1, seconds=0.7)
+    health = CompileHealth((GraphHealth("0/0", "forward", "a.py:3"),), recompiles=(again,))
+    run = run_of(8e5, BetweenPlace("a.py:3", 1.0, "forward", "compile"))
+    evidence = with_analysis(evidence_of(tmp_path, run), compile_health=health)
+    draft = time_between_steps(evidence)
+    assert draft is not None
+    assert draft.title == "80.0 % of the run is between its steps: compiling forward(), a.py:3"
+    assert draft.advice.startswith("Mark the size that changes")
+    assert draft.code == "torch._dynamo.mark_dynamic(ids, 1)"
+    assert draft.evidence[-1] == "the guard that failed: size 1 of ids: 84, then 78 at a.py:3"
 
 
 GROWTH = StepGrowth(54.0, 20, 2000.0, 500, 27_000.0, "hooks.py:20", "got[name] = output.mean((2, 3))")

@@ -20,6 +20,7 @@ from bottleneck.harness.run_log import (
     read_stack,
     summarise_run,
 )
+from bottleneck.harness.torch_private import CompiledGraph
 
 MAIN, LOOP = ("train.py", 90, "<module>"), ("train.py", 88, "main")
 FUNCTIONS = frozenset({("train.py", "<module>"), ("train.py", "main")})
@@ -273,3 +274,43 @@ def test_nothing_is_looked_at_while_a_debugger_watches() -> None:
         return None if 1 not in items else watch.place_of(sys._getframe(), is_forced=False)
 
     assert program([1]) is not None and watch.searched == {}
+
+
+def with_compilation(log: RunLog, *steps: int) -> RunLog:
+    """The log with 38 ms of compiling in each of these steps, and a nested compilation inside of it."""
+    graphs = []
+    for step in steps:
+        begin = log.ticks[step] + 1_000_000
+        graphs.append(CompiledGraph("forward()", "model.py:19", begin, begin + 38_000_000, {}, 0, 1))
+        graphs.append(CompiledGraph("inner()", "model.py:7", begin + 1_000_000, begin + 9_000_000, {}, 0, 1))
+    log.compilations = graphs
+    return log
+
+
+def test_what_torch_compiled_between_steps_is_told_by_its_own_clock_though_nothing_was_sampled() -> None:
+    run = summarise_run(with_compilation(with_evaluation(), 9, 19))
+    assert run is not None
+    (place,) = run.places
+    assert place.words() == "compiling forward(), model.py:19"
+    assert place.share * run.elsewhere_us == pytest.approx(2 * 38_000.0)
+    assert (run.elsewhere_us, run.held_us) == (pytest.approx(400_000.0), 0.0)
+
+
+def test_samples_share_out_what_the_compiler_leaves_since_they_began() -> None:
+    log = with_compilation(sampled(with_evaluation()), 9, 19)
+    log.step_lines = frozenset({"train.py:88"})
+    # Sampling began in the step 39: those before it have no sample.
+    log.samples = log.samples[3:]
+    run = summarise_run(log)
+    assert run is not None
+    compiled, unknown = 2 * 38_000.0, 2 * 2_000.0 + 40_000.0
+    assert run.elsewhere_us == pytest.approx(compiled + unknown)
+    assert run.held_us == pytest.approx(7 * 40_000.0)
+
+
+def test_compiling_takes_no_more_than_the_step_has_beyond_a_usual_one() -> None:
+    log = with_evaluation()
+    log.compilations = [CompiledGraph("forward()", "model.py:19", log.ticks[9], log.ticks[10] + 5_000_000, {}, 0, 1)]
+    run = summarise_run(sampled(log))
+    assert run is not None
+    assert run.elsewhere_us + run.held_us == pytest.approx(400_000.0)
