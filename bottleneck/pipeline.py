@@ -495,9 +495,11 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         *find_contention_of_short_steps(telemetry, processors, profiled_ledger, explained),
         *clock_caveats,
     )
-    step = assemble(times, device, _recording_info(source), unprofiled, caveats, telemetry)
+    resting = () if source.recording is None else source.recording.resting_memory
+    step = assemble(times, device, _recording_info(source), unprofiled, caveats, resting)
     step = replace(
         step,
+        telemetry=telemetry,
         caveats=(
             *tell_profiler_from_load(step.caveats, telemetry, threads, processors),
             *hold_against_model(telemetry, step.totals, step.coverage),

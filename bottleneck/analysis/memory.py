@@ -5,6 +5,7 @@ It gives use over time, and what lives at its peak.
 
 import re
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -18,12 +19,22 @@ from bottleneck.analysis.queue import marked_rows
 from bottleneck.schema.analysis import KindBytes, LiveAllocations, MemoryKind, MemoryUse, PhaseName
 from bottleneck.schema.intervals import NOTHING, Floats, Integers, grouped
 from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.measurements import RestingMemory
 from bottleneck.schema.tables import as_integers, nearest_ancestor, text_matches
 
 NO_EVENTS = "no memory events were recorded; `bottleneck run --memory` or profile_memory=True records them"
 NONE_IN_WINDOW = "nothing was allocated or freed in the window"
 _EARLIER = "allocated before recording began"
 _HOST_LIMIT = "of the host only what was allocated since recording began is counted, without parameters made before"
+_HOST_LIMIT_AT_REST = (
+    "of the host, what models and optimizers hold is counted and what was allocated since recording began, without "
+    "other tensors made before"
+)
+_AT_REST: Mapping[MemoryKind, str] = {
+    "parameters": "what models held before the window, buffers included",
+    "gradients": "kept from the step before",
+    "optimizer state": "what optimizers held before the window",
+}
 _NO_TOTALS = "the events hold no totals: memory in use before the first of them is not counted"
 _NO_ADDRESSES = "the events hold no addresses: which allocations live at the peak is not known"
 _LOST_FREES = "events that free memory are missing: the latest allocations are taken to be those that live"
@@ -55,12 +66,13 @@ class _MemoryEvents(Struct, frozen=True):
         return np.append(self.at_us, np.inf)[self.freed]
 
 
-def measure_memory(linked: Linked) -> tuple[MemoryUse | None, str | None]:
+def measure_memory(linked: Linked, resting: Sequence[RestingMemory] = ()) -> tuple[MemoryUse | None, str | None]:
     """Measures memory over the window.
 
     Null, with the reason, where the trace has no memory events in it.
 
-    Of a trace with a device only that counts; of several devices the one with the highest peak.
+    Of a trace with a device only that counts; of several devices the one with the highest peak. ``resting`` is what
+    models and optimizers held before the window.
     """
     memory, window = linked.trace.memory, linked.window
     if memory.empty:
@@ -82,13 +94,15 @@ def measure_memory(linked: Linked) -> tuple[MemoryUse | None, str | None]:
     if before > events.total[peak]:  # it only falls: what lives at the start is the most
         peak = int(inside[0]) - 1
     peak_bytes = max(before, int(events.total[inside].max()))
-    return _describe(linked, events, peak, peak_bytes, _curve(events, inside, before, window.host_us[0])), None
+    rest = next((one for one in resting if one.device == events.device), None)
+    return _describe(linked, events, peak, peak_bytes, _curve(events, inside, before, window.host_us[0]), rest), None
 
 
 def _events(frame: pd.DataFrame, device: int | None) -> _MemoryEvents:
     size = frame["bytes"].to_numpy(dtype=np.int64)
     totals, address = frame["total_allocated"], frame["address"]
-    has_totals, has_addresses = bool(totals.notna().all()), bool(address.notna().all())
+    # Of the host, torch adds up what was allocated under any profiler and does not see what is freed between them.
+    has_totals, has_addresses = device is not None and bool(totals.notna().all()), bool(address.notna().all())
     counted = np.cumsum(size)
     total = as_integers(totals) if has_totals else counted - min(0, int(counted.min()))
     count, freed = size.size, np.full(size.size, size.size, dtype=np.int64)
@@ -119,7 +133,12 @@ def _curve(
 
 
 def _describe(
-    linked: Linked, events: _MemoryEvents, peak: int, peak_bytes: int, curve: tuple[tuple[float, int, int | None], ...]
+    linked: Linked,
+    events: _MemoryEvents,
+    peak: int,
+    peak_bytes: int,
+    curve: tuple[tuple[float, int, int | None], ...],
+    rest: RestingMemory | None,
 ) -> MemoryUse:
     """The blocks that live after the event at position ``peak``."""
     order = np.arange(events.bytes.size)
@@ -127,8 +146,8 @@ def _describe(
     limits = [
         text
         for text, holds in (
-            (_HOST_LIMIT, events.device is None),
-            (_NO_TOTALS, not events.has_totals),
+            (_HOST_LIMIT if rest is None else _HOST_LIMIT_AT_REST, events.device is None),
+            (_NO_TOTALS, not events.has_totals and events.device is not None),
             (_NO_ADDRESSES, not events.has_addresses),
         )
         if holds
@@ -139,6 +158,10 @@ def _describe(
         limits.append(_LOST_FREES)
     made = _Origins(linked, events)
     kinds, reasons = made.kinds(live)
+    at_rest = made.resting_parts(rest)
+    if events.device is None:  # its events do not count what was there before
+        base = sum(part.bytes for part in at_rest)
+        peak_bytes, curve = peak_bytes + base, tuple((at_us, used + base, held) for at_us, used, held in curve)
     earlier = peak_bytes - int(events.bytes[live].sum())
     rows = tuple(made.folded(live, kinds))
     reserved = [held for _, _, held in curve if held is not None]
@@ -149,7 +172,7 @@ def _describe(
         peak_bytes=peak_bytes,
         reserved_bytes=max(reserved, default=None),
         earlier_bytes=earlier,
-        kinds=_kinds(events, live, kinds, reasons, made.earlier_parts(earlier)),
+        kinds=_kinds(events, live, kinds, reasons, made.earlier_parts(earlier, at_rest)),
         allocations=rows[:_MOST_ROWS],
         other_bytes=sum(row.bytes for row in rows[_MOST_ROWS:]),
         reason="; ".join(limits) or None,
@@ -201,23 +224,44 @@ class _Origins:
         pairs = [_kind(*facts) for facts in zip(self.phases(rows), *outlives, strict=True)]
         return [kind for kind, _ in pairs], [reason for _, reason in pairs]
 
-    def earlier_parts(self, earlier: int) -> list[KindBytes]:
-        """Gives memory of a device from before the recording.
+    def resting_parts(self, rest: RestingMemory | None) -> list[KindBytes]:
+        """Gives what models and optimizers held before the window and hold still.
 
-        It is told as far as gradients tell what it holds.
+        Gradients that the steps make anew are not among it.
+        """
+        if rest is None:
+            return []
+        sizes: dict[MemoryKind, int] = {
+            "parameters": rest.bytes.get("parameters", 0) + rest.bytes.get("buffers", 0),
+            "optimizer state": rest.bytes.get("optimizer state", 0),
+            "gradients": 0 if self._gradient_bytes() else rest.bytes.get("gradients", 0),
+        }
+        return [KindBytes(kind, size, None, _AT_REST[kind]) for kind, size in sizes.items() if size]
+
+    def earlier_parts(self, earlier: int, at_rest: list[KindBytes]) -> list[KindBytes]:
+        """Gives memory from before the recording by kind.
+
+        It is what was at rest then, or of a device as far as gradients tell what it holds.
         """
         if earlier <= 0:
             return []
         parts, left = [], earlier
-        gradients = 0 if self._events.device is None else self._gradient_bytes()
-        if 0 < gradients <= left:
-            parts.append(KindBytes("parameters", gradients, None, "as many bytes as their gradients"))
-            left -= gradients
-            if 2 * gradients <= left and text_matches(self._linked.trace.events["name"], _TWO_MOMENTS.search).any():
-                reason = "two moments per parameter, as this optimizer keeps"
-                parts.append(KindBytes("optimizer state", 2 * gradients, None, reason))
-                left -= 2 * gradients
+        for part in at_rest or self._deduced_parts():
+            if part.bytes <= left:
+                parts.append(part)
+                left -= part.bytes
         return [*parts, KindBytes("unknown", left, None, _EARLIER)] if left else parts
+
+    def _deduced_parts(self) -> list[KindBytes]:
+        """Gives the parameters, and the moments of an optimizer, of a device."""
+        gradients = 0 if self._events.device is None else self._gradient_bytes()
+        if not gradients:
+            return []
+        parts = [KindBytes("parameters", gradients, None, "as many bytes as their gradients")]
+        if text_matches(self._linked.trace.events["name"], _TWO_MOMENTS.search).any():
+            reason = "two moments per parameter, as this optimizer keeps"
+            parts.append(KindBytes("optimizer state", 2 * gradients, None, reason))
+        return parts
 
     def _gradient_bytes(self) -> int:
         """Gives bytes of the gradients after the last backward pass.

@@ -34,7 +34,6 @@ from bottleneck.schema.analysis import (
     KernelSummary,
     RecordingInfo,
     StepAnalysis,
-    TelemetrySummary,
     Totals,
     UnknownWork,
 )
@@ -42,7 +41,7 @@ from bottleneck.schema.device import Device
 from bottleneck.schema.intervals import Flags, Integers, tally
 from bottleneck.schema.kernel_names import name_in_sentence
 from bottleneck.schema.linked_trace import Linked
-from bottleneck.schema.measurements import StepTime, StepTimes, Timing
+from bottleneck.schema.measurements import RestingMemory, StepTime, StepTimes, Timing
 from bottleneck.schema.statistics import summarise_durations
 from bottleneck.system.working_memory import return_freed_memory
 from bottleneck.units import US_PER_S, counted, format_share, format_si
@@ -359,11 +358,11 @@ def assemble(
     recording: RecordingInfo,
     unprofiled: Timing | None = None,
     caveats: Sequence[Caveat] = (),
-    telemetry: TelemetrySummary | None = None,
+    resting: Sequence[RestingMemory] = (),
 ) -> StepAnalysis:
     """Assembles the analysis of one trace, per step.
 
-    ``unprofiled`` are step times without the profiler, where measured.
+    ``unprofiled`` are step times without the profiler, where measured, ``resting`` the memory that was held before.
     """
     linked, result = rows.linked, rows.result
     kernels, idle, coverage = fold_kernels(rows), _idle_causes(result), cover(rows)
@@ -371,7 +370,7 @@ def assemble(
     sides = "" if result.sides is None else f"{describe_sides(result.sides)}: each side has its own bound"
     return_freed_memory()
     phases, ranges = divide(rows)
-    memory, memory_reason = measure_memory(linked)
+    memory, memory_reason = measure_memory(linked, resting)
     waits = _sums((entry.module, entry.us) for entry in idle)
     modules = _fold(rows, rows.codes("module"), rows.labels("module"), waits)
     live = () if memory is None else memory.allocations
@@ -406,7 +405,6 @@ def assemble(
         ),
         queue=None if result.host_only else measure_queue(linked, result.devices),
         collectives=fold_collectives(rows),
-        telemetry=telemetry,
         phases=phases,
         ranges=ranges,
         memory=memory,

@@ -26,6 +26,7 @@ from bottleneck.harness.other_threads import ThreadLook, threads_between
 from bottleneck.harness.padding import PaddingSampler
 from bottleneck.harness.program import began_ns
 from bottleneck.harness.repeated_modules import RepeatLook
+from bottleneck.harness.resting_memory import find_resting_memory
 from bottleneck.harness.start_up import StartUpWatch, Stretch
 from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend, is_disturbed
 from bottleneck.harness.torch_private import losses
@@ -294,7 +295,13 @@ class Session:
             self._memory = MemoryLook(sys.modules.get("torch"), step)
 
     def note_memory_growth(self, steps: int, step: object = None) -> None:
-        """Adds what has grown in so many steps since that look."""
+        """Adds what has grown in so many steps since that look.
+
+        Where allocations are to be recorded, also what models and optimizers hold.
+        """
+        if self.options.memory:
+            with contextlib.suppress(Exception):  # as above
+                self.note(resting_memory=find_resting_memory(sys.modules.get("torch")))
         before, self._memory = self._memory, None
         if before is None:
             return

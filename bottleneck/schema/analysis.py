@@ -55,8 +55,8 @@ class MemoryUse(Struct, frozen=True):
     """Memory over the window by allocator events, with its peak.
 
     It lists what lives at the instant of the peak. Of several devices it is the one with the highest peak. The total of
-    a device counts all of its memory that torch allocated, that of the host only what was allocated since recording
-    began.
+    a device counts all of its memory that torch allocated, that of the host what was allocated since recording began,
+    and what models and optimizers held by then where the recording tells.
     """
 
     device: Annotated[int | None, Doc("device index; null for memory of the host")]
@@ -70,7 +70,7 @@ class MemoryUse(Struct, frozen=True):
         int | None, Doc("most that the allocator held of the device; null where it does not tell", "B")
     ]
     earlier_bytes: Annotated[
-        int, Doc("part of peak_bytes that was allocated before recording began, whose op is not known", "B")
+        int, Doc("part of peak_bytes that was there before recording began, whose op is not known", "B")
     ]
     kinds: Annotated[tuple[KindBytes, ...], Doc("peak_bytes by kind, most first")]
     allocations: Annotated[

@@ -404,6 +404,20 @@ class PeakMemory:
     reserved_bytes: int | None = None
 
 
+RestingKind = Literal["parameters", "buffers", "gradients", "optimizer state"]
+
+
+@dataclass(frozen=True)
+class RestingMemory:
+    """Memory of one device that models and optimizers held before the window.
+
+    ``device`` is its index, null for memory of the host. ``bytes`` are by kind, each block once.
+    """
+
+    device: int | None
+    bytes: Mapping[RestingKind, int]
+
+
 BetweenKind = Literal["workers", "input", "checkpoint", "compile"]
 
 

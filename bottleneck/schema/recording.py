@@ -20,6 +20,7 @@ from bottleneck.schema.measurements import (
     OtherThreads,
     Padding,
     RepeatedModule,
+    RestingMemory,
     Timing,
     ValuesLook,
 )
@@ -108,10 +109,10 @@ class Measured(Extras):
     what torch computes with, ``compilation`` is null where torch's compiler could not tell. ``search_path`` holds the
     folders that modules come from, relative to the working folder: frames of the trace are named from there.
     ``source_texts`` is what the lines of the program said when the trace was written, by 'model.py:57'. ``debug_modes``
-    are aids to debugging that were on, ``memory_growth`` is null where it was not looked at, ``padding``
-    unless it was asked for, ``other_threads`` where no other Python thread ran or the system does not tell, ``values``
-    where those of no tensor were looked at. ``repeated_modules``, and the ops at
-    ``repeated_lines``, gave the same in two steps.
+    are aids to debugging that were on, ``memory_growth`` is null where it was not looked at, ``resting_memory`` empty
+    where allocations were not recorded, ``padding`` null unless it was asked for, ``other_threads`` where no other
+    Python thread ran or the system does not tell, ``values`` where those of no tensor were looked at.
+    ``repeated_modules``, and the ops at ``repeated_lines``, gave the same in two steps.
     """
 
     step_name: str | None = None
@@ -127,6 +128,7 @@ class Measured(Extras):
     source_texts: Mapping[str, str] = field(default_factory=dict)
     debug_modes: tuple[DebugMode, ...] = ()
     memory_growth: MemoryGrowth | None = None
+    resting_memory: tuple[RestingMemory, ...] = ()
     padding: Padding | None = None
     other_threads: OtherThreads | None = None
     values: ValuesLook | None = None

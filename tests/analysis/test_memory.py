@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
-from bottleneck.analysis.memory import NO_EVENTS, NONE_IN_WINDOW
+from bottleneck.analysis.memory import NO_EVENTS, NONE_IN_WINDOW, measure_memory
 from bottleneck.pipeline import Options, analyse
 from bottleneck.schema.analysis import Analysis, MemoryUse
+from bottleneck.schema.measurements import RestingKind, RestingMemory
 from tests.builders import Event, complete, kernel, launch, op, write_trace
 from tests.samples import recordings
+from tests.trace.traces import linked as linked_of
 from tests.trace_cache import analysed
 
 
@@ -133,6 +135,39 @@ def test_without_a_device_the_host_counts_and_says_its_limit(tmp_path: Path) -> 
     found = used(tmp_path, [op("aten::mm", 10, 40), memory(20, 100, 1, 100, device=None)])
     assert found.device is None and found.reserved_bytes is None
     assert "since recording began" in (found.reason or "")
+
+
+def test_of_the_host_the_totals_of_torch_are_not_taken(tmp_path: Path) -> None:
+    """They still hold what an earlier profiler saw allocated, and nobody saw freed."""
+    found = used(tmp_path, [op("aten::mm", 10, 40), memory(20, 100, 1, 9100, device=None)])
+    assert (found.peak_bytes, found.earlier_bytes) == (100, 0)
+    assert "no totals" not in (found.reason or "")
+
+
+def resting(**kinds: int) -> list[RestingMemory]:
+    names: dict[str, RestingKind] = {"parameters": "parameters", "gradients": "gradients", "state": "optimizer state"}
+    return [RestingMemory(None, {names[name]: size for name, size in kinds.items()})]
+
+
+def test_what_was_at_rest_is_added_to_what_the_host_allocates(tmp_path: Path) -> None:
+    events = training([memory(20, 100, 1, device=None), memory(120, 40, 2, device=None)])
+    linked = linked_of(tmp_path, events)
+    plain, _ = measure_memory(linked)
+    found, _ = measure_memory(linked, resting(parameters=1000, gradients=700, state=2000))
+    assert plain is not None and found is not None
+    assert found.peak_bytes == plain.peak_bytes + 3000
+    assert [used - 3000 for _, used, _ in found.curve] == [used for _, used, _ in plain.curve]
+    sizes = {part.kind: part.bytes for part in found.kinds}
+    # The backward pass makes the gradients anew: those of the step before are gone.
+    assert (sizes["parameters"], sizes["optimizer state"], sizes["gradients"]) == (1000, 2000, 40)
+    assert sum(sizes.values()) == found.peak_bytes and found.earlier_bytes == 3000
+
+
+def test_gradients_that_no_step_makes_anew_are_kept_ones(tmp_path: Path) -> None:
+    linked = linked_of(tmp_path, training([memory(20, 100, 1, device=None)]))
+    found, _ = measure_memory(linked, resting(gradients=700))
+    assert found is not None
+    assert {part.kind: part.bytes for part in found.kinds}["gradients"] == 700
 
 
 def test_events_without_totals_and_addresses_still_give_a_curve(tmp_path: Path) -> None:

@@ -79,3 +79,18 @@ def test_large_logits_are_the_largest_holder_at_the_peak(tmp_path: Path) -> None
     assert {(one["op"], one["source"]) for one in holders if one["bytes"] >= 1024 * 8192 * 4} >= {
         ("aten::addmm", line_of(text, "y = model(x)"))
     }
+
+
+def test_states_of_an_optimizer_are_told_though_they_were_made_before_the_recording(tmp_path: Path) -> None:
+    text = program(width=1024).replace("SGD(model.parameters(), lr=0.01)", "Adam(model.parameters())")
+    folder = record(tmp_path, text.strip(), "--memory").folder
+    command = [sys.executable, "-m", "bottleneck", "report", str(folder), "--format", "json"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=HANGS_S)
+    use = json.loads(printed.stdout)["memory"]
+    sizes = {part["kind"]: part["bytes"] for part in use["kinds"]}
+    parameters = 4 * (128 * 512 + 512 + 512 * 1024 + 1024)
+    assert sizes["parameters"] == parameters
+    # Two moments per parameter, and a number of steps for each of the four.
+    assert sizes["optimizer state"] == 2 * parameters + 4 * 4
+    assert sum(sizes.values()) == use["peak_bytes"]
+    assert use["earlier_bytes"] >= sizes["parameters"] + sizes["optimizer state"]
