@@ -404,7 +404,8 @@ def _counted(count: float, ops: Integers) -> str:
 
 _SOFTMAX = re.compile(r"^aten::(?:_safe_)?_?softmax$")
 _SOFTMAX_BACKWARD = re.compile(r"^aten::_softmax_backward_data$")
-_BETWEEN = 8  # scaling, masking and dropout around the softmax
+# Scaling, dropout and masks, each of them made, widened and filled in, around the softmax.
+_BETWEEN = 24
 _FAST_PATH = re.compile(r"_transformer_encoder_layer_fwd|_native_multi_head_attention")
 _OWN_ATTENTION = re.compile(r"scaled_dot_product|multi_head_attention")
 # A fused kernel reaches 35-75 % of the matrix peak (FlashAttention-2, table 1), products at hand about as much.

@@ -1,6 +1,7 @@
 """Tries the changes that findings name, and keeps each prediction beside its measurement."""
 
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -10,6 +11,7 @@ from bottleneck import __version__
 from bottleneck.advice.ranking import speedup_of
 from bottleneck.errors import WorkloadError
 from bottleneck.experiment.loader_search import try_loader_settings
+from bottleneck.experiment.pieces.measure import SHORTEST_RATE_S, seconds_of_other_programs
 from bottleneck.experiment.trial import ChangePrediction, TrialSetup, try_changes
 from bottleneck.experiment.worker import NO_TIME
 from bottleneck.schema.analysis import DISTURBED_SLUGS, Analysis, Finding, Interval, NoGain
@@ -97,6 +99,7 @@ def verify(
     """
     findings, no_gain = ((), ()) if analysis is None else (analysis.findings, analysis.no_gain)
     trials: list[Trial] = []
+    began_s, others_s = time.monotonic(), seconds_of_other_programs()
     for number, name in enumerate(names):
         left_s = setup.until - time.monotonic()
         if trials and left_s < _SECONDS_AT_LEAST:
@@ -125,7 +128,20 @@ def verify(
         seed=setup.effort.seed,
         warnings=() if analysis is None else _disturbances(analysis),
         is_interrupted=any(trial.stopped_by == "user" for trial in trials),
+        other_processors=_busy_meanwhile(others_s, time.monotonic() - began_s),
+        processors=os.cpu_count(),
     )
+
+
+def _busy_meanwhile(before_s: float | None, seconds: float) -> float | None:
+    """Tells how many processors other programs kept busy for so long.
+
+    Null where the system does not tell, or the time is too short for its clock.
+    """
+    now_s = seconds_of_other_programs()
+    if before_s is None or now_s is None or seconds < SHORTEST_RATE_S:
+        return None
+    return max(now_s - before_s, 0.0) / seconds
 
 
 def _disturbances(analysis: Analysis) -> tuple[str, ...]:

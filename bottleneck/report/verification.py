@@ -142,7 +142,7 @@ def _lines(done: Verification) -> tuple[LabelledLine, ...]:
         return tuple(lines)
     best, is_open = _best(done), any(trial.verdict in _OPEN for trial in done.trials)
     if best is not None:
-        keep = _kept(best)
+        keep = f"Measure again on a quiet machine: {_kept(best, 'keep')}" if done.is_contended else _kept(best, "Keep")
     elif is_open:
         keep = "Measure again with more time (--within) on a quiet machine; until then keep the program as it is"
     else:
@@ -153,6 +153,9 @@ def _lines(done: Verification) -> tuple[LabelledLine, ...]:
         for search in (trial.loader_search for trial in done.trials)
         if search is not None and search.constructor is not None
     ]
+    if done.is_contended:
+        busy = f"other programs kept {done.other_processors:.1f} of {done.processors} processors busy meanwhile"
+        lines.append(LabelledLine("But", f"{as_sentence(busy)}: what uses fewer processors looks better for it"))
     return *lines, LabelledLine("First", keep), *writes, *([LabelledLine("Leave", ", ".join(left))] if left else [])
 
 
@@ -162,9 +165,9 @@ def _best(done: Verification) -> Trial | None:
     return done.best or max(faster, key=lambda trial: trial.speedup.median if trial.speedup else 0.0, default=None)
 
 
-def _kept(trial: Trial) -> str:
+def _kept(trial: Trial, keep: str) -> str:
     """Words what keeping a change brings, and the finding that it answers."""
-    parts = [f"Keep {trial.change}", _steps(trial), _setup(trial)]
+    parts = [f"{keep} {trial.change}", _steps(trial), _setup(trial)]
     why = f"; why it helps: `bottleneck explain {trial.findings[0]}`" if trial.findings else ""
     return ", ".join(filter(None, parts)) + why
 

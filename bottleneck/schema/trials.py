@@ -9,6 +9,9 @@ from bottleneck.schema.measurements import Difference, LoaderSetting, Ratio, Tim
 
 VERIFY_SCHEMA = "bottleneck/verify/1"
 SWEEP_SCHEMA = "bottleneck/sweep/1"
+# Of the processors: turns of a change and of the original meet so much other work alike, but one that uses fewer of
+# them gains by it.
+_MUCH_BESIDE = 0.25
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,8 @@ class Verification:
     ``combinations`` are those that were tried on the way to it. ``tried`` says where the changes come from: findings or
     the command line, or the list of what would bring nothing. ``seed`` is what the order of turns was drawn with, and
     what the program's random numbers began with. ``is_interrupted`` is set where the user ended it before its end.
+    ``other_processors`` is how many of the ``processors`` of the machine other programs kept busy meanwhile, null where
+    the system does not tell.
     """
 
     program: tuple[str, ...]
@@ -108,8 +113,16 @@ class Verification:
     warnings: tuple[str, ...] = ()
     is_interrupted: bool = False
     tried: Literal["findings", "no-gain"] = "findings"
+    other_processors: float | None = None
+    processors: int | None = None
     schema: str = VERIFY_SCHEMA
     version: str = ""
+
+    @property
+    def is_contended(self) -> bool:
+        """True where other programs kept more than a quarter of the machine busy."""
+        others, processors = self.other_processors, self.processors
+        return others is not None and processors is not None and others > _MUCH_BESIDE * processors
 
 
 @dataclass(frozen=True)

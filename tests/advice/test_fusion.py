@@ -337,6 +337,14 @@ def test_a_softmax_between_two_products_is_attention_by_hand(tmp_path: Path) -> 
     assert "scaled_dot_product_attention" in draft.code
 
 
+def test_masks_that_are_made_and_filled_in_belong_to_attention_by_hand(tmp_path: Path) -> None:
+    first, scaled, *rest = attention()
+    fills = [Call(name, 20, scaled.dims, "vectorized_elementwise_kernel") for name in ("aten::mul", "aten::where") * 6]
+    draft = unfused_attention(on_gpu(tmp_path, [first, scaled, *fills, *rest]))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.high > 12 * 20
+
+
 def test_attention_on_tensor_cores_is_worth_what_it_is_worth_where_it_is_predicted(tmp_path: Path) -> None:
     batch, length, width = 32, 4096, 128
     q, scores = [batch, length, width], [batch, length, length]

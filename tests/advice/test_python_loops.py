@@ -92,6 +92,33 @@ def test_a_loop_that_begins_in_the_next_line_is_named_by_it(tmp_path: Path) -> N
     assert draft is not None and "at train.py:22" in draft.advice
 
 
+def rounds_of_a_cell(rounds: int) -> list[Event]:
+    """A line that calls a function so often, each with one op, as a loop over time does."""
+    body = [line(22, 11, 10.0 * rounds)]
+    for number in range(rounds):
+        at = 12 + 10.0 * number
+        body += [frame("train.py(7): cell", at, 8), line(8, at + 1, 6, "cell")]
+        body.append(op("aten::add", at + 2, 3, dims=[[8], [8], []]))
+    return body
+
+
+@pytest.mark.parametrize("text", ["h = cell(x[:, t], h)", "h, c = cell(x, (h, c))", "out = net.step(state, out)"])
+def test_rounds_that_need_the_one_before_are_not_told_to_run_at_once(text: str, tmp_path: Path) -> None:
+    at_once = looped_op(case(tmp_path / "plain", rounds_of_a_cell(80), source_texts={"train.py:22": "y = cell(x[t])"}))
+    carried = looped_op(case(tmp_path / "carried", rounds_of_a_cell(80), source_texts={"train.py:22": text}))
+    assert at_once is not None and at_once.gain_us is not None and "for all rows at once" in at_once.advice
+    assert carried is not None and carried.gain_us is not None and carried.places == ("train.py:22",)
+    assert "what depends on the inputs alone" in carried.advice
+    assert carried.gain_us.high == pytest.approx(0.6 * at_once.gain_us.high)
+
+
+def test_a_line_outside_of_the_loop_carries_nothing_through_it(tmp_path: Path) -> None:
+    """`x = block(x)` calls the function once, whose loop goes over rows."""
+    body = [line(22, 11, 810.0), frame("train.py(7): cell", 11.5, 806), line(8, 11.6, 805, "cell"), *loop(80)[1:]]
+    draft = looped_op(case(tmp_path, body, source_texts={"train.py:22": "x = cell(x)"}))
+    assert draft is not None and "for all rows at once" in draft.advice
+
+
 def test_windows_that_a_loop_cuts_are_a_view_of_the_tensor(tmp_path: Path) -> None:
     texts = {"train.py:22": "past = torch.stack([series[i:i + WINDOW] for i in range(n)])"}
     draft = looped_op(case(tmp_path, loop(80), source_texts=texts))
@@ -315,6 +342,11 @@ def test_logging_of_every_parameter_is_worth_its_lines_and_all_below_them(tmp_pa
 )
 def test_few_reads_changes_of_parameters_and_other_tensors_are_no_logging(tmp_path: Path, body: list[Event]) -> None:
     assert logged_parameters(case(tmp_path, body)) is None
+
+
+def test_reads_of_boxes_with_the_size_of_one_bias_are_no_logging_of_parameters(tmp_path: Path) -> None:
+    other = [op("aten::add_", 905 + 15.0 * at, 5, dims=[[at + 2, 9], [at + 2, 9], []]) for at in range(5)]
+    assert logged_parameters(case(tmp_path, [*logging(), *other])) is None
 
 
 def without_lines(**changes: Any) -> list[Event]:

@@ -338,3 +338,11 @@ def test_a_search_that_found_nothing_faster_writes_no_call() -> None:
     slower = replace(FASTER, verdict="no effect", loader_search=replace(SEARCH, constructor=None, line=None))
     assert "Write" not in render(replace(SEARCHED, trials=(slower,)), "terminal")
     assert "Write" in render(SEARCHED, "terminal")
+
+
+def test_beside_other_programs_a_change_is_measured_again_before_it_is_kept() -> None:
+    quiet, busy = (replace(DONE, other_processors=others, processors=2) for others in (0.3, 1.6))
+    assert [line.label for line in build(quiet).lines] == ["", "First", "Leave"]
+    labels = {line.label: line.text for line in build(busy).lines}
+    assert labels["But"].startswith("Other programs kept 1.6 of 2 processors busy meanwhile")
+    assert labels["First"].startswith(f"Measure again on a quiet machine: keep {FASTER.change}")

@@ -64,7 +64,7 @@ class PieceWorker(Protocol):
 
 
 # The system counts CPU time in hundredths of a second.
-_SHORTEST_RATE_S = 0.5
+SHORTEST_RATE_S = 0.5
 
 
 def seconds_of_other_programs() -> float | None:
@@ -167,7 +167,7 @@ class PieceBudget:
             torch=version,
             pieces=tuple(self.done),
             left_out=tuple(_with_seconds(spec, self.done) for spec in left),
-            other_processors=None if grown_s is None or length_s < _SHORTEST_RATE_S else grown_s / length_s,
+            other_processors=None if grown_s is None or length_s < SHORTEST_RATE_S else grown_s / length_s,
         )
 
     def _take(self, worker: PieceWorker, left: list[PieceSpec], until: float, pace: float, device: str) -> bool:
