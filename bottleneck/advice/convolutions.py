@@ -772,7 +772,75 @@ def late_upsampling(evidence: Evidence) -> Draft | None:
     )
 
 
+_UNFOLDS = re.compile(r"^aten::im2col$")
+_OF_WINDOWS = re.compile(r"^aten::(?:im2col|col2im)$")
+_COPIES = re.compile(r"^aten::(?:copy_|contiguous|clone|_unsafe_view|expand)$")
+# Between unfold and the product that reads its windows: views, and a copy into the layout of the product.
+_TO_PRODUCT = 8
+
+
+@requires_gain
+def written_convolution(evidence: Evidence) -> Draft | None:
+    """Finds convolutions that are an unfold and a product.
+
+    `unfold` writes each input k * k times, which the product reads, and the backward pass writes as much again. Gain:
+    these writes and the copies of the windows, from half of them, at most with what the products take beyond their
+    arithmetic.
+    """
+    work = work_of(evidence)
+    unfolds = np.flatnonzero(work.op_like(_UNFOLDS))
+    if not unfolds.size:
+        return None
+    heights = _window_heights(work, unfolds)
+    if not heights:
+        return None
+    of_windows = np.array(
+        [any(set(size[-2:]) & heights for size in work.sizes_of(code)) for code in work.signature.tolist()], dtype=bool
+    )
+    products = work.family("matmul") & of_windows
+    written = work.op_like(_OF_WINDOWS) | (work.op_like(_COPIES) & of_windows)
+    if work.share(written) < _LEAST_SHARE:
+        return None
+    less = np.where(written, work.us, 0.0)
+    beyond = np.where(products, np.clip(work.us - work.compute_us(), 0.0, None), 0.0)
+    line = main_source(evidence, np.unique(work.op[written]).tolist())
+    high = less + beyond
+    return Draft(
+        slug="written-convolution",
+        title="A convolution is written out as unfold and a product",
+        evidence=(
+            f"{counted(format_count(unfolds.size / evidence.steps), 'unfold')} per step, whose windows a product reads",
+            f"{format_us(work.us_of(written))} per step ({format_share(work.share(written))}) write and copy windows, "
+            f"{format_us(work.us_of(products))} are the products",
+            *work.describe(written),
+            *work.critical_path_note(high),
+        ),
+        advice=f"Call the convolution {at_source(line)} itself: its kernels read the windows where they are, and write "
+        "none. Its weight is the matrix by channels, rows and columns of the window.",
+        brief=f"Call F.conv2d {at_source(line)} in place of unfold and a product",
+        places=(line,),
+        code="y = F.conv2d(x, weight.view(out_channels, in_channels, k, k), bias, stride, padding)",
+        gain_us=work.gain(0.5 * less, high),
+        claims=work.claims(high),
+    )
+
+
+def _window_heights(work: KernelWork, unfolds: Integers) -> frozenset[int]:
+    """Returns the numbers of a window, channels times its area.
+
+    Products behind these unfolds add up so many of them for each result.
+    """
+    heights: set[int] = set()
+    product, inner = np.flatnonzero(work.family("matmul")), work.cost("k")
+    for at in unfolds.tolist():
+        channels = next((size[-3] for size in work.sizes_of(work.signature[at]) if len(size) >= 3), 0)
+        behind = product[(product > at) & (product <= at + _TO_PRODUCT)][:1]
+        heights |= {int(side) for side in inner[behind] if channels and side > channels and side % channels == 0}
+    return frozenset(heights)
+
+
 RULES = (
+    written_convolution,
     evaluation_mode,
     unfolded_batch_norm,
     recurring_search,

@@ -12,13 +12,21 @@ import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.kernel_work import has_backward_pass
-from bottleneck.advice.quantities import claims_of, format_count, format_per_step, idle_lines, idle_rows, rows_of_events
+from bottleneck.advice.quantities import (
+    claims_of,
+    format_count,
+    format_per_step,
+    idle_lines,
+    idle_rows,
+    outermost_spans,
+    rows_of_events,
+)
 from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS, phrase_of
 from bottleneck.schema.analysis import CollectiveSummary, Interval, LedgerEntry, RankSummary
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.job import SlowRank
-from bottleneck.schema.op_names import LOADER_FETCH, at_source
+from bottleneck.schema.op_names import LOADER_FETCH, OPTIMIZER_STEP, at_source
 from bottleneck.units import US_PER_S, counted, format_share, format_si, format_us
 
 COMMUNICATION = "communication"
@@ -257,6 +265,8 @@ def exposed_communication(evidence: Evidence) -> Draft | None:
     is_filled = link_us >= min(_LINK_FILLED * evidence.step_us, _BEYOND_WORK * work_us)
     if is_filled and transfers_steadily(evidence) and _reduces_gradients(evidence, others):
         return _fewer_bytes(evidence, others, exposed_us)
+    if (seldom := _reduced_too_often(evidence, others, exposed_us)) is not None:
+        return seldom
     transfer_us, is_known = _transfer_us(others)
     hideable_us = min(exposed_us, transfer_us, work_us)
     if evidence.share_of_step(hideable_us) < _LEAST_SHARE:
@@ -286,6 +296,40 @@ def _held_by(evidence: Evidence, collectives: Sequence[CollectiveSummary], expos
 
 
 _NOT_HIDDEN = "The device waits for collectives that nothing hides"
+_DDP_FORWARD = re.compile(r"^DistributedDataParallel\.forward$")
+# Of what fewer reductions spare: late ranks are waited for at the one that stays, and the last one may be hidden less.
+_SURE_OF_SELDOM = 0.5
+
+
+def _reduced_too_often(evidence: Evidence, collectives: Sequence[CollectiveSummary], exposed_us: float) -> Draft | None:
+    """Writes the draft on gradients that are reduced for each micro-batch.
+
+    The model runs forward several times for one step of the optimizer, and each gradient is summed as often. Gain: what
+    is exposed of all sums but one, from half of it.
+    """
+    passes = rows_of_events(evidence, _DDP_FORWARD).size / evidence.steps
+    updates = outermost_spans(evidence, OPTIMIZER_STEP).start.size / evidence.steps
+    sums = [one for one in collectives if one.name == "all_reduce"]
+    if updates != 1 or passes < 2 or not sums or any(round(one.calls) < round(passes) for one in sums):
+        return None
+    spared_us = exposed_us * (1 - 1 / passes)
+    return Draft(
+        slug="exposed-communication",
+        title="Gradients are reduced for each of the batches that are accumulated",
+        evidence=(
+            f"the model runs forward {counted(format_count(passes), 'time')} for one step of the optimizer, and each "
+            "gradient is reduced as often",
+            *_held_by(evidence, collectives, exposed_us),
+        ),
+        advice="Reduce the gradients with the last of the accumulated batches only: run the others under "
+        "model.no_sync(), forward pass included.",
+        brief="Reduce gradients with the last of the accumulated batches only (no_sync)",
+        code=_SELDOM,
+        gain_us=Interval(_SURE_OF_SELDOM * spared_us, spared_us),
+        claims=claims_of(evidence, COMMUNICATION, most_us=spared_us),
+    )
+
+
 _HALF = "set collective=0.5x"
 # A hook reads fp32 and writes bf16, then the other way round: bytes for each byte of a gradient.
 _CAST_BYTES = 3.0

@@ -277,7 +277,8 @@ def slow_cpu_products(evidence: Evidence) -> Draft | None:
     convolving = rows & work.family("convolution")
     convolutions = bool(convolving.any())
     kinds = ["matmuls"] * bool((rows & ~convolving).any()) + ["convolutions"] * convolutions
-    layouts = ["channels_last"] * convolutions + ["frozen weights"] * (not has_backward_pass(evidence))
+    mostly = 2 * work.us_of(convolving) > work.us_of(rows)
+    layouts = ["channels_last"] * mostly + ["frozen weights"] * (not has_backward_pass(evidence))
     return Draft(
         slug="slow-cpu-products",
         title=f"{' and '.join(kinds).capitalize()} ({format_share(work.share(rows))} of the step) stay far below this "
@@ -293,7 +294,7 @@ def slow_cpu_products(evidence: Evidence) -> Draft | None:
         claims=work.claims(less),
         code=(
             "model = model.to(memory_format=torch.channels_last)"
-            if convolutions
+            if mostly
             else "print(torch.__config__.parallel_info())  # MKL and oneDNN at hand, and as many threads as cores?"
         ),
         confidence="low",

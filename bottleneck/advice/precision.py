@@ -829,7 +829,52 @@ def _has_double(work: KernelWork, call: int) -> bool:
     return any(kind == "double" and size for kind, size in zip(types, work.sizes_of(call), strict=False))
 
 
+_NARROW_PEAKS = {"bf16": "bf16_tensor", "fp16": "fp16_tensor"}
+# Of the fp32 peak: a narrower type whose peak is below that is slower. Of the ratio of the peaks, what is certain.
+_SLOWER, _SURE_OF_PEAKS = 0.8, 0.5
+
+
+@requires_gain
+def slower_half_precision(evidence: Evidence) -> Draft | None:
+    """Finds products in bf16 or fp16 on a CPU that is faster in fp32.
+
+    Gain: t (1 - P_narrow/P_fp32) of these products, from half of it.
+    """
+    work, peaks = work_of(evidence), evidence.analysis.device.peaks_flops_per_s
+    single = next((peaks[name] for name in _SINGLE_PEAKS if peaks.get(name)), None)
+    if not evidence.is_host_only or single is None:
+        return None
+    slow = {dtype: peaks[name] / single for dtype, name in _NARROW_PEAKS.items() if peaks.get(name)}
+    slow = {dtype: ratio for dtype, ratio in slow.items() if ratio < _SLOWER}
+    less = np.zeros(work.us.size)
+    for dtype, ratio in slow.items():
+        less = np.where(work.dtype(dtype) & work.family(*PRODUCTS), work.us * (1 - ratio), less)
+    rows = less > 0
+    if work.share(rows) < _LEAST_SHARE:
+        return None
+    dtype = max(slow, key=lambda name: work.us_of(rows & work.dtype(name)))
+    rates = f"{format_si(slow[dtype] * single, 'FLOP/s')} in {dtype} and {format_si(single, 'FLOP/s')} in fp32"
+    return Draft(
+        slug="slower-half-precision",
+        title=f"Products run in {dtype}, which is slower than fp32 on this CPU",
+        evidence=(
+            f"{format_us(work.us_of(rows))} per step in {dtype} ({format_share(work.share(rows))}); products reach "
+            f"{rates} here, as measured",
+            *work.describe(rows),
+            *work.critical_path_note(less),
+        ),
+        advice="Compute in fp32 on this CPU: leave out torch.autocast, or model.to() of a narrower type. It pays on "
+        "processors with units for it (AMX on Intel).",
+        brief="Compute in fp32 on this CPU: leave out torch.autocast",
+        gain_us=work.gain(_SURE_OF_PEAKS * less, less),
+        claims=work.claims(less),
+        code='with torch.autocast(device, dtype=torch.bfloat16, enabled=device != "cpu"):',
+        changes_results=True,
+    )
+
+
 RULES = (
+    slower_half_precision,
     double_precision,
     half_precision,
     half_precision_does_not_pay,

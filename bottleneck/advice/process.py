@@ -74,6 +74,50 @@ def too_many_threads(evidence: Evidence) -> Draft | None:
     )
 
 
+# Ops that take so long are worth a second thread. Of the ideal: two processors may be two threads of one core.
+_LONG_OP_US, _SURE_OF_THREADS, _LEAST_LONG = 200.0, 0.1, 0.3
+
+
+def too_few_threads(evidence: Evidence) -> Draft | None:
+    """Finds long ops of a CPU on fewer threads than processors.
+
+    Gain: with t threads on p processors, a tenth of (1 - t/p) of their time to all of it. Nothing is said where other
+    programs or ranks have the other processors.
+    """
+    recording = evidence.recording
+    if recording is None or recording.threads is None or recording.processors is None or not evidence.is_host_only:
+        return None
+    threads, processors = recording.threads, recording.processors
+    if threads >= processors or evidence.is_disturbed or evidence.analysis.ranks:
+        return None
+    rows = [
+        row
+        for row in evidence.analysis.kernels
+        if row.bound in {"compute", "memory"} and row.us >= _LONG_OP_US * max(row.calls, 1.0)
+    ]
+    long_us = sum(row.us for row in rows)
+    if evidence.share_of_step(long_us) < _LEAST_LONG:
+        return None
+    spared_us = long_us * (1 - threads / processors)
+    return Draft(
+        slug="too-few-threads",
+        title=f"Ops compute on {threads} of {processors} processors",
+        evidence=(
+            f"torch has {counted(threads, 'thread')}, and the program may use {counted(processors, 'processor')}",
+            f"{format_per_step(evidence, long_us)} goes into ops that take {_LONG_OP_US:g} us and more",
+            *(SourcedLine(f"{row.name} {at_source(row.source)}: {format_us(row.us)}", row.source) for row in rows[:3]),
+        ),
+        advice="Let torch compute on all processors: take out torch.set_num_threads and OMP_NUM_THREADS where they ask "
+        "for fewer. Two processors that are threads of one core give little.",
+        brief=f"Let torch compute on all {processors} processors",
+        code=f"torch.set_num_threads({processors})  # or OMP_NUM_THREADS={processors}",
+        gain_us=Interval(_SURE_OF_THREADS * spared_us, spared_us),
+        claims=claims_of(evidence, *_REDUCIBLE, *UNMODELLED_ACCOUNTS, most_us=spared_us),
+        tries=("threads-cores",),
+        confidence="low",
+    )
+
+
 def threads_for_small_work(evidence: Evidence) -> Draft | None:
     """Finds products too small to be handed to several threads (rule 15).
 
@@ -251,4 +295,11 @@ def threads_side_by_side(evidence: Evidence) -> Draft | None:
     )
 
 
-RULES = (unused_gradients, too_many_threads, threads_side_by_side, threads_for_small_work, data_parallel)
+RULES = (
+    unused_gradients,
+    too_many_threads,
+    too_few_threads,
+    threads_side_by_side,
+    threads_for_small_work,
+    data_parallel,
+)

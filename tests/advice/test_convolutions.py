@@ -14,6 +14,7 @@ from bottleneck.advice.convolutions import (
     recurring_search,
     unfolded_batch_norm,
     untuned_convolutions,
+    written_convolution,
 )
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.evidence import Evidence
@@ -448,3 +449,29 @@ def test_where_the_order_matters_or_saves_nothing_it_stays(
     tmp_path: Path, weight: list[int], small: list[int] | None
 ) -> None:
     assert late_upsampling(enlarged_case(tmp_path, weight, small)) is None
+
+
+def unfolded(channels: int = 32, side: int = 288) -> list[Call]:
+    """A convolution of 3x3 on 32 channels as unfold and a product, with the copy of the windows between them."""
+    images, windows = [16, channels, 32, 32], [16, 1024, side]
+    return [
+        Call("aten::im2col", 10_000, [images, [], [], [], []]),
+        Call("aten::copy_", 14_000, [windows, windows, []]),
+        Call("aten::mm", 9_000, [[16_384, side], [side, 32]]),
+        Call("aten::add", 500, [[16, 32, 1024], [32, 1], []]),
+    ]
+
+
+def test_an_unfold_and_the_product_of_its_windows_are_a_convolution(tmp_path: Path) -> None:
+    draft = written_convolution(on_cpu(tmp_path, unfolded()))
+    assert draft is not None and draft.gain_us is not None and "F.conv2d" in (draft.code or "")
+    # The windows are not written and copied; the product stays, at its arithmetic at most.
+    assert draft.gain_us.low == pytest.approx(12_000, rel=0.01)
+    assert 24_000 < draft.gain_us.high < 33_000
+    assert draft.gain_us.high <= sum(draft.claims.values()) + 1e-6
+
+
+def test_other_products_behind_an_unfold_are_no_convolution(tmp_path: Path) -> None:
+    """Patches that something else reads: no side of the product is a number of windows."""
+    assert written_convolution(on_cpu(tmp_path / "other", unfolded(side=100))) is None
+    assert written_convolution(on_cpu(tmp_path / "none", unfolded()[1:])) is None

@@ -322,3 +322,24 @@ def test_a_stage_that_waits_for_its_neighbours_is_told_of_more_micro_batches(tmp
     assert draft.gain_us.low == pytest.approx(90) and draft.gain_us.high == pytest.approx(225)
     for other in (replace(waits, wait_us=100.0), replace(waits, exposed_us=20.0), replace(waits, name="all_reduce")):
         assert pipeline_bubble(with_analysis(case, collectives=(other,))) is None
+
+
+def accumulated(folder: Path, passes: int, calls: float, updates: int = 1) -> Evidence:
+    """One step with so many forward passes and updates, and gradients that are summed so often."""
+    marks = [complete("DistributedDataParallel.forward", "user_annotation", 2 + 8 * at, 5) for at in range(passes)]
+    marks += [complete("Optimizer.step#SGD.step", "user_annotation", 80 + 6 * at, 5) for at in range(updates)]
+    events = [*gpu_events(4, 30.0, 40.0, steps=1), op("autograd::engine::evaluate_function: MmBackward0", 1, 2), *marks]
+    return with_analysis(with_ledger(case_of(folder, events), LEDGER), collectives=(collective(calls=calls),))
+
+
+def test_gradients_of_accumulated_batches_are_reduced_once(tmp_path: Path) -> None:
+    draft = exposed_communication(accumulated(tmp_path / "each", 4, 8.0))
+    assert draft is not None and "no_sync" in (draft.code or "") and draft.gain_us is not None
+    assert draft.gain_us == Interval(0.5 * 0.75 * 300.0, 0.75 * 300.0)
+    for name, case in {
+        "once": accumulated(tmp_path / "once", 4, 1.0),
+        "one pass": accumulated(tmp_path / "pass", 1, 8.0),
+        "two optimizers": accumulated(tmp_path / "two", 4, 8.0, updates=2),
+    }.items():
+        other = exposed_communication(case)
+        assert other is None or "no_sync" not in (other.code or ""), name

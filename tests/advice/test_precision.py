@@ -11,6 +11,7 @@ from bottleneck.advice.precision import (
     half_precision,
     half_precision_does_not_pay,
     half_precision_not_known,
+    slower_half_precision,
     unpacked_weights,
     weights_for_few_rows,
 )
@@ -389,6 +390,33 @@ def test_products_in_fp64_on_a_cpu_gain_from_fp32(tmp_path: Path, types: dict[st
         assert draft.gain_us.high == pytest.approx(60_000 * 0.6 * 1.25, rel=0.01)
         assert draft.gain_us.low == pytest.approx(draft.gain_us.high * 0.6)
         assert "in fp64 (" in draft.evidence[0]
+
+
+BF16 = {"types": ["c10::BFloat16", "c10::BFloat16"]}
+
+
+@pytest.mark.parametrize(("narrow", "is_told"), [(4e10, True), (1e11, False), (None, False)])
+def test_bf16_on_a_cpu_whose_units_are_faster_in_fp32_is_told(
+    tmp_path: Path, narrow: float | None, is_told: bool
+) -> None:
+    peaks = {"fp32_tensor": 1e11, "fp32_vector": 1e11} | ({} if narrow is None else {"bf16_tensor": narrow})
+    device = replace(CPU, peaks_flops_per_s=peaks)
+    calls = [Call("aten::mm", 60_000, [[1024, 1024], [1024, 1024]], more=BF16)]
+    draft = slower_half_precision(on_cpu(tmp_path, calls, device=device))
+    assert (draft is not None) == is_told
+    if draft is not None:
+        assert draft.gain_us is not None and draft.changes_results
+        assert draft.gain_us.high == pytest.approx(60_000 * 0.6, rel=0.01)
+        assert draft.gain_us.low == pytest.approx(draft.gain_us.high / 2)
+        assert "40.0 GFLOP/s in bf16 and 100 GFLOP/s in fp32" in draft.evidence[0]
+
+
+def test_fp32_beside_slow_bf16_and_a_gpu_are_left_alone(tmp_path: Path) -> None:
+    device = replace(CPU, peaks_flops_per_s={"fp32_tensor": 1e11, "bf16_tensor": 4e10})
+    product = Call("aten::mm", 60_000, [[1024, 1024], [1024, 1024]])
+    assert slower_half_precision(on_cpu(tmp_path / "fp32", [product], device=device)) is None
+    narrow = Call("aten::mm", 60_000, [[1024, 1024], [1024, 1024]], TENSOR, more=BF16)
+    assert slower_half_precision(on_gpu(tmp_path / "gpu", [narrow])) is None
 
 
 @pytest.mark.parametrize("name", ["aten::_slow_conv2d_forward", "aten::slow_conv3d_forward", "aten::mm"])

@@ -9,6 +9,7 @@ from bottleneck.advice.process import (
     data_parallel,
     threads_for_small_work,
     threads_side_by_side,
+    too_few_threads,
     too_many_threads,
     unused_gradients,
 )
@@ -36,6 +37,28 @@ def test_more_threads_than_processors_are_worth_what_ops_take_beyond_their_floor
 def test_threads_that_fit_or_are_not_known_are_left_alone(tmp_path: Path, count: int, processors: int) -> None:
     case = case_of(tmp_path, cpu_events(10, 50, 60, **MM), unprofiled_us=600.0)
     assert too_many_threads(threads(case, count, processors)) is None
+
+
+LARGE_MM: dict[str, Any] = {"name": "aten::mm", "dims": [[512, 512], [512, 512]]}
+
+
+def test_long_ops_on_fewer_threads_than_processors_may_gain_the_ideal_and_a_tenth_at_least(tmp_path: Path) -> None:
+    case = threads(case_of(tmp_path, cpu_events(5, 2000, 2100, **LARGE_MM), unprofiled_us=10_500.0), 1, 4)
+    draft = too_few_threads(case)
+    assert draft is not None and draft.gain_us is not None and draft.title == "Ops compute on 1 of 4 processors"
+    long_us = sum(row.us for row in case.analysis.kernels)
+    assert draft.gain_us.high == pytest.approx(0.75 * long_us)
+    assert draft.gain_us.low == pytest.approx(0.1 * draft.gain_us.high)
+    assert "torch.set_num_threads(4)" in (draft.code or "")
+
+
+@pytest.mark.parametrize(("count", "processors", "op_us"), [(4, 4, 2000), (None, 4, 2000), (1, None, 2000), (1, 4, 50)])
+def test_all_threads_and_short_ops_are_left_alone(
+    tmp_path: Path, count: int | None, processors: int | None, op_us: float
+) -> None:
+    events = cpu_events(5, op_us, op_us + 100, **LARGE_MM)
+    case = case_of(tmp_path, events, unprofiled_us=5 * (op_us + 100))
+    assert too_few_threads(threads(case, count, processors)) is None
 
 
 def test_small_products_on_several_threads_are_worth_a_trial(tmp_path: Path) -> None:
