@@ -23,6 +23,7 @@ from bottleneck.analysis.counter_tracks import hold_against_model, read_counters
 from bottleneck.analysis.host import Host, read_host
 from bottleneck.analysis.kernel_rows import time_kernels
 from bottleneck.analysis.ledger import LedgerResult, build_ledger
+from bottleneck.analysis.libraries import name_libraries
 from bottleneck.analysis.roofline import classify
 from bottleneck.analysis.scaling import (
     LightAmounts,
@@ -497,9 +498,11 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     )
     resting = () if source.recording is None else source.recording.resting_memory
     step = assemble(times, device, _recording_info(source), unprofiled, caveats, resting)
+    built = {} if source.recording is None else source.recording.libraries
     step = replace(
         step,
         telemetry=telemetry,
+        kernels=name_libraries(step.kernels, built, device.kind),
         caveats=(
             *tell_profiler_from_load(step.caveats, telemetry, threads, processors),
             *hold_against_model(telemetry, step.totals, step.coverage),

@@ -157,7 +157,7 @@ _KEYS = ("name", "bound", "source", "math_dtype")
 _ACCOUNT_NAMES: tuple[str | None, ...] = tuple(ACCOUNTS)
 # A program whose shapes change at every step has as many rows as calls. What totals are taken over is kept apart.
 _MOST_ROWS = 5_000
-_KEYS_OF_RARE = ("bound", "family", "math_dtype")
+_KEYS_OF_RARE = ("bound", "family", "math_dtype", "library")
 _RARE = "other kernels"
 # Shapes are text of the trace: long lists of tensors tell nothing more when shown whole.
 _LONGEST_SHAPES = 200
@@ -260,7 +260,7 @@ def _fold(rows: KernelTimes, keep: Integers, fold: Integers, first: Integers) ->
     for rate, work in (("flops_per_s", rows.roofline["flops"]), ("bytes_per_s", _moved_bytes(rows))):
         done = _known_sum(fold, work.to_numpy(dtype=np.float64, na_value=np.nan)[keep] * charged_runs, size)
         amounts[rate] = np.divide(done * US_PER_S, done_us, out=np.full(size, np.nan), where=done_us > 0)
-    texts = {name: _texts(rows.codes(name)[first], rows.labels(name)) for name in (*_KEYS, "family")}
+    texts = {name: _texts(rows.codes(name)[first], rows.labels(name)) for name in (*_KEYS, "family", "library")}
     texts["account"] = [_ACCOUNT_NAMES[code] for code in rows.account[first].tolist()]
     regime, reason = _judgements(rows, keep, fold, us)
     votes = {name: _texts(_majority(fold, rows.codes(name)[keep], us, size), rows.labels(name)) for name in _VOTES}
@@ -439,4 +439,5 @@ def _summary(folds: _Folds, place: int, wall_us: float) -> KernelSummary:
         **{rate: amount[rate] for rate in _RATES},
         account=text["account"],
         reason_code=None if reason is None else reason.code,
+        library=text["library"],
     )

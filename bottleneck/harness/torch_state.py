@@ -1,6 +1,7 @@
 """Reads torch's versions, devices and compilations without initialising a device, and detects its import."""
 
 import os
+import re
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -151,11 +152,29 @@ def _libraries(torch: Any) -> dict[str, str | int | bool]:
         "isa": ask(lambda: str(torch.backends.cpu.get_cpu_capability())),
         "onednn": ask(lambda: torch.backends.mkldnn.is_available() and torch.backends.mkldnn.enabled),
         "mkl": ask(lambda: bool(torch.backends.mkl.is_available())),
+        "float32": ask(lambda: _float32_products(torch)),
+        **built_with(torch),
     }
     if is_on_gpu(torch):
         facts["cuda"], facts["hip"] = torch.version.cuda, getattr(torch.version, "hip", None)
         facts["cudnn"] = ask(lambda: int(torch.backends.cudnn.version()))
     return {name: value for name, value in facts.items() if isinstance(value, str | int | bool)}
+
+
+_BUILD_SETTING = re.compile(r"\b(BLAS|LAPACK)_INFO=(\w{1,20})")
+
+
+def built_with(torch: Any) -> dict[str, str]:
+    """Gives the libraries for products and linear algebra, as the build of torch names them: 'mkl', 'open' …"""
+    settings = ask(lambda: torch.__config__.show())
+    found = _BUILD_SETTING.findall(settings) if isinstance(settings, str) else []
+    return {name.lower(): value.lower() for name, value in found}
+
+
+def _float32_products(torch: Any) -> str:
+    """The precision of fp32 products: 'highest' unless the program chose a lower one."""
+    onednn = getattr(getattr(torch.backends.mkldnn, "matmul", None), "fp32_precision", None)
+    return onednn if onednn in {"tf32", "bf16"} else str(torch.get_float32_matmul_precision())
 
 
 def ask(question: Callable[[], Any]) -> Any:

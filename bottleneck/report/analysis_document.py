@@ -29,10 +29,12 @@ from bottleneck.schema.analysis import (
     Analysis,
     Caveat,
     Clause,
+    KernelSummary,
     TelemetrySummary,
     Totals,
     Verdict,
     describe_share,
+    library_times,
     share_tenths,
 )
 from bottleneck.schema.device import Device, peak_name, without_signs
@@ -224,6 +226,7 @@ def facts(analysis: Analysis) -> Facts:
         ("device", f"{count}{device.name or 'not named by the trace'}"),
         ("peaks", _peaks(analysis)),
         ("reached", _reached(analysis)),
+        ("libraries", libraries(analysis.kernels)),
         ("memory", peak_memory(analysis.totals, device)),
         ("sensors", _sensors(analysis)),
         ("host", _host(analysis.telemetry)),
@@ -263,6 +266,23 @@ def _peaks(analysis: Analysis) -> str:
     if not figures:
         return "not known for this device, so no floors can be computed"
     return f"{', '.join(figures)}; {PEAK_SOURCES.get(device.source or '', 'of unknown origin')}"
+
+
+_MOST_LIBRARIES = 6
+
+
+def libraries(kernels: Sequence[KernelSummary]) -> str:
+    """The libraries that compute the kernels, by their share of the time; empty in older analyses."""
+    times = library_times(kernels)
+    total, unknown_us = math.fsum(times.values()), times.pop(None, 0.0)
+    if not times and all(kernel.library_reason is None for kernel in kernels):
+        return ""
+    *shares, unknown = percents([us / total for us in (*times.values(), unknown_us)]) if total > 0 else [""]
+    shown = [f"{library} {share}" for library, share in zip(times, shares, strict=True)][:_MOST_LIBRARIES]
+    rest = math.fsum([*times.values()][_MOST_LIBRARIES:])
+    more = [f"{len(times) - _MOST_LIBRARIES} more {format_share(rest / total)}"] if rest > 0 else []
+    known = ", ".join([*shown, *more])
+    return "; ".join(filter(None, (known, f"{unknown} unknown" if unknown_us > 0 else "")))
 
 
 def reached(analysis: Analysis) -> list[tuple[str, str, str]]:

@@ -394,6 +394,23 @@ class KernelSummary(Struct, frozen=True):
         str | None, Doc("account of the ledger that its time is part of; null in analyses of before that was kept")
     ] = None
     reason_code: Annotated[str | None, Doc("the reason as a code; null without one, and in older analyses")] = None
+    library: Annotated[
+        str | None, Doc("library that computes it: cuBLAS, MKL, ATen …; null where that is not known, and of dispatch")
+    ] = None
+    library_reason: Annotated[str | None, Doc("why the library is not known; null in older analyses")] = None
+
+
+def library_times(kernels: Iterable[KernelSummary]) -> dict[str | None, float]:
+    """Time per step by library, most first and the unknown last.
+
+    They add up to the time of the kernels. Dispatch is none: it computes nothing.
+    """
+    us_of: dict[str | None, list[float]] = {}
+    for kernel in kernels:
+        if kernel.bound != "dispatch":
+            us_of.setdefault(kernel.library, []).append(kernel.us)
+    sums = {library: math.fsum(us) for library, us in us_of.items()}
+    return dict(sorted(sums.items(), key=lambda item: (item[0] is None, -item[1], item[0] or "")))
 
 
 class Fold(Struct, frozen=True):

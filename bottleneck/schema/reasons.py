@@ -128,6 +128,11 @@ REASONS: Mapping[str, str] = {
     "compute_by_balance": "by machine balance: more FLOPs per byte than the ridge of any device that this may be",
     "memory_by_balance": "by machine balance: fewer FLOPs per byte than the ridge of any device that this may be",
     "throttled": "clocks: the device was throttled ({causes})",
+    # Of kernels and ops whose library is not known.
+    "no_library_in_name": "its name tells no library",
+    "unknown_build": "a trace does not tell which {part} torch was built with",
+    "chosen_by_dtype": "torch chooses a library by dtype, size and processor",
+    "inside_aten": "ATen itself, or MKL, oneDNN or FBGEMM inside it",
     # Bytes.
     "repeated_passes": "repeated passes over its data: up to {most:B} for {least:B}",
     "open_bytes": "the trace leaves its bytes open: {least:B} to {most:B}",

@@ -256,6 +256,7 @@ KERNELS = Table(
         "family": Column("category", "family by kernel name; on a CPU 'host'"),
         "engine": Column("category", "'matrix', 'vector' or 'none'; null when the name does not tell", nullable=True),
         "math_dtype": Column("category", "dtype that picks the peak: bf16, fp16, tf32, fp32 …", nullable=True),
+        "library": Column("category", "library that computes it, by its name: cuBLAS, BLAS …", nullable=True),
         "auxiliary": Column("bool", "layout change, split-K reduction …: carries no FLOPs of its own"),
         "blocks": Column("Int64", "thread blocks in the grid", nullable=True),
         "threads": Column("Int64", "threads per block", nullable=True),

@@ -1,4 +1,4 @@
-"""Maps kernel names to families, engines and math dtypes.
+"""Maps kernel names to families, engines, math dtypes and libraries.
 
 The table is ``kernels.tsv``; the first match wins. No profiler records which units a kernel ran on, so its name is the
 only evidence: on one A100 the same fp32 product may run as TF32 on tensor cores or on the plain units, an eight-fold
@@ -46,13 +46,30 @@ class KernelRule(Struct, frozen=True):
     example: str
 
 
+class LibraryRule(Struct, frozen=True):
+    """A regular expression over lower-case names, with the library of names that match, and an example."""
+
+    pattern: str
+    library: str
+    example: str
+
+
 @cache
 def kernel_rules() -> tuple[KernelRule, ...]:
-    """The rows of the table, in the order in which they are tried."""
+    """The rows of the table that tell a family, in the order in which they are tried."""
+    return tuple(rule for row in _rows() if row["family"] for rule in _rules_of(row))
+
+
+@cache
+def library_rules() -> tuple[LibraryRule, ...]:
+    """The rows of the table that tell a library, in the order in which they are tried."""
+    return tuple(LibraryRule(row["pattern"], row["library"], row["example"]) for row in _rows() if row["library"])
+
+
+def _rows() -> list[dict[str, str]]:
     with TABLE.open(encoding="utf-8", newline="") as lines:
         table = (line for line in lines if not line.startswith("#"))
-        rows = csv.DictReader(table, restval="", delimiter="\t", quoting=csv.QUOTE_NONE)
-        return tuple(rule for row in rows for rule in _rules_of(row))
+        return list(csv.DictReader(table, restval="", delimiter="\t", quoting=csv.QUOTE_NONE))
 
 
 def _rules_of(row: dict[str, str]) -> Iterator[KernelRule]:
@@ -86,3 +103,17 @@ def describe_kernel(name: str) -> KernelTraits:
     """
     text = name[:NAME_LIMIT].lower()
     return next((traits for pattern, traits in _compiled() if pattern.search(text)), _OTHER)
+
+
+@cache
+def _compiled_libraries() -> tuple[tuple[re.Pattern[str], str], ...]:
+    return tuple((re.compile(rule.pattern), rule.library) for rule in library_rules())
+
+
+def find_library(name: str) -> str | None:
+    """Gives the library that computes kernels or ops of a name.
+
+    Null where the name does not tell. BLAS, LAPACK, FFT and 'ATen or other' stand for what torch was built with.
+    """
+    text = name[:NAME_LIMIT].lower()
+    return next((library for pattern, library in _compiled_libraries() if pattern.search(text)), None)

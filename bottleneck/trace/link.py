@@ -25,7 +25,7 @@ from bottleneck.system.working_memory import returns_memory
 from bottleneck.trace.frames import Labels, Places, Stacks, find_places, locate
 from bottleneck.trace.integrity import find_losses, have_run, launches_of_kind, measure_integrity
 from bottleneck.trace.joins import find_launches, is_any_of, match_latest, names, starts_ns, threads
-from bottleneck.trace.kernels import KernelTraits, describe_kernel
+from bottleneck.trace.kernels import KernelTraits, describe_kernel, find_library
 from bottleneck.trace.nesting import to_ns
 from bottleneck.trace.ops import (
     OpTree,
@@ -187,7 +187,8 @@ def link(trace: Trace, window: Window) -> Linked:
         kernels = _host_kernels(ops, collective)
         integrity = measure_integrity(trace, window, ops, kernels, captured)
         return Linked(trace, window, ops, kernels, None, find_places(stacks), captured, integrity=integrity)
-    kernels = _device_kernels(trace, window, issued, _places_of_kernels(of_ops, of_strays, issued.op, stray))
+    places_of_kernels = _places_of_kernels(of_ops, of_strays, issued.op, stray)
+    kernels = _device_kernels(trace, window, issued, places_of_kernels, ops["name"])
     del of_ops, of_strays
     dur_us = kernels["dur_us"].to_numpy()
     linked_us = dur_us[issued.op >= 0].sum()
@@ -306,17 +307,20 @@ def _places_of_kernels(of_ops: Places, of_strays: Places, op: Integers, stray: I
     return Places(merged(of_ops.module, of_strays.module), merged(of_ops.source, of_strays.source))
 
 
-def _device_kernels(trace: Trace, window: Window, issued: _Issued, places: Places) -> pd.DataFrame:
+def _device_kernels(
+    trace: Trace, window: Window, issued: _Issued, places: Places, op_names: "pd.Series[str]"
+) -> pd.DataFrame:
     events, args = trace.events, trace.device_args.iloc[issued.args]
     call = np.append(trace.launch_args["event"].to_numpy(), -1)[issued.launch]
     launched = issued.launch >= 0
     launch_us, launch_dur_us = (
         np.where(launched, np.append(events[name].to_numpy(), np.nan)[call], np.nan) for name in ("ts_us", "dur_us")
     )
+    names_of = pd.Series(taken(events["name"], issued.event))
     frame = pd.DataFrame(
         {
             "event": issued.event,
-            "name": taken(events["name"], issued.event),
+            "name": names_of.array,
             "device": args["device"].fillna(0).to_numpy(np.int32),
             "stream": taken(events["thread"], issued.event),
             "ts_us": events["ts_us"].to_numpy()[issued.event],
@@ -331,6 +335,7 @@ def _device_kernels(trace: Trace, window: Window, issued: _Issued, places: Place
             **_traits(trace, issued),
             **_grid(trace, args, call),
             "bytes": args["bytes"].array,
+            "library": _libraries(names_of, op_names, issued.op),
             **_copies(trace, issued.event),
             "replayed": issued.replayed,
             "unlinked": category(_reasons(trace, issued), _REASONS),
@@ -413,6 +418,34 @@ def _traits(trace: Trace, issued: _Issued) -> dict[str, object]:
     }
 
 
+# Ops that are named after the library that they call: it computes their kernels whose own names tell none.
+_SAID_BY_OPS = frozenset({"cuDNN", "MIOpen", "oneDNN"})
+
+
+def _libraries(names_of: "pd.Series[str]", op_names: "pd.Series[str]", op: Integers) -> pd.Categorical:
+    """Gives the library of device work by its own name, else by the name of the op that issued it.
+
+    ``op`` holds rows of ``op_names``, -1 for none.
+    """
+    by_name, by_op = _library_by_code(names_of), _library_by_code(op_names, _SAID_BY_OPS)
+    labels = sorted({library for library in (*by_name, *by_op) if library is not None})
+    own, issuer = (
+        np.array([-1 if library is None else labels.index(library) for library in (*libraries, None)], dtype=np.int64)
+        for libraries in (by_name, by_op)
+    )
+    code = own[names_of.cat.codes.to_numpy()]
+    return labelled(np.where(code < 0, issuer[np.append(op_names.cat.codes.to_numpy(), -1)[op]], code), labels)
+
+
+def _library_by_code(column: "pd.Series[str]", accepted: frozenset[str] | None = None) -> list[str | None]:
+    """The library of each label of a column, or null; labels that no row has are not looked at."""
+    labels: list[str | None] = [None] * len(column.cat.categories)
+    for code in np.flatnonzero(np.bincount(column.cat.codes.to_numpy() + 1)[1:]).tolist():
+        library = find_library(column.cat.categories[code])
+        labels[code] = library if accepted is None or library in accepted else None
+    return labels
+
+
 def _of_words(words: Sequence[str | None], rows: Integers) -> pd.Categorical:
     """A text column of some of these words, which may be equal, or null."""
     labels = sorted({word for word in words if word is not None})
@@ -448,6 +481,7 @@ def _host_kernels(ops: pd.DataFrame, collective: Flags) -> pd.DataFrame:
     frame = pd.DataFrame(
         {
             **{name: ops[name] for name in ("event", "name", "ts_us", "step", "module", "source")},
+            "library": _libraries(ops["name"], ops["name"], none),
             "kind": _of_two(collective, "compute", "collective"),
             "device": np.zeros(len(ops), dtype=np.int32),
             "stream": ops["thread"],
