@@ -6,11 +6,11 @@ matrices follows from the build of torch, which a recording holds, and from dtyp
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from bottleneck.schema.analysis import KernelSummary
 from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
-from bottleneck.units import ITEM_BYTES, SHORT_DTYPE
 
 Build = Mapping[str, str | int | float | bool]
 
@@ -35,9 +35,7 @@ _COLLECTIVES = {"cuda": "NCCL", "rocm": "RCCL"}
 # Batched products of fewer multiply-adds each are loops of ATen (bmm_out_or_baddbmm_ in LinearAlgebra.cpp).
 _LEAST_IN_BATCH = 400
 _FIRST_OPERAND = {"aten::bmm": 0, "aten::baddbmm": 1, "aten::baddbmm_": 1}
-_WHOLE_NUMBERS = frozenset(
-    SHORT_DTYPE.get(name, name) for name in ITEM_BYTES if name.startswith(("int", "long", "short", "bool", "unsigned"))
-)
+_WHOLE_NUMBERS = frozenset({"int8", "int32", "int64", "short int", "short", "bool"})
 
 
 def name_libraries(kernels: Sequence[KernelSummary], built: Build, device_kind: str) -> tuple[KernelSummary, ...]:
@@ -45,7 +43,31 @@ def name_libraries(kernels: Sequence[KernelSummary], built: Build, device_kind: 
 
     ``built`` holds the libraries of a recording; it is empty for a bare trace.
     """
-    return tuple(_named(kernel, built, device_kind) for kernel in kernels)
+    forward = {_convolved(kernel, 0) for kernel in kernels if kernel.op == "aten::mkldnn_convolution"} - {None}
+    return tuple(
+        replace(kernel, library="oneDNN")
+        if kernel.op == "aten::convolution_backward" and _convolved(kernel, 1) in forward
+        else _named(kernel, built, device_kind)
+        for kernel in kernels
+    )
+
+
+def _convolved(kernel: KernelSummary, first: int) -> tuple[str, str | None] | None:
+    """The shapes of input and weight of a convolution, and its dtype; null where they are not known.
+
+    torch chooses the library of both passes by these (``select_conv_backend`` in Convolution.cpp).
+    """
+    operands = _shapes(kernel.shapes)[first : first + 2]
+    return (str(operands), kernel.dtype) if len(operands) == 2 and all(operands) else None
+
+
+def _shapes(text: str | None) -> list[Any]:
+    """The shapes of a call; none where they are not known, or are cut."""
+    try:
+        shapes = json.loads(text or "")
+    except (ValueError, RecursionError):
+        return []
+    return shapes if isinstance(shapes, list) else []
 
 
 def _named(kernel: KernelSummary, built: Build, device_kind: str) -> KernelSummary:
@@ -88,9 +110,9 @@ def _blas(kernel: KernelSummary, built: Build) -> str | Reason:
 def _multiply_adds(shapes: str | None, first: int) -> int | None:
     """Multiply-adds of one product of a batch; null where the shapes do not tell."""
     try:
-        (_, rows, inner), (_, _, columns) = json.loads(shapes or "")[first : first + 2]
+        (_, rows, inner), (_, _, columns) = _shapes(shapes)[first : first + 2]
         return int(rows) * int(inner) * int(columns)
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         return None
 
 

@@ -226,7 +226,7 @@ def facts(analysis: Analysis) -> Facts:
         ("device", f"{count}{device.name or 'not named by the trace'}"),
         ("peaks", _peaks(analysis)),
         ("reached", _reached(analysis)),
-        ("libraries", libraries(analysis.kernels)),
+        ("library", libraries(analysis.kernels)),
         ("memory", peak_memory(analysis.totals, device)),
         ("sensors", _sensors(analysis)),
         ("host", _host(analysis.telemetry)),
@@ -277,7 +277,9 @@ def libraries(kernels: Sequence[KernelSummary]) -> str:
     total, unknown_us = math.fsum(times.values()), times.pop(None, 0.0)
     if not times and all(kernel.library_reason is None for kernel in kernels):
         return ""
-    *shares, unknown = percents([us / total for us in (*times.values(), unknown_us)]) if total > 0 else [""]
+    if total <= 0:
+        return ""
+    *shares, unknown, _ = percents([us / total for us in (*times.values(), unknown_us)])
     shown = [f"{library} {share}" for library, share in zip(times, shares, strict=True)][:_MOST_LIBRARIES]
     rest = math.fsum([*times.values()][_MOST_LIBRARIES:])
     more = [f"{len(times) - _MOST_LIBRARIES} more {format_share(rest / total)}"] if rest > 0 else []

@@ -530,14 +530,14 @@ def kernels(analysis: Analysis, top: int) -> TableSection | None:
     for row, name, numbers in zip(folded.shown, names, folded.each, strict=True):
         rates = flops.one(row.flops_per_s), data.one(row.bytes_per_s)
         of_roof = UNKNOWN if row.explained is None else format_share(row.explained)
-        cells = (call_words(row), *numbers, *rates, of_roof, bound_word(row))
+        cells = (call_words(row), *numbers, *rates, of_roof, bound_word(row), row.library or UNKNOWN)
         rows.append(TableRow(cells, group=kernel_group(row), details=_details(row, name, variants[row])))
-    blank = ("",) * 4
+    blank = ("",) * 5
     if folded.rest:
         rows.append(TableRow((f"{folded.hidden} more", *folded.rest, *blank), "rest"))
     rows.append(TableRow((f"all {noun}s", *folded.total, *blank), "total"))
     numbers_heads = columns("number", folded.scale.unit, "share", flops.unit, data.unit, "of roof")
-    heads = columns("name", "op and shapes") + numbers_heads + columns("words", "bound")
+    heads = columns("name", "op and shapes") + numbers_heads + columns("words", "bound", "library")
     title = f"Top {noun}s by time" + (f" ({len(folded.shown)} of {len(variants)})" if folded.hidden else "")
     return TableSection(title, heads, tuple(rows), (_kernel_note(folded.shown),))
 

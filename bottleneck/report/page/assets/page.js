@@ -47,6 +47,7 @@ function kernelDetails(kernel, at) {
       ["module", kernel.module], ["line", kernel.source], ["text", textOf(kernel.source)], ["family", kernel.family],
       ["bound", `${words.kernels[at].bound}, ${kernel.confidence} confidence`],
       ["of roof", kernel.explained === null ? null : `${formatShare(kernel.explained)}${regime ? `: ${regime.words}, ${regime.meaning}` : ""}`],
+      ["library", kernel.library || (kernel.library_reason ? `not known: ${kernel.library_reason}` : null)],
       ["why", kernel.reason], ["headroom", kernel.headroom_us === null ? null : `${formatUs(kernel.headroom_us)} per step, if it reached its floor`],
       ["work", kernel.flops === null ? null : formatSi(kernel.flops, "FLOP")],
       ["traffic", kernel.bytes_low === null ? null : kernel.bytes_low === kernel.bytes_high ? formatSi(kernel.bytes_low, "B") : `${formatSi(kernel.bytes_low, "B")} to ${formatSi(kernel.bytes_high, "B")}`],
@@ -73,7 +74,7 @@ const TABLES = [
     const flops = rateScale(rows, "flops_per_s", "FLOP/s"), bytes = rateScale(rows, "bytes_per_s", "B/s");
     drawTable(host, {
       caption: `${words.noun === "op" ? "Ops" : "Kernels"} by time`, noun: words.noun === "op" ? "op" : "kernel", rows, path: (row) => `kernels.${row.at}`,
-      search: (row) => [row.name, words.kernels[row.at].call, row.op, row.module, row.source, row.dtype, row.family, row.bound, row.reason].filter(Boolean).join(" "),
+      search: (row) => [row.name, words.kernels[row.at].call, row.op, row.module, row.source, row.dtype, row.family, row.library, row.bound, row.reason].filter(Boolean).join(" "),
       columns: [
         { title: "op and shapes", kind: "name", text: (row) => words.kernels[row.at].call, shape: (row) => words.kernels[row.at].group,
           below: (row) => [row.op === row.name || words.kernels[row.at].call === row.name ? null : words.kernels[row.at].name, row.source || row.module].filter(Boolean).join(" · "), share: (row) => row.us / rows[0].us },
@@ -83,6 +84,7 @@ const TABLES = [
         { title: bytes.unit, field: "bytes_per_s", csv: "B/s", kind: "number", text: (row) => showRate(bytes, row.bytes_per_s), value: (row) => row.bytes_per_s, help: "bytes, each counted once, by the time" },
         { title: "of roof", field: "explained", csv: "explained", kind: "number", text: (row) => formatShare(row.explained), value: (row) => row.explained, help: "largest of three floors / time" },
         { title: "bound", kind: "words", text: (row) => words.kernels[row.at].bound, help: "the largest floor; ?: medium, ??: low confidence" },
+        { title: "library", field: "library", kind: "words", text: (row) => row.library || UNKNOWN, help: "what computes it; -: not known, the row tells why" },
       ],
       details: (row) => kernelDetails(row, row.at), onPick: pickKernels((row) => [row.at]), extra: KERNEL_FIELDS,
     });
