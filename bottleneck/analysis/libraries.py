@@ -1,4 +1,4 @@
-"""Names the library that computes each kernel or op, by what torch was built with.
+"""Names the library that computes each kernel or op.
 
 A GPU's kernel is named after its library (``trace/kernels.tsv``). An op of a CPU is not: which library multiplies
 matrices follows from the build of torch, which a recording holds, and from dtype, size and processor.
@@ -14,8 +14,8 @@ from bottleneck.schema.records import replace
 
 Build = Mapping[str, str | int | float | bool]
 
-# BLAS_INFO and LAPACK_INFO of the build, in lower case.
-_BUILDS = {
+# Names of libraries by BLAS_INFO and LAPACK_INFO of torch's build, in lower case.
+BUILD_NAMES = {
     "mkl": "MKL",
     "open": "OpenBLAS",
     "openblas": "OpenBLAS",
@@ -39,7 +39,7 @@ _WHOLE_NUMBERS = frozenset({"int8", "int32", "int64", "short int", "short", "boo
 
 
 def name_libraries(kernels: Sequence[KernelSummary], built: Build, device_kind: str) -> tuple[KernelSummary, ...]:
-    """Returns the kernels with the library that computes them, or the reason why it is not known.
+    """Returns the kernels with their libraries, or why these are not known.
 
     ``built`` holds the libraries of a recording; it is empty for a bare trace.
     """
@@ -53,16 +53,16 @@ def name_libraries(kernels: Sequence[KernelSummary], built: Build, device_kind: 
 
 
 def _convolved(kernel: KernelSummary, first: int) -> tuple[str, str | None] | None:
-    """The shapes of input and weight of a convolution, and its dtype; null where they are not known.
+    """Gives the shapes of a convolution's input and weight, and its dtype.
 
-    torch chooses the library of both passes by these (``select_conv_backend`` in Convolution.cpp).
+    Null where they are not known. torch chooses the library of both passes by these (``select_conv_backend`` in Convolution.cpp).
     """
     operands = _shapes(kernel.shapes)[first : first + 2]
     return (str(operands), kernel.dtype) if len(operands) == 2 and all(operands) else None
 
 
 def _shapes(text: str | None) -> list[Any]:
-    """The shapes of a call; none where they are not known, or are cut."""
+    """The shapes of a call; none where they are cut or not known."""
     try:
         shapes = json.loads(text or "")
     except (ValueError, RecursionError):
@@ -108,7 +108,7 @@ def _blas(kernel: KernelSummary, built: Build) -> str | Reason:
 
 
 def _multiply_adds(shapes: str | None, first: int) -> int | None:
-    """Multiply-adds of one product of a batch; null where the shapes do not tell."""
+    """Multiply-adds of one product of a batch; null without its shapes."""
     try:
         (_, rows, inner), (_, _, columns) = _shapes(shapes)[first : first + 2]
         return int(rows) * int(inner) * int(columns)
@@ -121,8 +121,8 @@ def _lapack(_kernel: KernelSummary, built: Build) -> str | Reason:
 
 
 def _of_build(built: Build, name: str, part: str) -> str | Reason:
-    """The library of the build; MKL is always both where torch has it at all."""
-    library = _BUILDS.get(str(built.get(name)), "MKL" if built.get("mkl") is True else None)
+    """The library of the build; MKL is both where torch has it."""
+    library = BUILD_NAMES.get(str(built.get(name)), "MKL" if built.get("mkl") is True else None)
     return Reason("unknown_build", (part,)) if library is None else library
 
 

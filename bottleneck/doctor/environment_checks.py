@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from bottleneck.doctor.facts import Facts, FolderAccess, Machine, ProbeOutput, Processors, gather
+from bottleneck.analysis.libraries import BUILD_NAMES
+from bottleneck.doctor.facts import LIBRARIES, Facts, FolderAccess, Machine, ProbeOutput, Processors, gather
 from bottleneck.harness.nvml import NO_DRIVER, REMEDIES, match_sensors
 from bottleneck.harness.torch_private import OLDEST
 from bottleneck.schema.checks import Check, Checkup, at_fault
@@ -50,6 +51,8 @@ _PANDAS = partial(Check, "pandas", _PROGRAMS, "pandas")
 _SHADOWS = partial(Check, "shadows", _PROGRAMS, "shadows")
 _OTHER_PROFILERS = partial(Check, "other-profilers", _PROGRAMS, "profilers")
 _SLOWING = partial(Check, "slowing", _PROGRAMS, "settings")
+_LINKED = partial(Check, "linked-libraries", _PROGRAMS, "libraries")
+_INSTALLED = partial(Check, "installed-libraries", _PROGRAMS, "installed")
 
 # The versions of torch that were tried (docs/reference/versions.md): from the first up to, not including, the second.
 TESTED_TORCH = (OLDEST, (2, 15))
@@ -76,6 +79,8 @@ def program_rows(facts: Facts) -> list[Check | None]:
         _python(facts),
         _torch(facts),
         _profiler(facts.torch),
+        _linked(facts.torch),
+        _installed(facts),
         _name(facts),
         _pandas(facts.pandas),
         _shadows(facts.programs.shadows),
@@ -141,6 +146,30 @@ def _profiler(output: ProbeOutput) -> Check | None:
     if not window.get("ops"):
         return _PROFILER("missing", "a tiny window was recorded, but holds no op", command=_PIP)
     return _PROFILER("ok", f"records: {counted(window['ops'], 'op')} in a tiny window")
+
+
+def _linked(output: ProbeOutput) -> Check | None:
+    """The libraries that compute what torch's own kernels do not."""
+    if "libraries" not in output.stages:
+        return None
+    stage = output.stages["libraries"]
+    linked = [f"{name} {version}".rstrip() for name, version in stage.get("linked", {}).items()]
+    built = stage.get("built_with", {})
+    chosen = [f"{part.upper()} by {BUILD_NAMES.get(library, library)}" for part, library in built.items()]
+    if not linked and not chosen:
+        return _LINKED("unknown", "this torch does not tell which libraries it is linked with")
+    return _LINKED("ok", f"torch is linked with {'; '.join(filter(None, (', '.join(linked), ', '.join(chosen))))}")
+
+
+def _installed(facts: Facts) -> Check:
+    """Other libraries that could do the work, by their packages."""
+    versions = facts.programs.libraries
+    groups = [
+        f"{work}: {', '.join(f'{name} {versions[name]}' for name in names if name in versions)}"
+        for work, names in LIBRARIES.items()
+        if any(name in versions for name in names)
+    ]
+    return _INSTALLED("ok", "; ".join(groups) if groups else "no other library that computes what torch does")
 
 
 def _name(facts: Facts) -> Check:

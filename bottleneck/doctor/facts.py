@@ -52,7 +52,8 @@ class ProbeOutput:
 class Programs:
     """Interpreter, and what is installed beside us.
 
-    Versions of distributions are null where there is none.
+    Versions of distributions are null where there is none. ``libraries`` holds the versions of those of ``LIBRARIES``
+    that are installed.
     """
 
     python: str
@@ -61,6 +62,7 @@ class Programs:
     torch: str | None
     bottleneck: str | None
     shadows: tuple[str, ...] = ()
+    libraries: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -273,7 +275,34 @@ def _programs() -> Programs:
         torch=torch_version() or None,
         bottleneck=_version("Bottleneck"),
         shadows=tuple(str(path) for folder in dict.fromkeys(folders) for path in shadows_in(folder)),
+        libraries=installed_libraries(),
     )
+
+
+# Distributions whose code can compute what torch computes, by what they take over.
+LIBRARIES: Mapping[str, tuple[str, ...]] = {
+    "whole models": (
+        "openvino", "onnxruntime", "onnxruntime-gpu", "apache-tvm", "executorch", "tensorrt", "torch-tensorrt",
+        "torch-xla", "torchax", "jax", "iree-turbine", "intel-extension-for-pytorch", "lightning-thunder", "nvfuser",
+    ),
+    "attention": ("flash-attn", "flash-attn-3", "xformers", "flashinfer-python", "sageattention"),
+    "kernels": (
+        "triton", "pytorch-triton", "pytorch-triton-rocm", "triton-windows", "nvidia-cutlass", "nvidia-cutlass-dsl",
+        "nvmath-python", "cupy-cuda12x", "cupy-cuda13x", "amd-aiter", "deep-gemm", "liger-kernel", "torchao",
+        "bitsandbytes", "transformer-engine", "fbgemm-gpu", "mkl",
+    ),
+    "of NVIDIA's wheels": (
+        "nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13", "nvidia-nccl-cu12",
+        "nvidia-nccl-cu13", "nvidia-cusparselt-cu12", "nvidia-cusparselt-cu13", "nvidia-nvshmem-cu12",
+        "nvidia-nvshmem-cu13",
+    ),
+}  # fmt: skip
+
+
+def installed_libraries() -> dict[str, str]:
+    """Versions of the installed libraries by their packages; none is imported."""
+    versions = {name: _version(name) for names in LIBRARIES.values() for name in names}
+    return {name: version for name, version in versions.items() if version is not None}
 
 
 def _version(distribution: str) -> str | None:

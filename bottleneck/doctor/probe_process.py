@@ -75,7 +75,7 @@ def _nvml_name(nvml: Any, handle: object) -> str:
 def probe_torch() -> None:
     """Probes torch and its devices.
 
-    Stages: the build of torch; a profiled window on the CPU; the devices; one on a device; their calibration.
+    Stages: the build of torch; a profiled window on the CPU; its libraries; the devices; one on a device; their calibration.
     """
     torch: Any = importlib.import_module("torch")
     print_stage(
@@ -89,6 +89,7 @@ def probe_torch() -> None:
     )
     for stage, look in (
         ("profiler", _profile_host),
+        ("libraries", _find_libraries),
         ("cuda", _find_devices),
         ("kernels", _profile_device),
         ("calibration", _find_calibration),
@@ -108,6 +109,13 @@ def _profile_host(torch: Any) -> dict[str, object]:
         torch.ones(8, 8) @ torch.ones(8, 8)
     names = [event.name for event in window.events()]
     return {"ops": sum(name.startswith("aten::") for name in names)}
+
+
+def _find_libraries(torch: Any) -> dict[str, object]:
+    """The libraries that torch is linked with, and those of BLAS and LAPACK."""
+    from bottleneck.harness.torch_state import built_with, linked_libraries
+
+    return {"linked": linked_libraries(torch), "built_with": built_with(torch)}
 
 
 def _find_devices(torch: Any) -> dict[str, object]:

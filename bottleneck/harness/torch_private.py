@@ -392,6 +392,11 @@ def has_kernel(op: Any, key: str) -> bool:
     return bool(sys.modules["torch._C"]._dispatch_has_kernel_for_dispatch_key(op.name(), key))
 
 
+def has_arm_library(torch: Any) -> bool:
+    """True if oneDNN uses the Arm Compute Library."""
+    return bool(torch.ops.mkldnn._is_mkldnn_acl_supported())
+
+
 def without_key(key: str) -> AbstractContextManager[Any]:
     """A context in which the dispatcher passes this key over."""
     core: Any = sys.modules["torch._C"]

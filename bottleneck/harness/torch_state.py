@@ -18,6 +18,7 @@ from bottleneck.harness.torch_private import (
     compile_counters,
     compile_events,
     compiled_frames,
+    has_arm_library,
     note_untold_kernels,
 )
 from bottleneck.schema.compile_health import CompileHealth, summarize
@@ -162,13 +163,42 @@ def _libraries(torch: Any) -> dict[str, str | int | bool]:
 
 
 _BUILD_SETTING = re.compile(r"\b(BLAS|LAPACK)_INFO=(\w{1,20})")
+# Libraries in the text of the build, with their versions or without.
+_LINKED = {
+    "MKL": re.compile(r"Math Kernel Library Version (\d[\d.]*\d)"),
+    "oneDNN": re.compile(r"MKL-DNN v(\d[\d.]*\d)"),
+    "MAGMA": re.compile(r"Magma (\d[\d.]*\d)"),
+    "FBGEMM": re.compile(r"-DUSE_FBGEMM()\b"),
+    "NNPACK": re.compile(r"USE_NNPACK=(?:ON|1)()\b"),
+    "QNNPACK": re.compile(r"-DUSE_PYTORCH_QNNPACK()\b"),
+    "XNNPACK": re.compile(r"-DUSE_XNNPACK()\b"),
+}
 
 
 def built_with(torch: Any) -> dict[str, str]:
-    """Gives the libraries for products and linear algebra, as the build of torch names them: 'mkl', 'open' …"""
+    """The libraries for BLAS and LAPACK, as torch's build names them: 'mkl', 'open' …"""
+    return {name.lower(): value.lower() for name, value in _BUILD_SETTING.findall(_build_text(torch))}
+
+
+def linked_libraries(torch: Any) -> dict[str, str]:
+    """Gives the version of each library that this torch is linked with.
+
+    Empty where torch does not tell the version.
+    """
+    text = _build_text(torch)
+    linked = {name: match[1] for name, pattern in _LINKED.items() if (match := pattern.search(text))}
+    of_devices = {
+        "ACL": ask(lambda: "" if has_arm_library(torch) else None),
+        "cuDNN": ask(lambda: torch.backends.cudnn.version()) if torch.version.cuda else None,
+        "MIOpen": ask(lambda: torch.backends.cudnn.version()) if getattr(torch.version, "hip", None) else None,
+        "NCCL": ask(lambda: ".".join(map(str, torch.cuda.nccl.version()))) if is_on_gpu(torch) else None,
+    }
+    return linked | {name: str(version) for name, version in of_devices.items() if version is not None}
+
+
+def _build_text(torch: Any) -> str:
     settings = ask(lambda: torch.__config__.show())
-    found = _BUILD_SETTING.findall(settings) if isinstance(settings, str) else []
-    return {name.lower(): value.lower() for name, value in found}
+    return settings if isinstance(settings, str) else ""
 
 
 def _float32_products(torch: Any) -> str:

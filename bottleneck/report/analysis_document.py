@@ -272,7 +272,10 @@ _MOST_LIBRARIES = 6
 
 
 def libraries(kernels: Sequence[KernelSummary]) -> str:
-    """The libraries that compute the kernels, by their share of the time; empty in older analyses."""
+    """The libraries that compute the kernels, by their share of the time.
+
+    Empty in older analyses.
+    """
     times = library_times(kernels)
     total, unknown_us = math.fsum(times.values()), times.pop(None, 0.0)
     if not times and all(kernel.library_reason is None for kernel in kernels):
@@ -283,8 +286,7 @@ def libraries(kernels: Sequence[KernelSummary]) -> str:
     shown = [f"{library} {share}" for library, share in zip(times, shares, strict=True)][:_MOST_LIBRARIES]
     rest = math.fsum([*times.values()][_MOST_LIBRARIES:])
     more = [f"{len(times) - _MOST_LIBRARIES} more {format_share(rest / total)}"] if rest > 0 else []
-    known = ", ".join([*shown, *more])
-    return "; ".join(filter(None, (known, f"{unknown} unknown" if unknown_us > 0 else "")))
+    return "; ".join(filter(None, (", ".join([*shown, *more]), f"{unknown} unknown" if unknown_us > 0 else "")))
 
 
 def reached(analysis: Analysis) -> list[tuple[str, str, str]]:

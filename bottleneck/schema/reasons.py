@@ -132,7 +132,7 @@ REASONS: Mapping[str, str] = {
     "no_library_in_name": "its name tells no library",
     "unknown_build": "a trace does not tell which {part} torch was built with",
     "chosen_by_dtype": "torch chooses a library by dtype, size and processor",
-    "inside_aten": "ATen itself, or MKL, oneDNN or FBGEMM inside it",
+    "inside_aten": "ATen itself, or a library that it calls (BLAS, oneDNN, FBGEMM)",
     # Bytes.
     "repeated_passes": "repeated passes over its data: up to {most:B} for {least:B}",
     "open_bytes": "the trace leaves its bytes open: {least:B} to {most:B}",

@@ -47,7 +47,7 @@ class KernelRule(Struct, frozen=True):
 
 
 class LibraryRule(Struct, frozen=True):
-    """A regular expression over lower-case names, with the library of names that match, and an example."""
+    """A regular expression over lower-case names, its library and an example."""
 
     pattern: str
     library: str
@@ -56,13 +56,13 @@ class LibraryRule(Struct, frozen=True):
 
 @cache
 def kernel_rules() -> tuple[KernelRule, ...]:
-    """The rows of the table that tell a family, in the order in which they are tried."""
+    """The rows that tell a family, in the order in which they are tried."""
     return tuple(rule for row in _rows() if row["family"] for rule in _rules_of(row))
 
 
 @cache
 def library_rules() -> tuple[LibraryRule, ...]:
-    """The rows of the table that tell a library, in the order in which they are tried."""
+    """The rows that tell a library, in the order in which they are tried."""
     return tuple(LibraryRule(row["pattern"], row["library"], row["example"]) for row in _rows() if row["library"])
 
 

@@ -423,7 +423,7 @@ _SAID_BY_OPS = frozenset({"cuDNN", "MIOpen", "oneDNN"})
 
 
 def _libraries(names_of: "pd.Series[str]", op_names: "pd.Series[str]", op: Integers) -> pd.Categorical:
-    """Gives the library of device work by its own name, else by the name of the op that issued it.
+    """Gives the library of device work by its name, else by its op's.
 
     ``op`` holds rows of ``op_names``, -1 for none.
     """
@@ -438,7 +438,10 @@ def _libraries(names_of: "pd.Series[str]", op_names: "pd.Series[str]", op: Integ
 
 
 def _library_by_code(column: "pd.Series[str]", accepted: frozenset[str] | None = None) -> list[str | None]:
-    """The library of each label of a column, or null; labels that no row has are not looked at."""
+    """The library of each label of a column, or null.
+
+    Labels that no row has are not looked at.
+    """
     labels: list[str | None] = [None] * len(column.cat.categories)
     for code in np.flatnonzero(np.bincount(column.cat.codes.to_numpy() + 1)[1:]).tolist():
         library = find_library(column.cat.categories[code])

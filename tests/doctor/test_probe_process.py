@@ -74,4 +74,4 @@ def test_an_error_on_the_device_is_reported_and_not_raised(tmp_path: Path) -> No
 def test_a_death_on_the_device_leaves_all_that_was_known_before(tmp_path: Path, how: str) -> None:
     status, stages, _ = probe_torch(tmp_path, on_use=how)
     assert status in {-11, 9}
-    assert list(stages) == ["import", "profiler", "cuda"]
+    assert list(stages) == ["import", "profiler", "libraries", "cuda"]
