@@ -151,7 +151,6 @@ def _inside(linked: Linked, result: LedgerResult) -> Floats:
 
 _FLOORS = ("compute_us", "memory_us", "launch_us")
 _WORK = ("flops", "bytes_low", "bytes_high")
-_RATES = ("flops_per_s", "bytes_per_s")
 _VOTES = ("engine", "confidence")
 _KEYS = ("name", "bound", "source", "math_dtype")
 _ACCOUNT_NAMES: tuple[str | None, ...] = tuple(ACCOUNTS)
@@ -436,7 +435,8 @@ def _summary(folds: _Folds, place: int, wall_us: float) -> KernelSummary:
         confidence=cast("Confidence", text["confidence"] or "low"),
         reason=None if reason is None else reason.words,
         headroom_us=None if explained is None else us * (1.0 - explained),
-        **{rate: amount[rate] for rate in _RATES},
+        flops_per_s=amount["flops_per_s"],
+        bytes_per_s=amount["bytes_per_s"],
         account=text["account"],
         reason_code=None if reason is None else reason.code,
         library=text["library"],

@@ -55,7 +55,8 @@ def name_libraries(kernels: Sequence[KernelSummary], built: Build, device_kind: 
 def _convolved(kernel: KernelSummary, first: int) -> tuple[str, str | None] | None:
     """Gives the shapes of a convolution's input and weight, and its dtype.
 
-    Null where they are not known. torch chooses the library of both passes by these (``select_conv_backend`` in Convolution.cpp).
+    Null where they are not known. torch chooses the library of both passes by these (``select_conv_backend`` in
+    Convolution.cpp).
     """
     operands = _shapes(kernel.shapes)[first : first + 2]
     return (str(operands), kernel.dtype) if len(operands) == 2 and all(operands) else None

@@ -75,7 +75,8 @@ def _nvml_name(nvml: Any, handle: object) -> str:
 def probe_torch() -> None:
     """Probes torch and its devices.
 
-    Stages: the build of torch; a profiled window on the CPU; its libraries; the devices; one on a device; their calibration.
+    Stages: the build of torch; a profiled window on the CPU; its libraries; the devices; one on a device; their
+    calibration.
     """
     torch: Any = importlib.import_module("torch")
     print_stage(

@@ -189,15 +189,22 @@ def linked_libraries(torch: Any) -> dict[str, str]:
     linked = {name: match[1] for name, pattern in _LINKED.items() if (match := pattern.search(text))}
     of_devices = {
         "ACL": ask(lambda: "" if has_arm_library(torch) else None),
-        "cuDNN": ask(lambda: torch.backends.cudnn.version()) if torch.version.cuda else None,
-        "MIOpen": ask(lambda: torch.backends.cudnn.version()) if getattr(torch.version, "hip", None) else None,
+        "cuDNN" if torch.version.cuda else "MIOpen": ask(lambda: _dotted(torch.backends.cudnn.version())),
         "NCCL": ask(lambda: ".".join(map(str, torch.cuda.nccl.version()))) if is_on_gpu(torch) else None,
     }
     return linked | {name: str(version) for name, version in of_devices.items() if version is not None}
 
 
+def _dotted(version: int | None) -> str | None:
+    """The version in a number: 91002 is cuDNN 9.10.2, 8902 cuDNN 8.9.2, 3002001 MIOpen 3.2.1."""
+    if version is None:
+        return None
+    major, minor = (1_000_000, 1000) if version >= 1_000_000 else (10_000 if version >= 90_000 else 1000, 100)
+    return f"{version // major}.{version % major // minor}.{version % minor}"
+
+
 def _build_text(torch: Any) -> str:
-    settings = ask(lambda: torch.__config__.show())
+    settings = ask(lambda: str(torch.__config__.show()))
     return settings if isinstance(settings, str) else ""
 
 

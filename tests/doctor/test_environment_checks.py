@@ -366,3 +366,22 @@ def test_a_gpu_without_ceilings_of_its_own_or_with_doubtful_ones_is_reported() -
 def test_a_torch_that_is_not_built_for_the_device_is_reported(targets: list[str], runs: bool) -> None:
     stages = {**WITH_GPU.torch.stages["cuda"], "built_for": targets}
     assert row(with_torch(WITH_GPU, cuda=stages), "devices").status == ("ok" if runs else "limited")
+
+
+def test_linked_libraries_are_listed_with_those_of_blas_and_lapack() -> None:
+    stage = {
+        "linked": {"MKL": "2024.2", "oneDNN": "3.12.0", "FBGEMM": ""},
+        "built_with": {"blas": "mkl", "lapack": "open"},
+    }
+    fact = "torch is linked with MKL 2024.2, oneDNN 3.12.0, FBGEMM; BLAS by MKL, LAPACK by OpenBLAS"
+    assert row(with_torch(CPU_ONLY, libraries=stage), "linked-libraries").fact == fact
+    silent = row(with_torch(CPU_ONLY, libraries={"linked": {}, "built_with": {}}), "linked-libraries")
+    assert silent.status == "unknown"
+    assert rows(CPU_ONLY, "linked-libraries") == []
+
+
+def test_other_installed_libraries_are_listed_by_what_they_take_over() -> None:
+    programs = replace(CPU_ONLY.programs, libraries={"triton": "3.5.0", "openvino": "2026.1", "onnxruntime": "1.24.0"})
+    check = row(replace(CPU_ONLY, programs=programs), "installed-libraries")
+    assert check.fact == "whole models: openvino 2026.1, onnxruntime 1.24.0; kernels: triton 3.5.0"
+    assert row(CPU_ONLY, "installed-libraries").fact == "no other library that computes what torch does"

@@ -6,7 +6,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from bottleneck.harness.torch_state import describe_compilation, relative_to, search_path
+from bottleneck.harness.torch_state import (
+    built_with,
+    describe_compilation,
+    linked_libraries,
+    relative_to,
+    search_path,
+)
 from bottleneck.schema.measurements import Compilation, GraphBreak
 
 
@@ -110,3 +116,49 @@ def test_folders_of_the_search_path_are_those_inside_longest_first(
     entries = [str(tmp_path), str(tmp_path / "src" / "deep"), str(tmp_path / "src"), "/usr/lib", ""]
     monkeypatch.setattr(sys, "path", [*entries, str(tmp_path / ".venv/lib/python3/site-packages")])
     assert search_path(str(tmp_path)) == ("src/deep", "src", ".")
+
+
+def stand_in(build: str, cuda: str | None = None, cudnn: int | None = None, hip: str | None = None) -> SimpleNamespace:
+    """A torch with this text of its build."""
+    return SimpleNamespace(
+        __config__=SimpleNamespace(show=lambda: build),
+        version=SimpleNamespace(cuda=cuda, hip=hip),
+        backends=SimpleNamespace(cudnn=SimpleNamespace(version=lambda: cudnn)),
+        cuda=SimpleNamespace(is_available=lambda: False, is_initialized=lambda: False),
+    )
+
+
+OF_INTEL = (
+    "PyTorch built with:\n  - Intel(R) oneAPI Math Kernel Library Version 2024.2-Product Build 20240605 for Intel(R) 64\n"
+    "  - Intel(R) MKL-DNN v3.12.0 (Git Hash 80afa71)\n  - Build settings: BLAS_INFO=mkl, CXX_FLAGS= -DUSE_FBGEMM "
+    "-DUSE_PYTORCH_QNNPACK, LAPACK_INFO=mkl, USE_MKL=ON, USE_NNPACK=ON,"
+)
+OF_ARM = "  - Intel(R) MKL-DNN v3.7.1 (Git Hash 8d263e69)\n  - Build settings: BLAS_INFO=open, LAPACK_INFO=open, USE_NNPACK=OFF"
+
+
+def test_the_text_of_the_build_tells_the_libraries_and_their_versions() -> None:
+    linked = {"MKL": "2024.2", "oneDNN": "3.12.0", "FBGEMM": "", "NNPACK": "", "QNNPACK": ""}
+    assert linked_libraries(stand_in(OF_INTEL)) == linked
+    assert built_with(stand_in(OF_INTEL)) == {"blas": "mkl", "lapack": "mkl"}
+    assert linked_libraries(stand_in(OF_ARM)) == {"oneDNN": "3.7.1"}
+    assert built_with(stand_in(OF_ARM)) == {"blas": "open", "lapack": "open"}
+
+
+def test_a_torch_that_tells_nothing_of_its_build_has_no_known_libraries() -> None:
+    silent = SimpleNamespace(version=SimpleNamespace(cuda=None), cuda=SimpleNamespace(is_available=lambda: False))
+    assert (linked_libraries(silent), built_with(silent)) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("number", "facts", "name", "version"),
+    [
+        (91002, {"cuda": "12.8"}, "cuDNN", "9.10.2"),
+        (8902, {"cuda": "12.1"}, "cuDNN", "8.9.2"),
+        (3002001, {"hip": "6.2"}, "MIOpen", "3.2.1"),
+    ],
+)
+def test_versions_of_libraries_of_devices_are_read_from_their_numbers(
+    number: int, facts: dict[str, str], name: str, version: str
+) -> None:
+    assert linked_libraries(stand_in("", cudnn=number, **facts)) == {name: version}
+    assert linked_libraries(stand_in("", cudnn=None, **facts)) == {}

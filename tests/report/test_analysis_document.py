@@ -36,7 +36,7 @@ from bottleneck.schema.measurements import (
     Timing,
 )
 from bottleneck.schema.records import replace
-from tests.report.samples import SAMPLES, cpu, gpu_overhead
+from tests.report.samples import SAMPLES, cpu, gpu_overhead, kernel
 
 
 def costs(**ratios: float) -> OptionCosts:
@@ -403,3 +403,31 @@ def test_a_heading_names_a_device_without_signs_and_clock() -> None:
     whole = gpu_overhead()
     named = replace(whole, device=replace(whole.device, name="Intel(R) Xeon(R) Platinum 8370C CPU @ 2.80GHz", count=1))
     assert " · Intel Xeon Platinum 8370C · " in facts.about(named)
+
+
+def test_libraries_are_named_by_their_share_of_the_kernels_and_the_unknown_comes_last() -> None:
+    rows = [
+        kernel("gemm", 500.0, 1000.0, library="cuBLASLt"),
+        kernel("gemm_2", 120.0, 1000.0, library="cuBLASLt"),
+        kernel("mine", 80.0, 1000.0, library_reason="its name tells no library"),
+        kernel("add", 210.0, 1000.0, library="ATen"),
+        kernel("flash", 90.0, 1000.0, library="FlashAttention"),
+        kernel("aten::linear", 700.0, 1000.0, bound="dispatch"),
+    ]
+    assert facts.libraries(rows) == "cuBLASLt 62.0 %, ATen 21.0 %, FlashAttention 9.0 %; 8.0 % unknown"
+    assert facts.libraries(rows[:2]) == "cuBLASLt 100.0 %"
+    assert facts.libraries(rows[2:3]) == "100.0 % unknown"
+    assert facts.libraries([kernel("old", 10.0, 100.0)]) == ""  # an analysis of before libraries were named
+    assert facts.libraries(rows[5:]) == ""
+
+
+def test_libraries_of_little_time_are_counted_together() -> None:
+    rows = [kernel(name, us, 1000.0, library=name) for name, us in zip("abcdefgh", range(80, 0, -10), strict=True)]
+    assert facts.libraries(rows) == "a 22.2 %, b 19.5 %, c 16.7 %, d 13.9 %, e 11.1 %, f 8.3 %, 2 more 8.3 %"
+
+
+def test_the_facts_of_a_report_name_the_libraries() -> None:
+    analysis = gpu_overhead()
+    assert "library" not in dict(facts.facts(analysis))
+    named = replace(analysis, kernels=tuple(replace(row, library="cuDNN") for row in analysis.kernels))
+    assert dict(facts.facts(named))["library"] == "cuDNN 100.0 %"

@@ -281,3 +281,11 @@ def test_the_text_of_a_line_stands_beside_a_wait_at_it() -> None:
     )
     table = idle(told, 5)
     assert table is not None and [row.details for row in table.rows] == [("aten::mm", "x @ y"), (), ()]
+
+
+def test_a_kernel_shows_its_library_and_one_without_a_dash() -> None:
+    rows = (kernel("gemm", 60.0, 100.0, library="cuBLAS"), kernel("mine", 40.0, 100.0, library_reason="no name"))
+    table = kernels(replace(PLACES_ANALYSIS, kernels=rows), 10)
+    assert table is not None and table.columns[-1].title == "library"
+    assert [row.cells[-1] for row in table.rows] == ["cuBLAS", "-", ""]
+    assert {len(row.cells) for row in table.rows} == {len(table.columns)}

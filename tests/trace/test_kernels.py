@@ -1,10 +1,19 @@
-"""Kernel names to families, engines and dtypes; every row is reachable, real names match their vendors."""
+"""Kernel names to families, engines, dtypes and libraries; every row is reachable, real names match their vendors."""
 
 import re
 
 import pytest
 
-from bottleneck.trace.kernels import NAME_LIMIT, KernelRule, KernelTraits, describe_kernel, kernel_rules
+from bottleneck.trace.kernels import (
+    NAME_LIMIT,
+    KernelRule,
+    KernelTraits,
+    LibraryRule,
+    describe_kernel,
+    find_library,
+    kernel_rules,
+    library_rules,
+)
 
 # One row per kind of name: as real traces spell it, family, engine, math dtype.
 REAL_NAMES = [
@@ -163,3 +172,84 @@ def test_a_pathological_name_is_judged_by_its_beginning_alone(piece: str) -> Non
 def test_kernels_that_reduce_for_another_carry_no_flops() -> None:
     traits = describe_kernel("void paged_attention_ll4mi_reduce_kernel<__hip_bfloat16, 128>")
     assert traits == KernelTraits("attention", "none", None, auxiliary=True)
+
+
+# As real traces spell them, with the library whose code they are.
+REAL_LIBRARIES = [
+    ("void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >(int)", "ATen"),
+    ("void at::native::elementwise_kernel<128, 4, at::native::cudnn_like_functor>(int)", "ATen"),  # and not cuDNN
+    ("void (anonymous namespace)::softmax_warp_forward<float, float, float, 8, false, false>(float*)", "ATen"),
+    ("void cub::DeviceScanKernel<at::native::policy>(int)", "CUB"),  # and not ATen, whose types it sorts
+    ("nvjet_sm90_hsh_128x256_64x4_1x2_h_bz_coopA_TNT", "cuBLASLt"),
+    ("void cublasLt::splitKreduce_kernel<32, 16, int, float>(cublasLt::Params)", "cuBLASLt"),
+    ("ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_tn", "cuBLAS"),
+    ("volta_sgemm_128x64_tn", "cuBLAS"),
+    ("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize64x64x64_execute_segment_k_off_kernel__5x_cublas", "cuBLAS"),
+    ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu_bf16_64x64_64x6_tn_align8>(int)", "cuBLAS"),
+    ("std::enable_if<!(false), void>::type internal::gemvx::kernel<int, int, float>", "cuBLAS"),
+    ("void gemmSN_TN_kernel<float, 128, 16, 2, 4, 4, 4, true>(int)", "cuBLAS"),
+    ("volta_scudnn_128x64_relu_medium_nn_v1", "cuDNN"),
+    ("turing_fp16_s1688cudnn_fp16_128x128_ldg8_relu_f2f_exp_small_nhwc_tn_v1", "cuDNN"),  # and not cuBLAS
+    ("sm80_xmma_dgrad_implicit_gemm_bf16bf16_bf16f32_f32_nhwckrsc_nhwc_tilesize128x32x32", "cuDNN"),
+    ("void cutlass__5x_cudnn::Kernel<cutlass_tensorop_s1688fprop_optimized_tf32_128x64_16x6_nhwc_align4>", "cuDNN"),
+    ("cudnn_generated_fort_native_sdpa_sm100_flash_fprop_f16_knob_1_128x128x64_4x1x1_cga1x1x1_kernel0_0", "cuDNN"),
+    ("void precomputed_convolve_sgemm<__nv_bfloat16, 1024, 5, 5, 4, 3, 3, 1, false>(int)", "cuDNN"),
+    ("void pytorch_flash::flash_fwd_kernel<Traits<32, 128, cutlass::bfloat16_t> >", "FlashAttention"),
+    ("fmha_cutlassF_bf16_aligned_64x128_rf_sm80(PyTorchMemEffAttention::AttentionKernel<int>)", "CUTLASS"),
+    ("_ZN7cutlass13device_kernelIN2at4cuda6detail25enable_3x_kernel_for_sm10INS_4gemm6kernel", "CUTLASS"),
+    ("void flashinfer::BatchDecodeWithPagedKVCacheKernel<2u, 4u>", "FlashInfer"),
+    ("Cijk_Ailk_Bljk_B_BS_BH_Bias_HA_S_SAV_UserArgs_MT64x224x64_MI16x16x1_SN", "hipBLASLt"),
+    ("Cijk_Ailk_Bljk_BBS_BH_MT256x128x64_MI16x16x16x1_SN_1LDSB0_APM1_ABV0", "rocBLAS"),
+    ("Cijk_S_GA", "Tensile"),  # rocBLAS and hipBLASLt have it
+    ("MIOpenConvUniC.kd", "MIOpen"),
+    ("igemm_fwd_gtcx3_nhwc_bf16_bx0_ex1_bt256x64x8_wt64x16x4", "MIOpen"),
+    ("_ZN2ck16kernel_grouped_conv_fwd_xdl_cshuffle_v3INS_RowMajorES7_ttfttNS0_", "CK"),
+    ("_ZN7ck_tile6kentryILi1ENS_12Rmsnorm2dFwdINS_27Rmsnorm2dFwdPipelineOnePass", "CK"),
+    ("_ZN5aiter24add_rmsnorm_quant_kernelIDF16bDF16bLi256E", "AITER"),
+    ("void rocprim::ROCPRIM_400200_NS::detail::trampoline_kernel<int>", "rocPRIM"),
+    ("triton_red_fused_add_mean_mul_pow_rsqrt_0", "Inductor"),
+    ("triton__0d1d2d3de", "Inductor"),
+    ("_fwd_kernel_aligned_0d1d2d3d45d6de7de8c9de10de", "Triton"),
+    ("attn_fwd.kd", "Triton"),
+    ("fused__autocast_to__15680171862954066917", "NNC"),
+    ("void split_embedding_codegen_forward_unweighted_kernel<float, float>(at::GenericPackedTensorAccessor)", "FBGEMM"),
+    ("ncclDevKernel_Generic(ncclDevKernelArgsStorage<4096ul>)", "RCCL"),
+    ("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, unsigned long, ncclWork*)", "NCCL/RCCL"),
+    ("gloo:all_reduce", "Gloo"),
+    ("Memcpy HtoD (Pinned -> Device)", "driver"),
+    ("Memset (Device)", "driver"),
+    ("aten::mkldnn_convolution", "oneDNN"),
+    ("mkldnn::_linear_pointwise", "oneDNN"),
+    ("mkl::_mkl_linear", "MKL"),
+    ("aten::addmm", "BLAS"),
+    ("aten::linalg_cholesky_ex", "LAPACK"),
+    ("aten::_fft_c2c", "FFT"),
+    ("aten::gelu", "ATen or other"),
+    ("aten::_slow_conv2d_forward", "ATen or other"),
+    ("aten::add_", "ATen"),
+    ("aten::expand", "ATen"),  # and no exp
+    ("void multi_tensor_apply_kernel<TensorListMetadata<4>, AdamFunctor<float>, float>", None),  # Apex or DeepSpeed
+    ("gemm_kernel", None),
+    ("void (anonymous namespace)::store_kvcache<2048l, 4, false, long>", None),
+    ("AddmmBackward0", None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize(("name", "library"), REAL_LIBRARIES)
+def test_a_name_tells_the_library_whose_code_it_is_or_none(name: str, library: str | None) -> None:
+    assert find_library(name) == library
+
+
+@pytest.mark.parametrize("rule", library_rules(), ids=lambda rule: rule.library)
+def test_every_row_of_a_library_is_the_first_to_match_its_own_example(rule: LibraryRule) -> None:
+    matching = [each for each in library_rules() if re.search(each.pattern, rule.example.lower())]
+    assert matching[0] is rule
+
+
+@pytest.mark.parametrize(
+    "piece", ["cutlass_", "cijk_a_", "_" * 7, "flash_fwd_", "0d1d", "void at::", "sgemm_ (", "\x00"]
+)
+def test_the_library_of_a_pathological_name_is_judged_by_its_beginning_alone(piece: str) -> None:
+    endless = piece * 1_000_000
+    assert find_library(endless) == find_library(endless[:NAME_LIMIT])

@@ -133,6 +133,22 @@ def test_a_kernel_of_a_compiler_with_tiles_in_shared_memory_is_of_no_known_kind(
     assert result.kernels["family"].tolist() == [family]
 
 
+def test_an_op_named_after_its_library_tells_that_of_kernels_whose_names_do_not(tmp_path: Path) -> None:
+    names = ["sgemm_like", "void at::native::add_kernel<float>", "sgemm_like", "sgemm_like"]
+    ops = [op("aten::cudnn_convolution", 0, 40), op("aten::mm", 50, 20), op("aten::add", 80, 9)]
+    starts = [10, 20, 55, 95]  # the last one lies outside any op
+    calls = [launch(number, at, 2) for number, at in enumerate(starts, 1)]
+    work = [kernel(number, 100 + 10 * number, 5, name) for number, name in enumerate(names, 1)]
+    library = linked(tmp_path, [*ops, *calls, *work]).kernels["library"]
+    assert library.astype(object).where(library.notna(), None).tolist() == ["cuDNN", "ATen", None, None]
+
+
+def test_the_library_of_an_op_of_a_cpu_is_told_by_its_own_name(tmp_path: Path) -> None:
+    ops = [op("aten::conv2d", 0, 90), op("aten::mkldnn_convolution", 10, 70), op("mine::op", 95, 5)]
+    library = linked(tmp_path, ops).kernels["library"]
+    assert library.astype(object).where(library.notna(), None).tolist() == ["ATen", "oneDNN", None]
+
+
 def test_the_share_of_a_caveat_counts_overlapping_work_once_and_only_inside_the_window(tmp_path: Path) -> None:
     loose = [kernel(1, 120, 10), kernel(2, 125, 15, stream=8), kernel(3, 126, 5, stream=9), kernel(4, 190, 50)]
     marked = [step(1, 100, 100), op("aten::mm", 101, 20), launch(9, 102, 5), kernel(9, 110, 10)]
