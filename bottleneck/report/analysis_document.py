@@ -282,11 +282,13 @@ def libraries(kernels: Sequence[KernelSummary]) -> str:
         return ""
     if total <= 0:
         return ""
-    *shares, unknown, _ = percents([us / total for us in (*times.values(), unknown_us)])
-    shown = [f"{library} {share}" for library, share in zip(times, shares, strict=True)][:_MOST_LIBRARIES]
-    rest = math.fsum([*times.values()][_MOST_LIBRARIES:])
-    more = [f"{len(times) - _MOST_LIBRARIES} more {format_share(rest / total)}"] if rest > 0 else []
-    return "; ".join(filter(None, (", ".join([*shown, *more]), f"{unknown} unknown" if unknown_us > 0 else "")))
+    names, each = [*times], [*times.values()]
+    if len(names) > _MOST_LIBRARIES:
+        names[_MOST_LIBRARIES:] = [f"{len(names) - _MOST_LIBRARIES} more"]
+        each[_MOST_LIBRARIES:] = [math.fsum(each[_MOST_LIBRARIES:])]
+    *shares, unknown, _ = percents([us / total for us in (*each, unknown_us)])
+    shown = ", ".join(f"{name} {share}" for name, share in zip(names, shares, strict=True))
+    return "; ".join(filter(None, (shown, f"{unknown} unknown" if unknown_us > 0 else "")))
 
 
 def reached(analysis: Analysis) -> list[tuple[str, str, str]]:

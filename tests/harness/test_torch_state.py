@@ -129,11 +129,11 @@ def stand_in(build: str, cuda: str | None = None, cudnn: int | None = None, hip:
 
 
 OF_INTEL = (
-    "PyTorch built with:\n  - Intel(R) oneAPI Math Kernel Library Version 2024.2-Product Build 20240605 for Intel(R) 64\n"
+    "PyTorch built with:\n  - Intel(R) oneAPI Math Kernel Library Version 2024.2-Product Build 20240605 for Intel\n"
     "  - Intel(R) MKL-DNN v3.12.0 (Git Hash 80afa71)\n  - Build settings: BLAS_INFO=mkl, CXX_FLAGS= -DUSE_FBGEMM "
     "-DUSE_PYTORCH_QNNPACK, LAPACK_INFO=mkl, USE_MKL=ON, USE_NNPACK=ON,"
 )
-OF_ARM = "  - Intel(R) MKL-DNN v3.7.1 (Git Hash 8d263e69)\n  - Build settings: BLAS_INFO=open, LAPACK_INFO=open, USE_NNPACK=OFF"
+OF_ARM = "  - Intel(R) MKL-DNN v3.7.1 (Git\n  - Build settings: BLAS_INFO=open, LAPACK_INFO=open, USE_NNPACK=OFF"
 
 
 def test_the_text_of_the_build_tells_the_libraries_and_their_versions() -> None:
