@@ -196,7 +196,10 @@ def linked_libraries(torch: Any) -> dict[str, str]:
 
 
 def _dotted(version: int | None) -> str | None:
-    """The version in a number: 91002 is cuDNN 9.10.2, 8902 cuDNN 8.9.2, 3002001 MIOpen 3.2.1."""
+    """The version that a number stands for.
+
+    91002 is cuDNN 9.10.2, 8902 cuDNN 8.9.2, 3002001 MIOpen 3.2.1.
+    """
     if version is None:
         return None
     major, minor = (1_000_000, 1000) if version >= 1_000_000 else (10_000 if version >= 90_000 else 1000, 100)

@@ -282,11 +282,11 @@ def libraries(kernels: Sequence[KernelSummary]) -> str:
         return ""
     if total <= 0:
         return ""
-    names, each = [*times], [*times.values()]
+    names, us_of_names = [*times], [*times.values()]
     if len(names) > _MOST_LIBRARIES:
         names[_MOST_LIBRARIES:] = [f"{len(names) - _MOST_LIBRARIES} more"]
-        each[_MOST_LIBRARIES:] = [math.fsum(each[_MOST_LIBRARIES:])]
-    *shares, unknown, _ = percents([us / total for us in (*each, unknown_us)])
+        us_of_names[_MOST_LIBRARIES:] = [math.fsum(us_of_names[_MOST_LIBRARIES:])]
+    *shares, unknown, _ = percents([us / total for us in (*us_of_names, unknown_us)])
     shown = ", ".join(f"{name} {share}" for name, share in zip(names, shares, strict=True))
     return "; ".join(filter(None, (shown, f"{unknown} unknown" if unknown_us > 0 else "")))
 
