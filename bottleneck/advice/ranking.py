@@ -255,7 +255,9 @@ def _widened(
         return gain_us, ()
     speedup = widen(speedup_of(gain_us, step_us), widening)
     low_us, high_us = (step_us * (1 - 1 / end) for end in (speedup.low, speedup.high))
-    high_us = min(high_us, most_us)
+    # No change gains more than the time that it takes from.
+    claimed_us = math.fsum(draft.claims.values()) or most_us
+    high_us = min(high_us, most_us, max(gain_us.high, claimed_us))
     low_us = max(low_us, min(gain_us.low, 0.0)) if draft.cannot_lose else low_us
     return Interval(min(low_us, high_us), high_us), (describe(draft.basis, widening),)
 

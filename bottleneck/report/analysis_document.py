@@ -274,13 +274,11 @@ _MOST_LIBRARIES = 6
 def libraries(kernels: Sequence[KernelSummary]) -> str:
     """The libraries that compute the kernels, by their share of the time.
 
-    Empty in older analyses.
+    Empty where none is known.
     """
     times = library_times(kernels)
     total, unknown_us = math.fsum(times.values()), times.pop(None, 0.0)
-    if not times and all(kernel.library_reason is None for kernel in kernels):
-        return ""
-    if total <= 0:
+    if not times or total <= 0:
         return ""
     names, us_of_names = [*times], [*times.values()]
     if len(names) > _MOST_LIBRARIES:
