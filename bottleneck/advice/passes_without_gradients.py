@@ -32,6 +32,7 @@ from bottleneck.schema.op_names import (
     OPTIMIZER_STEP,
     PYTHON_FRAME,
     at_source,
+    function_source,
     line_source,
 )
 from bottleneck.schema.tables import text_matches
@@ -89,17 +90,25 @@ class _LineEvent(Struct, frozen=True):
 
 
 def _lines(evidence: Evidence) -> Iterator[_LineEvent]:
-    """The events of lines in the window, the outermost of each instant first."""
+    """The events of lines in the window, the outermost of each instant first.
+
+    Where the trace has none, they are the calls of functions of the program, which ops are told to be in.
+    """
     events, texts = evidence.linked.trace.events, {} if evidence.recording is None else evidence.recording.source_texts
     low_us, high_us = evidence.linked.window.host_us
     start, dur = events["ts_us"].to_numpy(), events["dur_us"].to_numpy()
-    rows = np.flatnonzero((events["category"] == "line").to_numpy() & (start >= low_us) & (start < high_us))
+    is_line = (events["category"] == "line").to_numpy()
+    has_lines, functions = bool(is_line.any()), frozenset(map(str, evidence.linked.ops["source"].cat.categories))
+    wanted = is_line if has_lines else (events["category"] == "python").to_numpy()
+    rows = np.flatnonzero(wanted & (start >= low_us) & (start < high_us))
     for row in rows[np.lexsort((-dur[rows], start[rows]))].tolist():
         name = str(events["name"].iloc[row])
         match = PYTHON_FRAME.match(name)
         if match is not None:
-            source = line_source(match["path"], match["line"])
-            yield _LineEvent(start[row], start[row] + dur[row], source, texts.get(source, ""), name[match.end() :])
+            function, source = name[match.end() :], line_source(match["path"], match["line"])
+            if not has_lines and (source := function_source(function, source)) not in functions:
+                continue
+            yield _LineEvent(start[row], start[row] + dur[row], source, texts.get(source, ""), function)
 
 
 @remembered
@@ -119,15 +128,20 @@ def _passes(evidence: Evidence) -> tuple[_Pass, ...]:
     trained = np.append(0, np.cumsum(autograd_records(evidence, rows)))
     module = ops["module"].astype(object).to_numpy()[rows]
     in_module = np.append(0, np.cumsum([isinstance(path, str) for path in module]))
-    passes, until_us = list[_Pass](), -math.inf
+    passes, until_us, held = list[_Pass](), -math.inf, 0
     for line in _lines(evidence):
-        if line.start_us < until_us:
-            continue
         first, last = np.searchsorted(at_us, [line.start_us, line.end_us])
         if in_module[last] == in_module[first] or trained[last] > trained[first]:
             continue
-        until_us = line.end_us
-        passes.append(_pass_of(evidence, line, rows[first:last], module[first:last].tolist()))
+        is_inner = line.start_us < until_us
+        if is_inner and (passes[-1].evaluates or in_module[last] - in_module[first] < held):
+            continue
+        candidate = _pass_of(evidence, line, rows[first:last], module[first:last].tolist())
+        if not is_inner:
+            until_us, held = line.end_us, in_module[last] - in_module[first]
+            passes.append(candidate)
+        elif candidate.evaluates:  # the same modules, in a function that says what it does
+            passes[-1] = candidate
     return tuple(passes)
 
 

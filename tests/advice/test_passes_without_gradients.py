@@ -53,6 +53,18 @@ def test_an_evaluation_in_each_step_is_to_be_seldom(tmp_path: Path, text: str) -
     assert advise(evidence)[0].slug == "evaluation-in-step"
 
 
+@pytest.mark.parametrize(("function", "is_told"), [("val_accuracy", True), ("predict_next", False)])
+def test_a_trace_without_lines_tells_an_evaluation_by_its_function(
+    tmp_path: Path, function: str, is_told: bool
+) -> None:
+    calls = [frame("train.py(7): on_step_end", 495, 410), frame(f"train.py(9): {function}", 497, 406)]
+    body = [*training_of_net(100), *calls, *forward("Net_0", 500, 400, 5, 20)]
+    draft = evaluation_in_step(two_steps(tmp_path, [event for event in body if event.get("cat") != "python_line"]))
+    assert (draft is not None) == is_told
+    if draft is not None:
+        assert f"Evaluate in {function}() (train.py:9) every" in draft.advice
+
+
 def test_a_pass_that_is_not_named_so_is_no_evaluation(tmp_path: Path) -> None:
     for at, text in enumerate(("values = model(states)", "interval = model(x)", "latest = model(x)")):
         assert evaluation_in_step(case(tmp_path / str(at), "Net_0", text)) is None
