@@ -80,6 +80,7 @@ CHANGE_NAMES = (
     "backend-openvino",
     "backend-onnxrt",
     "backend-tvm",
+    "backend-tvm-tuned",
     "backend-openxla",
     "backend-tensorrt",
     "backend-cudagraphs",

@@ -171,6 +171,8 @@ BACKENDS: Mapping[str, tuple[str, ...]] = {
     "inductor": ("compile",),
     "openvino": ("backend-openvino",),
     "onnxruntime": ("backend-onnxrt",),
+    "tvm": ("backend-tvm",),
+    "tvm-tuned": ("backend-tvm-tuned",),
     "cudagraphs": ("backend-cudagraphs",),
 }
 _MOST_THREADS = 4096

@@ -226,6 +226,12 @@ def torch_version() -> str:
         return ""
 
 
+def cpu_flags(cpuinfo: Path = _CPUINFO) -> frozenset[str]:
+    """Gives the CPU's instructions by the system's names; empty where unknown."""
+    fields = _first_block(cpuinfo)
+    return frozenset(fields.get("flags", fields.get("Features", "")).split())
+
+
 def _first_block(cpuinfo: Path) -> dict[str, str]:
     try:
         text = cpuinfo.read_text(encoding="utf-8", errors="replace")

@@ -11,6 +11,7 @@ from bottleneck.harness import machine as memory
 from bottleneck.harness.machine import (
     available_bytes,
     cache_folder,
+    cpu_flags,
     measure_child_work,
     peak_memory,
     peak_of_script,
@@ -101,3 +102,12 @@ def test_a_user_without_a_home_has_a_cache_folder_too(monkeypatch: pytest.Monkey
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as Python does without HOME and passwd entry
     assert cache_folder().name.startswith("bottleneck-")
+
+
+def test_instructions_are_those_of_the_first_processor(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("processor : 0\nflags\t\t: fpu avx2 fma\n\nprocessor : 1\nflags : other\n")
+    assert cpu_flags(cpuinfo) == {"fpu", "avx2", "fma"}
+    cpuinfo.write_text("processor : 0\nFeatures : asimd sve\n")
+    assert cpu_flags(cpuinfo) == {"asimd", "sve"}
+    assert cpu_flags(tmp_path / "missing") == frozenset()

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from bottleneck.experiment.interventions import tvm_relax
 from bottleneck.experiment.interventions.subject import Change, Missing, NotApplicable, Subject
 from bottleneck.harness.stopwatch import Step
 from bottleneck.harness.torch_private import (
@@ -154,7 +155,7 @@ CHANGES = (
 
 
 EngineBackend = Callable[[Any, Sequence[Any]], Callable[..., Any]]
-# What runs a graph: from a tensor for each of its inputs to an array for each of its outputs.
+# What runs a graph: from a tensor for each of its inputs to one for each of its outputs.
 Engine = Callable[[Sequence[Any]], Sequence[Any]]
 EngineMaker = Callable[[Any, "Graph"], Engine]
 
@@ -182,8 +183,7 @@ def engine_backend(torch: Any, make_engine: EngineMaker) -> EngineBackend:
             engine = make_engine(torch, graph)
 
         def call(*values: Any) -> tuple[Any, ...]:
-            results = engine([values[place].detach().numpy() for place in graph.places])
-            return tuple(torch.from_numpy(result) for result in results)
+            return tuple(engine([values[place].detach() for place in graph.places]))
 
         return call
 
@@ -206,8 +206,10 @@ def onnx_runtime(torch: Any, graph: Graph) -> Engine:
     names = [argument.name for argument in session.get_inputs()]
     asarray = importlib.import_module("numpy").asarray
 
-    def run(arrays: Sequence[Any]) -> list[Any]:
-        return [asarray(result) for result in session.run(None, dict(zip(names, arrays, strict=True)))]
+    def run(tensors: Sequence[Any]) -> list[Any]:
+        arrays = [tensor.numpy() for tensor in tensors]
+        results = session.run(None, dict(zip(names, arrays, strict=True)))
+        return [torch.from_numpy(asarray(result)) for result in results]
 
     return run
 
@@ -229,9 +231,10 @@ def openvino(torch: Any, graph: Graph) -> Engine:
     }
     request = library.compile_model(model, "CPU", settings).create_infer_request()
 
-    def run(arrays: Sequence[Any]) -> list[Any]:
+    def run(tensors: Sequence[Any]) -> list[Any]:
+        arrays = [tensor.numpy() for tensor in tensors]
         results = request.infer(arrays, share_inputs=True, share_outputs=False)
-        return [results[index] for index in range(len(model.outputs))]
+        return [torch.from_numpy(results[index]) for index in range(len(model.outputs))]
 
     return run
 
@@ -320,7 +323,13 @@ class Backend:
 BACKENDS: Mapping[str, Backend] = {
     "openvino": Backend("OpenVINO", ("openvino",), "pip install openvino", openvino),
     "onnxrt": Backend("ONNX Runtime", ("onnxruntime", "onnx"), "pip install onnxruntime onnx", onnx_runtime),
-    "tvm": Backend("TVM", ("tvm", "tvm.relay"), "Apache TVM with Relay (before 0.20), see tvm.apache.org/docs/install"),
+    "tvm": Backend("TVM", ("tvm", "tvm.relax"), "pip install apache-tvm", tvm_relax.tvm),
+    "tvm-tuned": Backend(
+        f"TVM, tuned for {tvm_relax.TUNING_S} s",
+        ("tvm", "tvm.relax", "psutil"),
+        "pip install apache-tvm 'apache-tvm-ffi<0.1.15' psutil",
+        tvm_relax.tvm_tuned,
+    ),
     "openxla": Backend("XLA", ("torch_xla",), "pip install torch_xla", imports="torch_xla.core.xla_model", trains=True),
     "tensorrt": Backend(
         "TensorRT", ("torch_tensorrt",), "pip install torch-tensorrt", imports="torch_tensorrt", needs_gpu=True

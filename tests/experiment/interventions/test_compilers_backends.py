@@ -12,7 +12,7 @@ from tests.experiment.interventions.subjects import convolutions, inference, per
 torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 BY_NAME = {change.name: change for change in BACKEND_CHANGES}
-ENGINES = {"backend-onnxrt": "onnxruntime", "backend-openvino": "openvino"}
+ENGINES = {"backend-onnxrt": "onnxruntime", "backend-openvino": "openvino", "backend-tvm": "tvm"}
 COMPUTING = {"aten::linear", "aten::conv2d", "aten::_transformer_encoder_layer_fwd"}
 ON_CPU = [f"backend-{name}" for name, backend in BACKENDS.items() if not backend.needs_gpu]
 
@@ -25,9 +25,8 @@ def fresh_compiler() -> Iterator[None]:
 
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> Any:
-    pytest.importorskip(
-        ENGINES[request.param], reason=f"{request.param} needs it: pip install {ENGINES[request.param]}"
-    )
+    backend = BACKENDS[request.param.removeprefix("backend-")]
+    pytest.importorskip(ENGINES[request.param], reason=f"{request.param} needs it: {backend.get}")
     if request.param == "backend-onnxrt":
         pytest.importorskip("onnx", reason="the export to ONNX Runtime needs it: pip install onnx")
     return BY_NAME[request.param]
@@ -148,4 +147,4 @@ def test_an_engine_leaves_the_original_alone(engine: Any) -> None:
     engine.apply(inference(torch, *NETWORKS["convolutions"]))()
     assert torch.equal(original.step(), want)
     assert all(torch.equal(value, state[name]) for name, value in original.modules[0].state_dict().items())
-    assert torch.compilers.mha.get_fastpath_enabled()
+    assert torch.backends.mha.get_fastpath_enabled()
