@@ -81,6 +81,7 @@ CHANGE_NAMES = (
     "backend-onnxrt",
     "backend-tvm",
     "backend-tvm-tuned",
+    "backend-xla",
     "backend-openxla",
     "backend-tensorrt",
     "backend-cudagraphs",

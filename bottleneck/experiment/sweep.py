@@ -173,6 +173,7 @@ BACKENDS: Mapping[str, tuple[str, ...]] = {
     "onnxruntime": ("backend-onnxrt",),
     "tvm": ("backend-tvm",),
     "tvm-tuned": ("backend-tvm-tuned",),
+    "xla": ("backend-xla",),
     "cudagraphs": ("backend-cudagraphs",),
 }
 _MOST_THREADS = 4096

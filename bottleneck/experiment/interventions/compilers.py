@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from bottleneck.experiment.interventions import tvm_relax
+from bottleneck.experiment.interventions import tvm_relax, xla
 from bottleneck.experiment.interventions.subject import Change, Missing, NotApplicable, Subject
 from bottleneck.harness.stopwatch import Step
 from bottleneck.harness.torch_private import (
@@ -306,7 +306,8 @@ _GROUP = "torch_dynamo_backends"
 class Backend:
     """Backend of torch.compile: its needs and its uses.
 
-    ``modules`` are those that it needs, and ``get`` says how to get them.
+    ``modules`` are those that it needs, and ``get`` says how to get them. ``lacks`` says that of this torch, where
+    versions have to fit.
 
     ``engine`` runs the graph where torch has no backend of this name itself. ``imports`` is what registers it.
     """
@@ -314,6 +315,7 @@ class Backend:
     title: str
     modules: tuple[str, ...] = ()
     get: str = ""
+    lacks: Callable[[Any], str | None] | None = None
     engine: EngineMaker | None = None
     imports: str | None = None
     trains: bool = False
@@ -321,16 +323,19 @@ class Backend:
 
 
 BACKENDS: Mapping[str, Backend] = {
-    "openvino": Backend("OpenVINO", ("openvino",), "pip install openvino", openvino),
-    "onnxrt": Backend("ONNX Runtime", ("onnxruntime", "onnx"), "pip install onnxruntime onnx", onnx_runtime),
-    "tvm": Backend("TVM", ("tvm", "tvm.relax"), "pip install apache-tvm", tvm_relax.tvm),
+    "openvino": Backend("OpenVINO", ("openvino",), "pip install openvino", engine=openvino),
+    "onnxrt": Backend("ONNX Runtime", ("onnxruntime", "onnx"), "pip install onnxruntime onnx", engine=onnx_runtime),
+    "tvm": Backend("TVM", ("tvm", "tvm.relax"), "pip install apache-tvm", engine=tvm_relax.tvm),
     "tvm-tuned": Backend(
         f"TVM, tuned for {tvm_relax.TUNING_S} s",
         ("tvm", "tvm.relax", "psutil"),
         "pip install apache-tvm 'apache-tvm-ffi<0.1.15' psutil",
-        tvm_relax.tvm_tuned,
+        engine=tvm_relax.tvm_tuned,
     ),
-    "openxla": Backend("XLA", ("torch_xla",), "pip install torch_xla", imports="torch_xla.core.xla_model", trains=True),
+    "xla": Backend("XLA", lacks=xla.torchax_is_there, engine=xla.xla),
+    "openxla": Backend(
+        "XLA by torch_xla", lacks=xla.torch_xla_is_there, imports="torch_xla.core.xla_model", trains=True
+    ),
     "tensorrt": Backend(
         "TensorRT", ("torch_tensorrt",), "pip install torch-tensorrt", imports="torch_tensorrt", needs_gpu=True
     ),
@@ -347,9 +352,11 @@ def _compile_with(name: str, backend: Backend, subject: Subject) -> Step:
         raise NotApplicable(f"needs a step without training: {backend.title} only runs networks forward")
     if backend.needs_gpu and not runs_on_gpu(subject):
         raise NotApplicable("needs a step that works on a GPU")
-    if not all(_is_installed(module) for module in backend.modules):
-        raise Missing(f"{backend.title}: {backend.get}")
     torch = subject.torch
+    lacking = None if all(_is_installed(module) for module in backend.modules) else backend.get
+    lacking = lacking or (None if backend.lacks is None else backend.lacks(torch))
+    if lacking is not None:
+        raise Missing(f"{backend.title}: {lacking}")
     if backend.engine is None:
         if backend.imports is not None:
             importlib.import_module(backend.imports)

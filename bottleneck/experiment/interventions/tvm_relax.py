@@ -18,6 +18,7 @@ from typing import Any
 
 from bottleneck.experiment.interventions.subject import Missing, NotApplicable
 from bottleneck.harness.machine import cpu_flags
+from bottleneck.harness.supervise import last_line
 
 # How long a graph is tuned, and what loading it and building the result may take beside that.
 TUNING_S, _BESIDE_S = 60, 120
@@ -127,5 +128,4 @@ def failure_of_search(code: int, output: str) -> Exception:
             f"a TVM that can tune: its process ended by signal {-code}; pip install 'apache-tvm-ffi<0.1.15' helped "
             "with apache-tvm 0.27"
         )
-    lines = [line for line in output.splitlines() if line.strip()]
-    return NotApplicable(f"TVM could not tune this graph: {lines[-1].strip() if lines else f'exit status {code}'}")
+    return NotApplicable(f"TVM could not tune this graph: {last_line(output) or f'exit status {code}'}")

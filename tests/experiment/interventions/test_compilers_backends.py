@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from bottleneck.experiment.interventions import compilers
+from bottleneck.experiment.interventions import compilers, xla
 from bottleneck.experiment.interventions.compilers import BACKEND_CHANGES, BACKENDS
 from bottleneck.experiment.interventions.subject import Missing, NotApplicable, Subject, subject_of
 from tests.experiment.interventions.subjects import convolutions, inference, perceptron, training
@@ -12,7 +12,12 @@ from tests.experiment.interventions.subjects import convolutions, inference, per
 torch: Any = pytest.importorskip("torch")
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
 BY_NAME = {change.name: change for change in BACKEND_CHANGES}
-ENGINES = {"backend-onnxrt": "onnxruntime", "backend-openvino": "openvino", "backend-tvm": "tvm"}
+ENGINES = {
+    "backend-onnxrt": "onnxruntime",
+    "backend-openvino": "openvino",
+    "backend-tvm": "tvm",
+    "backend-xla": "jax",
+}
 COMPUTING = {"aten::linear", "aten::conv2d", "aten::_transformer_encoder_layer_fwd"}
 ON_CPU = [f"backend-{name}" for name, backend in BACKENDS.items() if not backend.needs_gpu]
 
@@ -26,6 +31,8 @@ def fresh_compiler() -> Iterator[None]:
 @pytest.fixture(params=ENGINES)
 def engine(request: pytest.FixtureRequest) -> Any:
     backend = BACKENDS[request.param.removeprefix("backend-")]
+    if backend.lacks is not None and (lacking := backend.lacks(torch)) is not None:
+        pytest.skip(f"{request.param} needs it: {lacking}")
     pytest.importorskip(ENGINES[request.param], reason=f"{request.param} needs it: {backend.get}")
     if request.param == "backend-onnxrt":
         pytest.importorskip("onnx", reason="the export to ONNX Runtime needs it: pip install onnx")
@@ -108,6 +115,7 @@ def test_an_engine_does_not_train(name: str) -> None:
 @pytest.mark.parametrize("name", ON_CPU)
 def test_a_backend_that_is_not_installed_says_how_to_get_it(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compilers, "_is_installed", lambda module: False)
+    monkeypatch.setattr(xla, "version_of_package", lambda package: None)
     with pytest.raises(Missing, match=r"pip install|docs"):
         BY_NAME[name].apply(inference(torch, *NETWORKS["perceptron"]))
 
