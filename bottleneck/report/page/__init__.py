@@ -353,7 +353,7 @@ def _words(analysis: Analysis) -> dict[str, Any]:
 
     The numbers are those of the analysis; rows of kernels are in its order.
     """
-    names = short_names([clean(row.name, _LONGEST_TEXT) for row in analysis.kernels], _LONGEST_NAME)
+    names = _short_kernels(analysis)
     return {
         "noun": "op" if analysis.device.kind == "cpu" else "kernel",
         "groups": GROUPS,
@@ -367,16 +367,22 @@ def _words(analysis: Analysis) -> dict[str, Any]:
         "regimes": {key: {"words": band.words, "meaning": band.meaning} for key, band in REGIMES.items()},
         "kernels": [
             {
-                "call": clean(tables.call_words(row), _LONGEST_TEXT),
+                "call": name if (call := tables.call_words(row)) == row.name else clean(call, _LONGEST_TEXT),
                 "name": name,
                 "bound": bound_word(row),
                 "group": tables.kernel_group(row),
                 "account": account_of(row),
             }
-            for row, name in zip(analysis.kernels, names, strict=True)
+            for row, name in ((row, names[row.name]) for row in analysis.kernels)
         ],
         "findings": {one.slug: _rows_behind(analysis, one) for one in analysis.findings},
     }
+
+
+def _short_kernels(analysis: Analysis) -> dict[str, str]:
+    """Gives the short name of each kernel."""
+    names = list(dict.fromkeys(row.name for row in analysis.kernels))
+    return dict(zip(names, short_names([clean(name, _LONGEST_TEXT) for name in names], _LONGEST_NAME), strict=True))
 
 
 def _rows_behind(analysis: Analysis, finding: Finding) -> dict[str, list[int]]:
@@ -508,7 +514,9 @@ def _call_words(call: OpInputs) -> str:
 def _time_tree(analysis: Analysis, timeline: StepTimeline | None) -> dict[str, Any]:
     """Gives the tree of the step's time, with its names once."""
     tree = tree_of_rows(analysis) if timeline is None or timeline.tree is None else timeline.tree
-    names = list(dict.fromkeys(clean(node.name, _LONGEST_LABEL) for node in tree.nodes))
+    kernels = _short_kernels(analysis)
+    node_names = [clean(kernels.get(node.name, node.name), _LONGEST_LABEL) for node in tree.nodes]
+    names = list(dict.fromkeys(node_names))
     places = {name: at for at, name in enumerate(names)}
     return {
         "by": tree.by,
@@ -516,13 +524,13 @@ def _time_tree(analysis: Analysis, timeline: StepTimeline | None) -> dict[str, A
         "nodes": [
             [
                 node.parent,
-                places[clean(node.name, _LONGEST_LABEL)],
+                places[name],
                 node.kind,
                 {account: round(us, 3) for account, us in node.us.items()},
                 node.kernels,
                 node.idle,
             ]
-            for node in tree.nodes
+            for node, name in zip(tree.nodes, node_names, strict=True)
         ],
     }
 
@@ -614,6 +622,8 @@ def _environment() -> Environment:
         unbroken=_unbroken,
         prose=_with_code,
         label=lambda text: clean(text, _LONGEST_NAME),
+        short_cells=_short_cells,
+        zip=zip,
         share=format_share,
         kind=lambda section: type(section).__name__,
         # As the end of a class name: only plain words of ours.
@@ -622,6 +632,15 @@ def _environment() -> Environment:
         extent=_extent,
     )
     return environment
+
+
+def _short_cells(section: TableSection) -> list[list[str]]:
+    """Gives the cells of a table row by row, with the names of each column shortened so that they stay different."""
+    by_column = [
+        short_names([clean(cell, _LONGEST_TEXT) for cell in cells], _LONGEST_NAME) if column.kind == "name" else cells
+        for column, cells in zip(section.columns, zip(*(row.cells for row in section.rows), strict=True), strict=True)
+    ]
+    return [list(cells) for cells in zip(*by_column, strict=True)]
 
 
 # Characters of a label and its value on a card that stand beside another pair on a phone.

@@ -483,6 +483,19 @@ def test_copied_kernels_have_their_name_line_and_module(open_page: Callable[...,
         assert (said["line"], said["module"]) == (kernel.source or "", kernel.module or "")
 
 
+def test_a_long_name_is_short_on_screen_and_whole_in_details_and_copies(open_page: Callable[..., Opened]) -> None:
+    long = f"Cijk_Alik_Bljk_BBS_MT128x192x64_MI16x16x1_{'SN_LDSB1_AFC1_' * 40}WGM4"
+    whole = samples.gpu_overhead()
+    rows = (samples.kernel(long, 100.0, 1000.0, op=None), *whole.kernels)
+    page = open_page(to_html(replace(whole, kernels=rows)), viewport={"width": 390, "height": 844})
+    line = page.view.locator("#table-view tbody tr").first
+    assert line.bounding_box()["height"] < 120 and line.locator("td").first.get_attribute("title") == long
+    head, *copied = _copied_csv(page, "#table-view")
+    assert {dict(zip(head, row, strict=True))["op and shapes"] for row in copied} >= {long}
+    line.locator("button.open").click()
+    assert long in page.view.locator("#table-view tr.details").inner_text()
+
+
 def test_memory_at_the_peak_is_folded_by_line_and_adds_up(open_page: Callable[..., Opened]) -> None:
     text, analysis = PAGES["h100"]()
     assert analysis.memory is not None and analysis.memory.allocations

@@ -322,3 +322,18 @@ def test_a_part_and_its_whole_stand_on_one_line() -> None:
     """The headline broke between '173 of' and '311 us'."""
     document = Document("a", "b", lines=(LabelledLine("", "Python takes 173 of 311 us per step, 1 of 5 changes"),))
     assert "173\u00a0of\u00a0311\u00a0us per step, 1 of 5 changes" in document_to_html(document)
+
+
+def test_a_long_name_of_a_kernel_is_shortened_in_tables_and_whole_in_its_title() -> None:
+    """One name of 818 characters took 11 lines of a wide page and 45 of a phone's."""
+    long = f"Cijk_Alik_Bljk_BBS_BH_Bias_HA_MT128x192x64_MI16x16x1_{'SN_LDSB1_AFC1_' * 40}WGM4"
+    other = long.replace("MT128x192x64", "MT64x96x128")
+    rows = tuple(samples.kernel(name, 100.0, 1000.0, op=None) for name in (long, other))
+    text = to_html(replace(samples.gpu_overhead(), kernels=rows))
+    page = ParsedPage(text)
+    assert long not in page.words and "Cijk_Alik_Bljk_BBS_MT128x192x64" in page.words
+    assert {long, other} <= {attrs.get("title") for tag, attrs in page.tags if tag == "td"}
+    words = json.loads(page.embedded("words"))["kernels"]
+    assert [row["call"] for row in words] == ["Cijk_Alik_Bljk_BBS_MT128x192x64", "Cijk_Alik_Bljk_BBS_MT64x96x128"]
+    names = json.loads(page.embedded("tree"))["names"]
+    assert "Cijk_Alik_Bljk_BBS_MT128x192x64" in names and not any("WGM4" in name for name in names)

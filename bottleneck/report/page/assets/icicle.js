@@ -54,7 +54,9 @@ function drawIcicle(host, packed) {
     const style = getComputedStyle(document.documentElement);
     for (const name of [...GROUPS, ...GROUPS.map((group) => `on-${group}`), "ink", "soft", "raised", "paper", "accent", "hatch"]) colours[name] = style.getPropertyValue(`--${name}`).trim();
   }
-  const matches = (node) => node.name.toLowerCase().includes(wanted);
+  /** The name that the trace has, which that of a kernel shortens. */
+  const wholeName = (node) => (node.kernels.length === 1 && words.kernels[node.kernels[0]].name === node.name ? analysis.kernels[node.kernels[0]].name : node.name);
+  const matches = (node) => wholeName(node).toLowerCase().includes(wanted);
 
   /** The outermost parts with the words that are searched. */
   function found() {
@@ -107,7 +109,7 @@ function drawIcicle(host, packed) {
     drawTable(table, {
       caption: `Time inside ${zoomed.name} by name`, noun: "part", rows, first: 8, search: (row) => row.name,
       columns: [
-        { title: what === "op" ? "op" : `${what} or op`, kind: "place", text: (row) => row.name, shape: (row) => groupOf(byTime(row.accounts)[0][0]), share: (row) => row.own / rows[0].own },
+        { title: what === "op" ? "op" : `${what} or op`, kind: "place", text: (row) => row.name, whole: (row) => row.kind === "rest" ? row.name : wholeName(row.nodes[0]), shape: (row) => groupOf(byTime(row.accounts)[0][0]), share: (row) => row.own / rows[0].own },
         { title: `self, ${scale.unit}`, csv: "self us", kind: "number", sum: true, scale, value: (row) => row.own, text: () => "", help: "in itself, without what is inside it" },
         { title: "share", kind: "number", sum: true, scale: PERCENT, value: (row) => row.own / wallUs, text: () => "", help: "self time, of the step" },
         { title: `total, ${scale.unit}`, csv: "total us", kind: "number", text: (row) => showRate(scale, row.total), value: (row) => row.total, help: "with what is inside it" },
@@ -207,7 +209,7 @@ function drawIcicle(host, packed) {
   function describe(node) {
     const kinds = { frame: "Python frame", line: "source line", module: "module", op: "op", rest: "" };
     return [
-      node.kind === "line" && textOf(node.name) ? `${node.name}: ${textOf(node.name)}` : node.name,
+      node.kind === "line" && textOf(node.name) ? `${node.name}: ${textOf(node.name)}` : wholeName(node),
       [kinds[node.kind], `${formatUs(node.total)}, ${formatShare(node.total / wallUs)} of the step`, node.own && node.own < node.total ? `${formatUs(node.own)} in itself` : null].filter(Boolean).join(" · "),
       byTime(node.accounts).slice(0, 4).map(([account, us]) => `${nameOf(account)} ${formatUs(us)}`).join(", "),
     ];

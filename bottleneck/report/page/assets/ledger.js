@@ -7,6 +7,9 @@ function unpackRows({ count, columns }) {
   return Array.from({ length: count }, (_, row) => Object.fromEntries(Object.entries(columns).map(([name, column]) => [name, valueAt(column, row)])));
 }
 
+/** A kernel's op and shapes, or its whole name where that is what its row leads with. */
+const wholeCall = (at) => (words.kernels[at].call === words.kernels[at].name ? analysis.kernels[at].name : words.kernels[at].call);
+
 const analysis = JSON.parse(byId("analysis").textContent);
 analysis.idle = unpackRows(analysis.idle);
 const words = JSON.parse(byId("words").textContent);
@@ -17,7 +20,7 @@ const evidenceRows = [
   ...analysis.kernels.map((kernel, at) => ({
     account: words.kernels[at].account, us: kernel.us, calls: kernel.calls, kernel: at,
     cause: [kernel.regime && words.regimes[kernel.regime].words, kernel.reason].filter(Boolean).join(": ") || "no more is known",
-    work: words.kernels[at].call, kernelName: kernel.name, op: kernel.op, module: kernel.module, source: kernel.source,
+    work: words.kernels[at].call, kernelName: words.kernels[at].name, op: kernel.op, module: kernel.module, source: kernel.source,
   })),
   ...analysis.idle.map((idle, at) => ({
     account: `overhead.${idle.cause}`, us: idle.us, calls: idle.calls, idle: at,
@@ -35,8 +38,8 @@ function accountsOf(key) {
 const CAUSES = { title: "Causes", noun: "cause", of: (row) => row.cause, none: "" };
 const ACCOUNTS = { title: "Accounts", noun: "account", of: (row) => row.account && nameOf(row.account), none: "in no row of this analysis" };
 const CUTS = [
-  { title: "Ops and shapes", noun: "row", of: (row) => row.work, none: "idle time" },
-  { title: "Kernels", noun: "kernel", of: (row) => row.kernelName, none: "idle time", only: words.noun === "kernel" },
+  { title: "Ops and shapes", noun: "row", of: (row) => row.work, whole: (row) => row.work && wholeCall(row.kernel), none: "idle time" },
+  { title: "Kernels", noun: "kernel", of: (row) => row.kernelName, whole: (row) => row.kernelName && analysis.kernels[row.kernel].name, none: "idle time", only: words.noun === "kernel" },
   { title: "Modules", noun: "module", of: (row) => row.module, none: "in no module" },
   { title: "Source lines", noun: "line", of: (row) => row.source, none: "line not known" },
 ].filter((cut) => cut.only !== false);
@@ -167,7 +170,7 @@ function showEvidence(panel, { name, group, meaning, rows, us, line, cuts, hasCa
       search: (fold) => fold.name,
       totals: quanta === null ? {} : { us: quanta },
       columns: [
-        { title: cut.title, kind: "name", text: (fold) => fold.name, share: (fold) => fold.us / us },
+        { title: cut.title, kind: "name", text: (fold) => fold.name, whole: cut.whole && ((fold) => cut.whole(fold.rows[0]) || fold.name), share: (fold) => fold.us / us },
         ...(hasCalls ? [{ title: "calls", kind: "number", text: (fold) => fold.calls ? formatCalls(fold.calls) : "", value: (fold) => fold.calls, help: "per step; of idle time, gaps" }] : []),
         { title: ledgerScale.unit, key: "us", csv: "us", kind: "number", sum: true, scale: ledgerScale, value: (fold) => fold.us, text: () => "" },
         { title: "share", csv: "share", kind: "number", sum: true, scale: PERCENT, value: (fold) => fold.us / wallUs, text: () => "", help: "of the step" },

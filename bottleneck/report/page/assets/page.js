@@ -76,8 +76,8 @@ const TABLES = [
       caption: `${words.noun === "op" ? "Ops" : "Kernels"} by time`, noun: words.noun === "op" ? "op" : "kernel", rows, path: (row) => `kernels.${row.at}`,
       search: (row) => [row.name, words.kernels[row.at].call, row.op, row.module, row.source, row.dtype, row.family, row.library, row.bound, row.reason].filter(Boolean).join(" "),
       columns: [
-        { title: "op and shapes", kind: "name", text: (row) => words.kernels[row.at].call, shape: (row) => words.kernels[row.at].group,
-          below: (row) => [row.op === row.name || words.kernels[row.at].call === row.name ? null : words.kernels[row.at].name, row.source || row.module].filter(Boolean).join(" · "), share: (row) => row.us / rows[0].us },
+        { title: "op and shapes", kind: "name", text: (row) => words.kernels[row.at].call, whole: (row) => wholeCall(row.at), shape: (row) => words.kernels[row.at].group,
+          below: (row) => [row.op === row.name || words.kernels[row.at].call === words.kernels[row.at].name ? null : words.kernels[row.at].name, row.source || row.module].filter(Boolean).join(" · "), share: (row) => row.us / rows[0].us },
         { title: "calls", field: "calls", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls, help: "runs per step" },
         ...timeColumns(rows),
         { title: flops.unit, field: "flops_per_s", csv: "FLOP/s", kind: "number", text: (row) => showRate(flops, row.flops_per_s), value: (row) => row.flops_per_s, help: "FLOPs by the time" },
@@ -124,7 +124,7 @@ const TABLES = [
   { title: "Memory copies", rows: analysis.kernels.map((kernel, at) => ({ ...kernel, at })).filter((row) => ["copy", "transfer"].includes(row.bound)), draw: (host, rows) => drawTable(host, {
     caption: "Memory copies", noun: "copy", plural: "copies", rows, path: (row) => `kernels.${row.at}`, search: (row) => [row.name, row.op, row.source, row.module].filter(Boolean).join(" "),
     columns: [
-      { title: "copy", kind: "name", text: (row) => words.kernels[row.at].name, shape: (row) => words.kernels[row.at].group, below: (row) => [row.op, row.source || row.module].filter(Boolean).join(" · "), share: (row) => row.us / rows[0].us },
+      { title: "copy", kind: "name", text: (row) => words.kernels[row.at].name, whole: (row) => row.name, shape: (row) => words.kernels[row.at].group, below: (row) => [row.op, row.source || row.module].filter(Boolean).join(" · "), share: (row) => row.us / rows[0].us },
       { title: "calls", field: "calls", kind: "number", text: (row) => formatCalls(row.calls), value: (row) => row.calls },
       ...timeColumns(rows),
       { title: "bytes", field: "bytes_low", kind: "number", text: (row) => formatSi(row.bytes_low, "B"), value: (row) => row.bytes_low },

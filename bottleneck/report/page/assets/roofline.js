@@ -111,7 +111,7 @@ function drawRoofline(host, data) {
     if (point) {
       const row = point.row, floors = [["arithmetic", row.compute_us], ["bytes", row.memory_us], ["launches", row.launch_us]];
       tip.replaceChildren(...[
-        make("b", { text: clean(point.words.call, 200) }),
+        make("b", { text: clean(wholeCall(point.kernel), 200) }),
         make("span", { text: `${formatUs(row.us)} per step, ${formatShare(row.share)}; ${formatCalls(row.calls)} calls` }),
         make("span", { text: `${formatSi(point.y, "FLOP/s")} at ${threeDigits(point.x)} FLOP/B; ${formatShare(row.explained)} of roof, bound: ${point.words.bound}` }),
         make("span", { text: `floors: ${floors.map(([name, us]) => `${name} ${formatUs(us)}`).join(", ")}` }),

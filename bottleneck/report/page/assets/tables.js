@@ -6,7 +6,7 @@ let tableNumber = 0;
 const rowFinders = []; // of each table with paths: shows the row at a place and gives its line
 
 /**
- * A column: its title, kind, text and value of a row; of a `sum` the rows, the rest and the total add up as printed.
+ * A column: its title, kind, text and value of a row, and the `whole` text where that is shortened; of a `sum` the rows, the rest and the total add up as printed.
  * `extra` are columns that only the copied text has: title, and text of a row. `path` is the place of a row in analysis.json; the cells of a column with a `field` name their own place in it.
  */
 function drawTable(host, { rows, columns, noun, details = null, onPick = null, search = null, caption, totals = {}, path = null, first = FIRST_ROWS, extra = [] }) {
@@ -46,7 +46,7 @@ function drawTable(host, { rows, columns, noun, details = null, onPick = null, s
     more,
   );
 
-  const valueOf = (column, row) => column.value ? column.value(row) : column.text(row);
+  const valueOf = (column, row) => (column.value || column.whole || column.text)(row);
   function chosen() {
     const words = state.words.split(/\s+/).filter(Boolean);
     const found = words.length ? rows.filter((row) => words.every((word) => texts.get(row).includes(word))) : [...rows];
@@ -98,7 +98,7 @@ function drawTable(host, { rows, columns, noun, details = null, onPick = null, s
     const line = make("tr", { class: row.role ? `r-${row.role}` : null });
     columns.forEach((column, at) => {
       const text = column.sum ? sumText(column) : column.text(row);
-      const cell = make("td", { class: `k-${column.kind}`, "data-path": path && column.field ? `${path(row)}.${column.field}` : null });
+      const cell = make("td", { class: `k-${column.kind}`, "data-path": path && column.field ? `${path(row)}.${column.field}` : null, title: column.whole && column.whole(row) !== text ? column.whole(row) : null });
       const content = [column.shape ? shape(column.shape(row)) : null, setBreaks(make("span", { text: text || (at === 0 ? "(no name)" : "") }))];
       if (at === 0 && details) {
         const button = make("button", { type: "button", class: "open", "aria-expanded": "false", on: { click: () => toggle(row, line, button) } }, content);
