@@ -626,10 +626,11 @@ def ranks(analysis: Analysis, top: int) -> TableSection | None:
     rows = []
     for rank in shown:
         spent = [math.fsum(entry.us for entry in of_group(rank, group)) for group in groups]
-        rows.append(TableRow((str(rank.rank), rank.verdict, *scale.column(spent), scale.one(rank.skew_us))))
+        *parts, wall = scale.column(spent)
+        rows.append(TableRow((str(rank.rank), rank.verdict, wall, scale.one(rank.skew_us), *parts)))
     hidden = len(analysis.ranks) - len(shown)
     note = (f"{counted(hidden, 'more rank')}, none later than these.",) if hidden else ()
-    heads = columns("words", "rank", "bound") + columns("number", *map(_short_group, groups), "wall", "late")
+    heads = columns("words", "rank", "bound") + columns("number", "wall", "late", *map(_short_group, groups))
     notes = ("late: how much later than the first rank it reaches collectives, on average.", *note)
     return TableSection(f"Ranks, in {scale.unit} per step", heads, tuple(rows), notes)
 

@@ -211,7 +211,7 @@ def _by_line(held: HeldMemory, suffix: str) -> TableSection:
         rows.append(TableRow(cells, role="rest"))
     heads = (*columns("place", "line"), *columns("words", "kind"), *columns("number", "memory", "share", "blocks"))
     heads += columns("number", "largest")
-    return TableSection(f"Memory by line{suffix}", heads, tuple(rows))
+    return TableSection(f"Memory by line{suffix}", heads, tuple(rows), is_cards=True)
 
 
 def _share(part: int, whole: int) -> str:

@@ -1264,6 +1264,34 @@ def test_the_numbers_that_matter_are_on_a_phones_screen(open_page: Callable[...,
         assert all(lines < 2 for lines, text in numbers if " " not in text), name
 
 
+def test_a_table_that_is_wider_than_the_screen_says_so_until_its_end_is_in_view(
+    open_page: Callable[..., Opened],
+) -> None:
+    """The columns that the headline spoke of lay outside, and nothing showed that there were any."""
+    page = open_page(PAGES["cpu"]()[0], viewport={"width": 390, "height": 844})
+    table = page.view.locator("#table-view .scroll:visible").first
+    hint = "element => getComputedStyle(element, '::after').content"
+    assert "scroll sideways" in table.evaluate(hint) and "cut" in table.get_attribute("class").split()
+    table.evaluate("element => { element.scrollLeft = element.scrollWidth; }")
+    _wait_until(page, "!document.querySelector('#table-view .scroll').classList.contains('cut')")
+    for width in (1440, 1024, 390):
+        page = open_page(PAGES["cpu"]()[0], viewport={"width": width, "height": 844})
+        phases = page.view.locator(".scroll:has(> .phases)")
+        assert phases.evaluate("element => element.scrollWidth <= element.clientWidth")
+        assert phases.evaluate(hint) == "none"
+
+
+def test_how_late_a_rank_is_stands_on_a_phones_screen(open_page: Callable[..., Opened]) -> None:
+    page = open_page(PAGES["ranks"]()[0], viewport={"width": 390, "height": 844})
+    for table in ("#rank-view table", "#ranks > .scroll:last-of-type table"):
+        heads = page.view.locator(f"{table} thead th")
+        titles = [text.split(",")[0] for text in heads.all_inner_texts()]
+        assert {"wall", "late"} <= set(titles)
+        for title in ("wall", "late"):
+            box = heads.nth(titles.index(title)).bounding_box()
+            assert box["x"] + box["width"] <= 390, (table, title)
+
+
 @pytest.mark.parametrize("name", ["cpu", "h100"])
 def test_the_first_change_is_on_a_phones_first_screen(open_page: Callable[..., Opened], name: str) -> None:
     phone = open_page(PAGES[name]()[0], viewport={"width": 390, "height": 844})
@@ -1311,7 +1339,8 @@ def test_print_of_many_accounts_of_ranks_is_no_wider_than_the_paper(open_page: C
     wide = replace(job, ranks=tuple(replace(rank, ledger=entries) for rank in job.ranks))
     page = _printed(open_page, to_html(wide))
     # The map has the largest, and the others as one: the ledger of each rank has them all.
-    assert page.texts(".heat thead th")[-3:] == [f"{len(accounts) - 6} more", "wall", "late, mean"]
+    heads = page.texts(".heat thead th")
+    assert heads[1:3] == ["wall", "late, mean"] and heads[-1] == f"{len(accounts) - 6} more"
     assert page.view.evaluate("document.documentElement.scrollWidth") <= 720
 
 

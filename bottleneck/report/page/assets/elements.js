@@ -78,6 +78,20 @@ function confirmOn(button, word) {
   setTimeout(() => { button.textContent = before; }, 1500);
 }
 
+/** Marks a table that is wider than its room, and whether more of it lies to the right, for a visible sign of it. */
+function watchWidth(scroll) {
+  const mark = () => {
+    scroll.classList.toggle("wider", scroll.scrollWidth > scroll.clientWidth + 1);
+    scroll.classList.toggle("cut", scroll.scrollLeft + scroll.clientWidth < scroll.scrollWidth - 1);
+  };
+  const sizes = new ResizeObserver(mark);
+  sizes.observe(scroll);
+  for (const inner of scroll.children) sizes.observe(inner);
+  scroll.addEventListener("scroll", mark, { passive: true });
+  return scroll;
+}
+document.querySelectorAll(".scroll").forEach(watchWidth);
+
 const NAMES = ".eyebrow, h1 span, h2, h3, .lines dd, .facts dd, .told li, pre code, .command code, .in-line code, td.k-name, td.k-place, td.k-words";
 for (const element of document.querySelectorAll(NAMES)) if (!element.parentElement.closest(NAMES)) setBreaks(element);
 

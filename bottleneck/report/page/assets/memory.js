@@ -87,14 +87,14 @@ function drawRanks(host, all) {
   const small = accounts.filter((account) => !large.includes(account));
   const shownAccounts = small.length === 1 ? [...large, ...small] : large, rest = small.length > 1 ? small : [];
   const title = (account) => { const known = words.accounts[account]; return known && known.label !== known.group ? `${known.group}: ${known.label}` : account; };
-  host.replaceChildren(make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Heat map of ranks by account" }, make("table", { class: "heat" },
+  host.replaceChildren(watchWidth(make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Heat map of ranks by account" }, make("table", { class: "heat" },
     make("caption", { class: "hidden", text: `Ranks by account, in ${scale.unit} per step` }),
-    make("thead", {}, make("tr", {}, make("th", { scope: "col", text: `rank, ${scale.unit}` }), shownAccounts.map((account) => make("th", { scope: "col", class: "k-number", text: title(account) })), rest.length ? make("th", { scope: "col", class: "k-number", text: `${rest.length} more` }) : "", make("th", { scope: "col", class: "k-number", text: "wall" }), make("th", { scope: "col", class: "k-number", text: "late, mean", title: "how much later than the first rank it reaches collectives, on average" }))),
+    make("thead", {}, make("tr", {}, make("th", { scope: "col", text: `rank, ${scale.unit}` }), make("th", { scope: "col", class: "k-number", text: "wall" }), make("th", { scope: "col", class: "k-number", text: "late, mean", title: "how much later than the first rank it reaches collectives, on average" }), shownAccounts.map((account) => make("th", { scope: "col", class: "k-number", text: title(account) })), rest.length ? make("th", { scope: "col", class: "k-number", text: `${rest.length} more` }) : "")),
     make("tbody", {}, ranks.map((rank) => {
       const us = [...shownAccounts.map((account) => usOf(rank, account)), ...(rest.length ? [sum(rest.map((account) => usOf(rank, account)))] : [])];
       const shown = columnOf(scale, us);
       return make("tr", {}, make("th", { scope: "row", text: String(rank.rank) }),
-        us.map((value, at) => make("td", { class: "k-number", style: { "--heat": `${Math.round(value / most * 100)}%`, "--tone": `var(--${words.accounts[shownAccounts[at]]?.group ?? "unknown"})` } }, make("span", { text: shown[at] }))),
-        make("td", { class: "k-number wall", text: shown.at(-1) }), make("td", { class: "k-number wall", text: showRate(scale, rank.skew_us) }));
-    })))), hidden ? make("p", { class: "note", text: `The slow ranks first, then the latest, then others at equal distances; ${hidden} of ${all.length} are not shown.` }) : "");
+        make("td", { class: "k-number wall", text: shown.at(-1) }), make("td", { class: "k-number wall", text: showRate(scale, rank.skew_us) }),
+        us.map((value, at) => make("td", { class: "k-number", style: { "--heat": `${Math.round(value / most * 100)}%`, "--tone": `var(--${words.accounts[shownAccounts[at]]?.group ?? "unknown"})` } }, make("span", { text: shown[at] }))));
+    }))))), hidden ? make("p", { class: "note", text: `The slow ranks first, then the latest, then others at equal distances; ${hidden} of ${all.length} are not shown.` }) : "");
 }

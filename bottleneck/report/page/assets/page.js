@@ -163,7 +163,7 @@ function drawSource(host, files) {
     make("p", { class: "note", text: "The recording holds the text of the lines that took time, and no others. The darker a line, the more of the step it takes, work and waiting together." }),
     ...files.flatMap((file) => {
       const scale = scaleOf(file.us), rows = [...file.lines.values()].sort((a, b) => a.number - b.number), cells = columnOf(scale, rows.map((row) => row.us));
-      return [make("h3", { text: file.name }), make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Lines of ${file.name}` }, make("table", { class: "source" },
+      return [make("h3", { text: file.name }), watchWidth(make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": `Lines of ${file.name}` }, make("table", { class: "source" },
         make("caption", { class: "hidden", text: `Lines of ${file.name} by time` }),
         make("thead", {}, make("tr", {}, [["line", "number"], [scale.unit, "number"], ["share", "number"], ["text", "words"]].map(([text, kind]) => make("th", { scope: "col", class: `k-${kind}`, text })))),
         make("tbody", {}, rows.flatMap((row, at) => [
@@ -171,7 +171,7 @@ function drawSource(host, files) {
           make("tr", { style: { "--heat": `${Math.round(row.us / most * 100)}%` } },
             make("th", { scope: "row", class: "k-number", text: String(row.number) }), make("td", { class: "k-number", text: cells[at] }), make("td", { class: "k-number", text: formatShare(row.us / wallUs) }),
             make("td", {}, make("button", { type: "button", class: "link", text: row.text || [...row.names][0], on: { click: () => select(rowsWhere((one) => row.names.has(one.source)), `${file.name}:${row.number}`) } }))),
-        ].filter(Boolean)))))];
+        ].filter(Boolean))))))];
     }),
   );
 }

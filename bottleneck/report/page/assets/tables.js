@@ -41,8 +41,8 @@ function drawTable(host, { rows, columns, noun, details = null, onPick = null, s
   const more = make("button", { type: "button", class: "quiet more", on: { click: () => { state.limit += MORE_ROWS; draw(); } } });
   host.replaceChildren(
     make("div", { class: "tools-row" }, input, count, copy, copyMarkdown),
-    make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
-      make("table", { class: "live" }, make("caption", { class: "hidden", text: caption }), make("thead", {}, head), body)),
+    watchWidth(make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+      make("table", { class: "live" }, make("caption", { class: "hidden", text: caption }), make("thead", {}, head), body))),
     more,
   );
 
