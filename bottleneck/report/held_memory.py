@@ -106,7 +106,7 @@ def _lines(held: HeldMemory) -> list[LabelledLine]:
     if held.holders:
         worst = held.holders[0]
         where = worst.place or worst.kind
-        share = format_share(worst.held_bytes / max(held.allocated_bytes, 1))
+        share = f"{format_share(worst.held_bytes / max(held.allocated_bytes, 1))} of what is allocated"
         kind = f", {worst.kind}" if worst.place else ""
         blocks = counted(worst.blocks, "block")
         lines.append(LabelledLine("Largest", f"{where}{kind}: {format_memory(worst.held_bytes)} ({share}) in {blocks}"))
@@ -130,7 +130,14 @@ def _given(remedy: SnapshotRemedy) -> str:
 
 
 def _sections(held: HeldMemory, suffix: str, *, has_charts: bool) -> list[Section]:
-    sections: list[Section] = [_by_kind(held, suffix), _by_line(held, suffix)]
+    sections: list[Section] = []
+    if remedies := held.remedies[:_MOST_CHANGES]:
+        actions = tuple(
+            Action(one.change + _given(one), (LabelledLine("seen", one.reason),), code=tuple(one.code.splitlines()))
+            for one in remedies
+        )
+        sections.append(ActionSection(f"What to change{suffix}", actions))
+    sections += [_by_kind(held, suffix), _by_line(held, suffix)]
     if held.curve and not has_charts:
         values = [size for _, size in held.curve]
         top, seconds = format_memory(max(values)), held.curve[-1][0]
@@ -141,12 +148,6 @@ def _sections(held: HeldMemory, suffix: str, *, has_charts: bool) -> list[Sectio
                 f"allocated, over {seconds:.3g} s of history; the highest is {top}",
             )
         )
-    if remedies := held.remedies[:_MOST_CHANGES]:
-        actions = tuple(
-            Action(one.change + _given(one), (LabelledLine("seen", one.reason),), code=tuple(one.code.splitlines()))
-            for one in remedies
-        )
-        sections.append(ActionSection(f"What to change{suffix}", actions))
     return sections
 
 
@@ -179,7 +180,7 @@ def _by_kind(held: HeldMemory, suffix: str) -> TableSection:
         rows.append(TableRow(("reserved", format_memory(held.reserved_bytes), "100.0 %", ""), role="total"))
     notes = tuple(text for kind, text in _NOTES.items() if kind in sums)
     notes += () if held.history_reason is None else (held.history_reason,)
-    heads = (*columns("words", "what it is for"), *columns("number", "memory", "of all", "blocks"))
+    heads = (*columns("words", "what it is for"), *columns("number", "memory", "of reserved", "blocks"))
     return TableSection(f"Memory by kind{suffix}", heads, tuple(rows), notes)
 
 
@@ -188,11 +189,11 @@ def _by_line(held: HeldMemory, suffix: str) -> TableSection:
         TableRow(
             (
                 one.place or one.kind,
-                one.kind,
                 format_memory(one.held_bytes),
                 _share(one.held_bytes, held.allocated_bytes),
                 f"{one.blocks:,}",
                 format_memory(one.largest_bytes),
+                one.kind,
             )
         )
         for one in held.holders[:_MOST_ROWS]
@@ -202,16 +203,15 @@ def _by_line(held: HeldMemory, suffix: str) -> TableSection:
         largest = max(one.largest_bytes for one in rest)
         cells = (
             counted(len(rest), "other line"),
-            "",
             format_memory(size),
             _share(size, held.allocated_bytes),
             f"{blocks:,}",
             format_memory(largest),
+            "",
         )
         rows.append(TableRow(cells, role="rest"))
-    heads = (*columns("place", "line"), *columns("words", "kind"), *columns("number", "memory", "share", "blocks"))
-    heads += columns("number", "largest")
-    return TableSection(f"Memory by line{suffix}", heads, tuple(rows), is_cards=True)
+    heads = columns("place", "line") + columns("number", "memory", "of allocated", "blocks", "largest")
+    return TableSection(f"Memory by line{suffix}", heads + columns("words", "kind"), tuple(rows))
 
 
 def _share(part: int, whole: int) -> str:
@@ -228,11 +228,15 @@ def held_text(held: Sequence[HeldMemory], name: str, form: str, style: TerminalS
 
 
 def _chart(held: HeldMemory) -> LineChart:
-    points = tuple(ChartPoint(seconds, float(size)) for seconds, size in held.curve)
+    # In the unit in which the length of the history is a number of at least one.
+    unit, parts = ("seconds", 1.0) if held.curve[-1][0] >= 1 else ("milliseconds", 1e3)
+    points = tuple(ChartPoint(seconds * parts, float(size)) for seconds, size in held.curve)
     return LineChart(
         f"Memory of device {held.device} over time",
-        "seconds of the history",
+        f"{unit} of the history",
         (ChartCurve("allocated", points, role="memory"),),
         format_memory,
+        show_x=lambda time: f"{time:g}",
         from_zero=True,
+        is_memory=True,
     )

@@ -75,7 +75,7 @@ class LineChart:
 
     ``show`` writes a value of the vertical axis; ``mark`` is a value of the horizontal one, with its words. With
     ``show_x`` the horizontal axis holds the guides too and has ticks at round numbers, not at the points; ``from_zero``
-    begins it at 0, in even steps.
+    begins it at 0, in even steps. With ``is_memory`` the vertical axis has ticks that are round in KiB, MiB or GiB.
     """
 
     title: str
@@ -86,6 +86,7 @@ class LineChart:
     mark: tuple[float, str] | None = None
     show_x: Callable[[float], str] | None = None
     from_zero: bool = False
+    is_memory: bool = False
 
     @cached_property
     def x_scale(self) -> ChartScale:
@@ -129,15 +130,16 @@ class LineChart:
             return [(self.at(index, 0)[0], name) for index, name in enumerate(self.x_names)]
         scale = self.x_scale
         if self.show_x is not None:
-            return [(self.at(x, 0)[0], self.show_x(x)) for x in round_values(scale)]
+            return _apart([(self.at(x, 0)[0], self.show_x(x)) for x in round_values(scale)])
         step = math.ceil(len(self._across) / _MOST_TICKS)
-        return [(self.at(x, 0)[0], f"{x:g}") for x in self._across[::step]]
+        return _apart([(self.at(x, 0)[0], f"{x:g}") for x in self._across[::step]])
 
     @property
     def y_ticks(self) -> list[tuple[float, str]]:
         """Places and words along the vertical axis."""
         scale = self.y_scale
-        return [(self.at(self.x_scale.low, value)[1], trimmed(self.show(value))) for value in round_values(scale)]
+        values = _round_sizes(scale) if self.is_memory else round_values(scale)
+        return [(self.at(self.x_scale.low, value)[1], trimmed(self.show(value))) for value in values]
 
     @property
     def drawn(self) -> list[tuple[ChartCurve, str, list[tuple[float, float, float, float, str]]]]:
@@ -240,6 +242,27 @@ def scale_with_room(low: float, high: float) -> ChartScale:
         return ChartScale(low / room, high * room, is_log=True)
     room = 0.04 * (high - low) or 0.5
     return ChartScale(low - room, high + room, is_log=False)
+
+
+def _apart(ticks: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
+    """Leaves out the ticks whose words would cover those before them, where the page is narrow."""
+    kept: list[tuple[float, str]] = []
+    for place, words in ticks:
+        if not kept or place - kept[-1][0] >= _CHARACTER * ((len(words) + len(kept[-1][1])) / 2 + 1):
+            kept.append((place, words))
+    return kept
+
+
+def _round_sizes(scale: ChartScale) -> Sequence[float]:
+    """Gives the sizes on an axis that are round in the unit in which memory is shown.
+
+    On an axis in powers they are powers of two.
+    """
+    if scale.is_log:
+        first, last = math.ceil(math.log2(scale.low)), math.floor(math.log2(scale.high))
+        return [2.0**power for power in range(first, last + 1, max(math.ceil((last - first + 1) / _MOST_TICKS), 1))]
+    unit = 1024.0 ** min(max(math.floor(math.log(max(scale.high, 1.0), 1024)), 0), 3)
+    return [unit * value for value in _steps(scale.low / unit, scale.high / unit)]
 
 
 def round_values(scale: ChartScale) -> Sequence[float]:

@@ -249,8 +249,11 @@ def test_the_first_screen_says_what_failed_what_holds_most_and_what_to_do(tmp_pa
     words = " ".join(text.split())
     assert words.startswith("OUT OF MEMORY · s.pickle · device 0")
     assert "A request of 60 MiB at model.py:35 forward() failed: it lacked 20 MiB." in words
-    assert "Largest train.py:95 main(), optimizer state: 160 MiB (100.0 %) in 4 blocks" in words
+    assert "Largest train.py:95 main(), optimizer state: 160 MiB (100.0 % of what is allocated) in 4 blocks" in words
     assert "First" in words and "gives back" in words
+    assert -1 < words.find("What to change") < words.find("Memory by kind") < words.find("Memory by line")
+    # The same memory is another share of what is reserved than of what is allocated.
+    assert "what it is for memory of reserved blocks" in words and "line memory of allocated blocks largest" in words
 
 
 def test_a_small_file_whose_lists_occur_many_times_is_refused(tmp_path: Path) -> None:

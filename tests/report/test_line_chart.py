@@ -1,5 +1,6 @@
 """Charts of curves: every point inside the frame, round ticks, marks where they are known."""
 
+import itertools
 import math
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bottleneck.report.line_chart import ChartCurve, ChartPoint, LineChart
+from bottleneck.units import format_memory
 
 VALUES = st.floats(1e-3, 1e12)
 
@@ -89,3 +91,34 @@ def test_marks_are_drawn_beside_a_fit_of_many_points() -> None:
     one = chart(points)
     assert not LineChart("Time", "n", (*one.curves, ChartCurve("fit", fit, is_guide=True)), one.show).is_dense
     assert chart([(point.x, point.y) for point in fit]).is_dense
+
+
+@pytest.mark.parametrize(
+    ("sizes", "ticks"),
+    [
+        ((0.5, 1.8), ["0 B", "512 MiB", "1 GiB", "1.5 GiB", "2 GiB"]),
+        ((0.2, 0.5), ["0 B", "100 MiB", "200 MiB", "300 MiB", "400 MiB", "500 MiB"]),
+        ((0.001, 8.0), ["1 MiB", "4 MiB", "16 MiB", "64 MiB", "256 MiB", "1 GiB", "4 GiB"]),
+    ],
+)
+def test_ticks_of_memory_are_round_in_the_unit_that_they_are_shown_in(
+    sizes: tuple[float, float], ticks: list[str]
+) -> None:
+    """They stood at 954 MiB and 1.86 GiB: round in bytes alone."""
+    points = tuple(ChartPoint(float(at), size * 2**30) for at, size in enumerate(sizes))
+    one = LineChart("Memory", "ms", (ChartCurve("allocated", points),), format_memory, is_memory=True)
+    assert [words for _, words in one.y_ticks] == ticks
+
+
+@given(
+    xs=st.lists(st.floats(1e-5, 1e6), min_size=1, max_size=60, unique=True),
+    is_round=st.booleans(),
+    from_zero=st.booleans(),
+)
+def test_words_along_the_axis_do_not_cover_one_another(xs: list[float], is_round: bool, from_zero: bool) -> None:
+    """On a phone the times of a snapshot were one unreadable line of digits."""
+    points = tuple(ChartPoint(x, 1.0) for x in xs)
+    show = (lambda x: f"{x:,.6g}") if is_round else None
+    one = LineChart("Memory", "s", (ChartCurve("a", points),), str, show_x=show, from_zero=from_zero)
+    ends = [(x - 4.75 * len(words), x + 4.75 * len(words)) for x, words in one.x_ticks]
+    assert ends and all(end < start for (_, end), (start, _) in itertools.pairwise(ends))
