@@ -254,7 +254,7 @@ class StepWatch:
     What goes wrong in here is noted in the log's header, and ends the watching alone.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - each is a choice of its own
         self,
         log: StepLog,
         wanted: str | None,
@@ -262,6 +262,8 @@ class StepWatch:
         ranks: int,
         clock_ns: Callable[[], int] = time.perf_counter_ns,
         windows: WatchedWindows | None = None,
+        *,
+        command: tuple[str, ...] = (),
     ) -> None:
         self._log, self._clock_ns, self._windows = log, clock_ns, windows
         # What torch told in the thread that steps since steps were last taken in.
@@ -304,7 +306,7 @@ class StepWatch:
         # The end of the run wakes the thread that looks on, and waits for it: the interpreter must not end before.
         self._wake, self._looks_on = _thread.allocate_lock(), _thread.allocate_lock()
         self._wake.acquire()
-        self.header = WatchHeader(rank, ranks, 0, "none", "", platform.python_version())
+        self.header = WatchHeader(rank, ranks, 0, "none", "", platform.python_version(), command=command)
 
     # What torch tells.
 

@@ -23,7 +23,7 @@ def watch_child(plan_text: str, *arguments: str) -> None:
     # One rank under the profiler holds up all for as long as its window takes: those at set times are the first's.
     wishes = WindowWishes(plan.program, options.windows, options.every_s if rank == 0 else None)
     windows = WatchedWindows(folder, wishes, time.perf_counter_ns, rank) if wishes.are_any else None
-    watch = StepWatch(StepLog(folder, rank), options.step, rank, ranks, windows=windows)
+    watch = StepWatch(StepLog(folder, rank), options.step, rank, ranks, windows=windows, command=plan.program.command)
     watch.start()
     marks.supervise(lambda: None)
     run = program.run_module if plan.program.module else program.run_file

@@ -149,7 +149,8 @@ class WatchedProgram:
         rank, ranks = self._rank
         has_windows = wishes.are_any and rank == 0  # one rank under the profiler holds up all
         windows = WatchedWindows(self._place.folder, wishes, time.perf_counter_ns) if has_windows else None
-        self._watch = StepWatch(StepLog(self._place.folder, rank), self._step, rank, ranks, windows=windows)
+        log, command = StepLog(self._place.folder, rank), wishes.program.command
+        self._watch = StepWatch(log, self._step, rank, ranks, windows=windows, command=command)
         self._watch.start()
         _open = self
         atexit.register(self.stop)

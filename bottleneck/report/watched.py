@@ -95,7 +95,12 @@ def _lines(run: WatchedRun, rank: WatchedRunRank) -> tuple[LabelledLine, ...]:
     usual_us, data_us = rank.usual_step_us, rank.phases_us[0]
     data_share = data_us / usual_us if usual_us else 0.0
     slow_share = rank.beyond_us / rank.total_us if rank.total_us else 0.0
-    if slow_share >= max(_MUCH_SLOW, data_share):
+    causes = _causes(run)
+    lost_us = next((cause.beyond_us or 0.0 for cause in causes if cause.rank == rank.rank), 0.0)
+    if lost_us > rank.beyond_us and lost_us >= _MUCH_SLOW * rank.total_us:
+        times = f"{format_part(lost_us, rank.total_us)} ({format_share(lost_us / rank.total_us)})"
+        first = f"Slow steps hold your run up: {times} beyond its quick steps"
+    elif slow_share >= max(_MUCH_SLOW, data_share):
         times = f"{format_part(rank.beyond_us, rank.total_us)} ({format_share(slow_share)})"
         named = "none" if not rank.named_us else format_us(rank.named_us)
         rest = "" if rank.named_us >= _MOSTLY * rank.beyond_us else f"; {named} of it has a known cause"
@@ -108,7 +113,7 @@ def _lines(run: WatchedRun, rank: WatchedRunRank) -> tuple[LabelledLine, ...]:
         share = rank.phases_us[place] / usual_us if usual_us else 0.0
         first = f"A usual step takes {format_us(usual_us)}, most of it {_WORDS[PHASES[place]]} ({format_share(share)})"
     lines = [LabelledLine("", first)]
-    device, causes = rank.device_phases, _causes(run)
+    device = rank.device_phases
     if device is not None and device.copies_us >= _MUCH_COPIED * sum(device.phases_us) > 0.0:
         times = format_part(device.copies_us, sum(device.phases_us))
         lines.append(LabelledLine("Copies", f"Copies of the batch to the device take {times} of a step on the device"))
@@ -151,15 +156,13 @@ def _told(cause: WatchedCause, run: WatchedRun) -> str:
 
 
 def _actions(run: WatchedRun) -> tuple[Action, ...]:
-    """The causes with what to do; advice that was given above is not repeated."""
+    """The causes with what to do."""
     actions: list[Action] = []
-    places: dict[str, int] = {}
-    for number, cause in enumerate(_causes(run)[:_MOST_CAUSES], 1):
+    for cause in _causes(run)[:_MOST_CAUSES]:
         lines = []
         if cause.steps:
             lines.append(LabelledLine("steps" if len(cause.steps) > 1 else "step", _steps(cause.steps)))
-        above = places.setdefault(cause.advice, number)
-        lines.append(LabelledLine("do", as_sentence(cause.advice) if above == number else f"As for {above}"))
+        lines.append(LabelledLine("do", as_sentence(cause.advice)))
         actions.append(Action(_told(cause, run), tuple(lines), key=cause.kind.partition(":")[0]))
     return tuple(actions)
 

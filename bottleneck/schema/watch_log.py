@@ -137,6 +137,7 @@ class WatchHeader:
     ``clock_ns`` is the wall clock at the first step's beginning. ``memory_keepers`` name what holds more and more.
     ``dead_workers`` are those that had failed when the program ended. ``windows_problem`` says why no more windows
     were recorded, where something stood in the way. ``device_phases`` are null where the program used no GPU.
+    ``command`` is the program with its arguments, as `python` gets them; empty where it is not known.
     """
 
     rank: int
@@ -156,4 +157,5 @@ class WatchHeader:
     windows_problem: str | None = None
     device_phases: DevicePhases | None = None
     problem: str | None = None
+    command: tuple[str, ...] = ()
     format: str = FORMAT

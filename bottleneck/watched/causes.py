@@ -4,6 +4,7 @@ A cause must explain most of what a step took beyond the usual. What the host is
 the line at which the step was seen.
 """
 
+import shlex
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -16,11 +17,14 @@ from bottleneck.units import counted, format_share, format_si, format_us
 from bottleneck.watched.read_log import WatchedRank
 from bottleneck.watched.turning_point import first_beyond
 
-# Where the system had no processor for it, and where nothing but the phase is known (with the phase behind a colon).
-NO_PROCESSOR, PHASE = "no-processor", "phase"
+# Where the system had no processor for it, where nothing but the phase is known (with the phase behind a colon), and
+# where not even that is.
+NO_PROCESSOR, PHASE, UNKNOWN = "no-processor", "phase", "unknown"
+# Steps that stay longer from one on.
+LEVEL = "level"
 _MOST, _NEARLY_ALL = 0.5, 0.75
 _DATA = PHASES.index("data")
-_DURING: Mapping[Phase, str] = {
+DURING: Mapping[Phase, str] = {
     "data": "while it waits for data",
     "forward": "in the forward pass",
     "backward": "in the backward pass",
@@ -31,7 +35,7 @@ _DURING: Mapping[Phase, str] = {
 _MORE_BATCHES = 2
 _DISK_FAULT_US = 100.0
 # How long another program keeps the processor at most, and work that is no more than what a busy machine adds.
-_AWAY_US, _LEAST_MORE_US = 20_000.0, 1_000.0
+AWAY_US, _LEAST_MORE_US = 20_000.0, 1_000.0
 # A cause is weighty that takes so much of the run, or makes one step so many times as long and so much longer.
 _LEAST_SHARE, _TIMES, _LEAST_US = 0.03, 3.0, 20_000.0
 # Every machine takes the processor away now and then.
@@ -39,7 +43,7 @@ _LEAST_SHARE_AWAY = 0.05
 # A stretch is short and has so many steps, with so much of the time that was lost for this reason. These reasons may
 # follow from the lack of a processor.
 _SHORT, _LEAST_STEPS, _MOSTLY = 0.2, 8, 0.8
-_FOLLOWS = frozenset({"loader", "pass", "line", "unknown"})
+_FOLLOWS = frozenset({"loader", "pass", "line", UNKNOWN})
 # The kind of a reason, the reason in words, and what to do.
 _Words = tuple[str, str, str]
 _LEAST_RECORDS, _QUARTER = 40, 4
@@ -54,11 +58,11 @@ _TIMES_LEVEL = 2.0
 _LEAST_DRIFT, _LEAST_GROWTH_BYTES, _LEAST_GROWTH_SHARE = 1.15, 50e6, 0.05
 
 
-_AWAY = (
-    NO_PROCESSOR,
+LOST_PROCESSOR = (
     "other programs or threads had the processor",
     "leave it processors of its own (taskset, fewer threads), or fewer programs beside it",
 )
+_AWAY = (NO_PROCESSOR, *LOST_PROCESSOR)
 
 # The same where no other program had work: what it says in place of the words and the advice above.
 OWN_THREADS = (
@@ -194,7 +198,14 @@ def _reason_of(slow: SlowStep) -> _Words:
         words = reason(slow, beyond_us)
         if words is not None:
             return words
-    return "unknown", "nothing that was looked at explains it", "record some steps of it: bottleneck run"
+    return UNKNOWN, "nothing that was looked at explains it", advice_to_record(())
+
+
+def advice_to_record(command: Sequence[str]) -> str:
+    """Says how to record steps of this program, or of one whose command is not known."""
+    if not command:
+        return "record some steps of it: start it by bottleneck run in place of bottleneck watch"
+    return f"record some steps of it: bottleneck run {shlex.join(command)}"
 
 
 def _dead(slow: SlowStep, _: float) -> _Words | None:
@@ -318,7 +329,7 @@ def _no_processor(slow: SlowStep, beyond_us: float) -> _Words | None:
         return _AWAY if _has_spun(slow, beyond_us) else None
     away_us = _without_processor(slow)
     if away_us is None:
-        away_us = max(slow.switches - slow.usual_switches, 0.0) * _AWAY_US
+        away_us = max(slow.switches - slow.usual_switches, 0.0) * AWAY_US
     return _AWAY if away_us >= _MOST * beyond_us else None
 
 
@@ -339,18 +350,19 @@ def _without_processor(slow: SlowStep) -> float | None:
 def _has_spun(slow: SlowStep, beyond_us: float) -> bool:
     """True if it computed more than usual by waiting for a thread.
 
-    That thread had no processor, and one of OpenMP spins while it waits for the others.
+    It or that thread had no processor for nearly all that it lost, and one of OpenMP spins while it waits for others.
     """
-    if not slow.threads_waited_us or slow.waited_us is None:
+    if slow.waited_us is None:
         return False
-    return slow.waited_us + slow.threads_waited_us >= _NEARLY_ALL * beyond_us
+    waited_us = min(slow.waited_us, slow.us - slow.cpu_us) + (slow.threads_waited_us or 0.0)
+    return waited_us >= _NEARLY_ALL * beyond_us
 
 
 def _line(slow: SlowStep, beyond_us: float) -> _Words | None:
     phase = max(range(len(PHASES)), key=lambda place: slow.phases_us[place] - slow.usual_phases_us[place])
-    name = _DURING[PHASES[phase]]
+    name = DURING[PHASES[phase]]
     if not slow.lines:
-        return f"{PHASE}:{PHASES[phase]}", f"the time goes {name}", "record some steps of it: bottleneck run"
+        return f"{PHASE}:{PHASES[phase]}", f"the time goes {name}", advice_to_record(())
     line = slow.lines[0]
     kind, place = f"line:{line.source}", f"{_place(line)}, {name}"
     if slow.cpu_us - slow.usual_cpu_us < _MOST * beyond_us:
@@ -430,7 +442,7 @@ def _slower(rank: WatchedRank) -> Drift | None:
     phase = max(PHASES, key=lambda name: phases[name][-1] - phases[name][0])
     what = (
         f"steps grew from {format_us(parts[0])} to {format_us(parts[-1])} ({format_share(parts[-1] / parts[0] - 1)}), "
-        f"most of it {_DURING[phase]}"
+        f"most of it {DURING[phase]}"
     )
     return Drift("time", what, "look for what grows: lists, hooks, a graph that is kept; bottleneck run names it")
 
@@ -441,10 +453,10 @@ def _lasting(rank: WatchedRank) -> Drift | None:
         return None
     what = (
         f"from step {level.first:,} on steps take {format_us(level.after_us)}, before {format_us(level.before_us)}; "
-        f"most of it {_DURING[level.phase]}"
+        f"most of it {DURING[level.phase]}"
     )
     advice = "look for what begins there; two windows (--every) show it, by bottleneck compare"
-    return Drift("level", what, advice, level.beyond_us)
+    return Drift(LEVEL, what, advice, level.beyond_us)
 
 
 def _level(rank: WatchedRank) -> _Level | None:

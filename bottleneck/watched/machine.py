@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from bottleneck.analysis.telemetry import other_processors
 from bottleneck.schema.telemetry import HOST, THROTTLE, Sample
-from bottleneck.units import format_share
+from bottleneck.units import counted, format_share
 from bottleneck.watched.causes import Drift
 from bottleneck.watched.read_log import WatchedRank
 
@@ -22,6 +22,8 @@ _IN_USE = 0.05
 _USUAL_CLOCK = 75
 # A reason was there that so much of the samples have.
 _OFTEN = 0.2
+# A machine is busy that has so little to spare while others keep so many processors busy.
+_FULL, _LEAST_OTHERS = 0.95, 0.5
 # Counters of the system are read once a second: shorter stretches tell nothing.
 _SHORTEST_S = 2.0
 
@@ -96,6 +98,27 @@ def _throttle_bits(samples: Sequence[Sample]) -> int:
     """Joins the reasons that often held the clock."""
     bits = [int(sample.values["throttle_bits"]) for sample in samples if "throttle_bits" in sample.values]
     return sum(bit for bit in THROTTLE if bits and sum(bool(reasons & bit) for reasons in bits) >= _OFTEN * len(bits))
+
+
+def describe_busy_machine(rank: WatchedRank, samples: Sequence[Sample]) -> str | None:
+    """Says that other programs used the processors while the steps ran; null where they did not, or nobody looked."""
+    columns = ("busy_cpu_s", "total_cpu_s", "process_cpu_s")
+    end_s = float(rank.records["end_s"][-1])
+    host = [
+        sample
+        for sample in samples
+        if sample.sensor == HOST and 0.0 <= _seconds(rank, sample) <= end_s and not set(columns) - set(sample.values)
+    ]
+    if len(host) < 2 or (length_s := host[-1].elapsed_s - host[0].elapsed_s) < _SHORTEST_S:
+        return None
+    busy, total, own = ((host[-1].values[name] - host[0].values[name]) / length_s for name in columns)
+    others = busy - own
+    if total <= 0 or own < 0 or busy < _FULL * total or others < _LEAST_OTHERS:
+        return None
+    return (
+        f"other programs kept {others:.1f} of {counted(round(total), 'processor')} busy while the steps ran, and the "
+        f"program got {own:.2f}: step times may be too long"
+    )
 
 
 def others_meanwhile(rank: WatchedRank, samples: Sequence[Sample], start_s: float, end_s: float) -> float | None:

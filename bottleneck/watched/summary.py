@@ -14,15 +14,30 @@ from bottleneck.harness.folder import is_claimed
 from bottleneck.schema.telemetry import Sample, read_samples
 from bottleneck.schema.watch_log import HEADER_FILES, PHASES, STEP_FILES, RecordedWindow, WatchHeader
 from bottleneck.schema.watched import LateRank, WatchedCause, WatchedRun, WatchedRunRank, WindowOfRun
-from bottleneck.units import counted, format_us
-from bottleneck.watched.causes import NO_PROCESSOR, OWN_THREADS, PHASE, SlowCause, find_causes, find_drifts
+from bottleneck.units import counted, format_share, format_us, listed
+from bottleneck.watched.causes import (
+    DURING,
+    LEVEL,
+    LOST_PROCESSOR,
+    NO_PROCESSOR,
+    OWN_THREADS,
+    PHASE,
+    UNKNOWN,
+    SlowCause,
+    advice_to_record,
+    find_causes,
+    find_drifts,
+)
 from bottleneck.watched.late_rank import find_late
-from bottleneck.watched.machine import find_clock_falls, others_meanwhile
+from bottleneck.watched.machine import describe_busy_machine, find_clock_falls, others_meanwhile
+from bottleneck.watched.pace import SlowStretches, find_slow_stretches
 from bottleneck.watched.read_log import WatchedRank, read_header, read_watched
 
 _MOST_BLOCKS = 200
 _LONGEST_SILENCE_S = 60.0
 _LARGE = 100.0
+# So many stretches of slow steps are told.
+_MOST_STRETCHES = 4
 # Processors that other programs keep busy, below which they take none from this one.
 _HARDLY_BUSY = 0.25
 
@@ -52,6 +67,9 @@ def summarise(folder: Path, *, is_over: bool = False) -> WatchedRun:
             "phases go by the host's clock: work that the GPU has still to do shows where the host waits for it"
         )
     samples = _samples(folder)
+    busy = describe_busy_machine(ranks[0], samples)
+    if busy is not None:
+        warnings.append(busy)
     return WatchedRun(
         folder.name,
         date,
@@ -119,6 +137,10 @@ def _rank(rank: WatchedRank, samples: Sequence[Sample], folder: Path) -> Watched
         WatchedCause(drift.kind, drift.what, drift.advice, number, beyond_us=drift.beyond_us)
         for drift in (*find_drifts(rank), *find_clock_falls(rank, samples))
     ]
+    slow = find_slow_stretches(rank)
+    # Steps that stay longer from one on are told as that, but for those that lack a processor.
+    if slow is not None and (slow.is_starved or not any(drift.kind == LEVEL for drift in drifts)):
+        drifts = [_stretches(slow, rank, samples), *(drift for drift in drifts if drift.kind != LEVEL)]
     phases = rank.phases_us()
     return WatchedRunRank(
         rank=number,
@@ -133,12 +155,10 @@ def _rank(rank: WatchedRank, samples: Sequence[Sample], folder: Path) -> Watched
 
 
 def _cause(cause: SlowCause, rank: WatchedRank, samples: Sequence[Sample], folder: Path) -> WatchedCause:
-    longest, number, others = cause.longest, rank.header.rank, None
+    longest, number, others = cause.longest, rank.header.rank, ""
     if cause.kind == NO_PROCESSOR:
-        others = others_meanwhile(rank, samples, cause.start_s, cause.end_s)
-        if others is not None and others < _HARDLY_BUSY:
-            what, advice = OWN_THREADS
-            cause, others = msgspec.structs.replace(cause, what=what, advice=advice), None
+        (what, advice), others = _who_had_processor(rank, samples, cause.start_s, cause.end_s)
+        cause = msgspec.structs.replace(cause, what=what, advice=advice)
     times = f"{_times(longest.us / longest.usual_us)} times as long" if longest.usual_us > 0 else "far longer"
     if len(cause.steps) == 1:
         headline = f"{cause.what}: step {longest.step:,} took {format_us(longest.us - longest.usual_us)} more, {times}"
@@ -149,12 +169,42 @@ def _cause(cause: SlowCause, rank: WatchedRank, samples: Sequence[Sample], folde
         longest_one = f"the longest (step {longest.step:,}) {times}"
         headline = f"{cause.what}: {which} took {sum_} more than usual, {longest_one}"
     window = next((one for one in rank.header.windows if one.after >= cause.steps[0]), None)
-    if cause.kind.startswith(PHASE) and window is not None:
-        where = shlex.quote(str(folder / window.folder))
-        cause = msgspec.structs.replace(cause, advice=f"see what steps behind it did: bottleneck report {where}")
-    if others is not None:
-        headline += f" (others kept {counted(f'{others:.1f}', 'processor')} busy meanwhile)"
-    return WatchedCause(cause.kind, headline, cause.advice, number, cause.steps, cause.beyond_us)
+    if cause.kind.partition(":")[0] in {PHASE, UNKNOWN}:
+        where = "" if window is None else shlex.quote(str(folder / window.folder))
+        seen = f"see what steps behind it did: bottleneck report {where}"
+        cause = msgspec.structs.replace(cause, advice=seen if where else advice_to_record(rank.header.command))
+    return WatchedCause(cause.kind, headline + others, cause.advice, number, cause.steps, cause.beyond_us)
+
+
+def _who_had_processor(
+    rank: WatchedRank, samples: Sequence[Sample], start_s: float, end_s: float
+) -> tuple[tuple[str, str], str]:
+    """Says who had the processor in a stretch of the run and what to do, and what other programs did meanwhile."""
+    others = others_meanwhile(rank, samples, start_s, end_s)
+    if others is None:
+        return LOST_PROCESSOR, ""
+    if others < _HARDLY_BUSY:
+        return OWN_THREADS, ""
+    return LOST_PROCESSOR, f" (others kept {counted(f'{others:.1f}', 'processor')} busy meanwhile)"
+
+
+def _stretches(slow: SlowStretches, rank: WatchedRank, samples: Sequence[Sample]) -> WatchedCause:
+    """Words stretches of steps that are far slower than the others."""
+    ends = [f"{first:,} to {last:,}" for first, last in slow.stretches[:_MOST_STRETCHES]]
+    if len(slow.stretches) > _MOST_STRETCHES:
+        ends.append(f"{counted(len(slow.stretches) - _MOST_STRETCHES, 'more stretch', 'more stretches')}")
+    where = f"{slow.steps:,} of the steps {ends[0]}" if slow.is_scattered else f"steps {listed(ends)}"
+    pace = f"{format_us(slow.step_us)} each, the other {slow.other_steps:,} take {format_us(slow.other_us)}"
+    number, beyond_us = rank.header.rank, slow.beyond_us
+    if slow.is_starved:
+        (what, advice), others = _who_had_processor(rank, samples, slow.start_s, slow.end_s)
+        computed = f"their thread had a processor for {format_share(slow.computed_share)} of that time"
+        headline = f"{what}: {where} take {pace}; {computed}{others}"
+        return WatchedCause(NO_PROCESSOR, headline, advice, number, beyond_us=beyond_us)
+    headline = f"{where} take {pace}; most of the difference is {DURING[slow.phase]}"
+    advice = "look for what is different in them; two windows (--every) show it, by bottleneck compare"
+    # Where few steps are quick, these may be the ones that do less.
+    return WatchedCause("pace", headline, advice, number, beyond_us=None if slow.is_most else beyond_us)
 
 
 def _times(ratio: float) -> str:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bottleneck.schema.watch_log import PHASES, DeadWorker, SeenLine, SlowStep, WatchHeader
-from bottleneck.watched.causes import find_causes, find_drifts
+from bottleneck.watched.causes import advice_to_record, find_causes, find_drifts
 from bottleneck.watched.read_log import _DTYPE, WatchedRank
 
 USUAL = SlowStep(
@@ -69,6 +69,9 @@ def in_phase(phase: str, us: float = 399_000.0) -> tuple[float, ...]:
         ({"waited_us": 1_000.0, "cpu_us": 2_000.0, "threads_waited_us": 300_000.0}, "no-processor"),
         ({"waited_us": 200_000.0, "cpu_us": 200_000.0, "threads_waited_us": 150_000.0}, "no-processor"),
         ({"waited_us": 100_000.0, "cpu_us": 300_000.0, "threads_waited_us": 100_000.0}, "line:train.py:18"),
+        # It waited for nearly all of the time, and what it computed more was spinning; earlier waits do not count.
+        ({"waited_us": 900_000.0, "cpu_us": 60_000.0}, "no-processor"),
+        ({"waited_us": 900_000.0, "cpu_us": 150_000.0}, "line:train.py:18"),
         (
             {"phases_us": in_phase("data"), "waited_us": 0.0, "cpu_us": 1e3, "threads_waited_us": 3e5, "workers": 4},
             "loader",
@@ -174,3 +177,8 @@ def test_steps_that_are_longer_from_one_on_are_one_change() -> None:
 )
 def test_other_courses_are_no_lasting_change(us: Any) -> None:
     assert not find_drifts(rank(us=us))
+
+
+def test_advice_to_record_names_the_program_or_says_how_to_start_it() -> None:
+    assert advice_to_record(("-m", "my.train", "a b")) == "record some steps of it: bottleneck run -m my.train 'a b'"
+    assert "start it by bottleneck run in place of bottleneck watch" in advice_to_record(())

@@ -7,7 +7,7 @@ import pytest
 
 from bottleneck.schema.telemetry import HOST, Sample
 from bottleneck.schema.watch_log import WatchHeader
-from bottleneck.watched.machine import find_clock_falls, others_meanwhile
+from bottleneck.watched.machine import describe_busy_machine, find_clock_falls, others_meanwhile
 from bottleneck.watched.read_log import _DTYPE, WatchedRank
 
 STEPS, ZERO_NS, GPU = 1_000, 10**18, "GPU-1"
@@ -72,3 +72,33 @@ def test_processors_of_others_are_those_of_the_stretch() -> None:
     assert others_meanwhile(rank(SLOWER), host, 10.0, 40.0) == pytest.approx(0.0)
     assert others_meanwhile(rank(SLOWER), host, 60.0, 61.0) is None
     assert others_meanwhile(rank(SLOWER), [], 60.0, 90.0) is None
+
+
+def host_readings(busy: float, own: float, processors: float = 2.0) -> list[Sample]:
+    """A reading a second of a machine on which all programs, and the watched one, use so many processors."""
+    rates = {"busy_cpu_s": busy, "process_cpu_s": own, "total_cpu_s": processors}
+    return [
+        Sample(ZERO_NS + int(1e9 * at), float(at), HOST, {name: rate * at for name, rate in rates.items()})
+        for at in range(-5, 120)
+    ]
+
+
+def test_a_machine_that_others_kept_busy_is_told() -> None:
+    told = describe_busy_machine(rank(SLOWER), host_readings(busy=2.0, own=0.5))
+    assert told == (
+        "other programs kept 1.5 of 2 processors busy while the steps ran, and the program got 0.50: "
+        "step times may be too long"
+    )
+
+
+@pytest.mark.parametrize(
+    "readings",
+    [
+        pytest.param(host_readings(busy=2.0, own=1.9), id="the program itself"),
+        pytest.param(host_readings(busy=1.5, own=0.5), id="room is left"),
+        pytest.param([], id="nobody looked"),
+        pytest.param(host_readings(busy=2.0, own=0.5)[:6], id="before the steps"),
+    ],
+)
+def test_a_machine_with_room_is_not_said_to_be_busy(readings: list[Sample]) -> None:
+    assert describe_busy_machine(rank(SLOWER), readings) is None
