@@ -202,7 +202,7 @@ def _reason_of(slow: SlowStep) -> _Words:
 
 
 def advice_to_record(command: Sequence[str]) -> str:
-    """Says how to record steps of this program, or of one whose command is not known."""
+    """Says how to record steps of the program, with its command if known."""
     if not command:
         return "record some steps of it: start it by bottleneck run in place of bottleneck watch"
     return f"record some steps of it: bottleneck run {shlex.join(command)}"

@@ -101,7 +101,7 @@ def _throttle_bits(samples: Sequence[Sample]) -> int:
 
 
 def describe_busy_machine(rank: WatchedRank, samples: Sequence[Sample]) -> str | None:
-    """Says that other programs used the processors while the steps ran; null where they did not, or nobody looked."""
+    """Says that other programs used the processors; null where they left some."""
     columns = ("busy_cpu_s", "total_cpu_s", "process_cpu_s")
     end_s = float(rank.records["end_s"][-1])
     host = [

@@ -57,7 +57,7 @@ class SlowStretches(Struct, frozen=True):
 
 
 def find_slow_stretches(rank: WatchedRank) -> SlowStretches | None:
-    """Gives the slow stretches of a run that has two paces, or scattered steps that lacked a processor.
+    """Gives the slow stretches, or scattered steps that lacked a processor.
 
     Null for any other run.
     """
@@ -79,7 +79,10 @@ def find_slow_stretches(rank: WatchedRank) -> SlowStretches | None:
 
 
 def _beside_others(rank: WatchedRank, is_slow: _Flags) -> SlowStretches | None:
-    """Compares slow steps with the others; null where they are few, hardly slower, or noted as slow for the most."""
+    """Compares slow steps with the others.
+
+    Null where they are few, hardly slower, or noted as slow for the most.
+    """
     records, values = rank.records, rank.step_us
     if is_slow.all() or not is_slow.any():
         return None

@@ -179,7 +179,7 @@ def _cause(cause: SlowCause, rank: WatchedRank, samples: Sequence[Sample], folde
 def _who_had_processor(
     rank: WatchedRank, samples: Sequence[Sample], start_s: float, end_s: float
 ) -> tuple[tuple[str, str], str]:
-    """Says who had the processor in a stretch of the run and what to do, and what other programs did meanwhile."""
+    """Says who had the processor, what to do, and what other programs did."""
     others = others_meanwhile(rank, samples, start_s, end_s)
     if others is None:
         return LOST_PROCESSOR, ""
