@@ -371,6 +371,7 @@ _NO_STACKS = "recorded without Python calls"
 _NO_MEMORY = "recorded without memory events"
 _NOT_SEEN = "the trace has no work of a device, which may have been there"
 _NO_COMPILER = "only a recording made by bottleneck run has counters of torch.compile"
+_OLDER = "this recording was made by a bottleneck that did not count this yet: record again"
 _TOO_LARGE = "sizes in the trace make no number"
 
 
@@ -597,7 +598,7 @@ class StepCounter:
         report = None if recording is None else recording.compilation
         value = None if report is None else getattr(report, name)
         if value is None:
-            return UnknownCount(_NO_COMPILER)
+            return UnknownCount(_NO_COMPILER if recording is None else _OLDER)
         number = int(value)
         return Tally(number, number)
 

@@ -137,14 +137,17 @@ def _sides(lock: Lock, counts: Counts, limits: Mapping[str, Limit]) -> _Sides:
     ours, theirs = counts.fingerprint, lock.counts.fingerprint
     of_file, of_run = lock.counts.input_sha, counts.input_sha
     is_other_input = bool(of_file and of_run) and of_file != of_run
-    other = f"the lock-file is of other arguments or settings of the program; if on purpose: {_UPDATE}"
-    portable_gap = _gap(theirs.portable, ours.portable, f": run {_UPDATE}")
+    # Recordings are held against one another, and no lock-file can be written anew.
+    baseline = "the lock-file" if lock.program else "the recording before"
+    purpose, anew = (f"; if on purpose: {_UPDATE}", f": run {_UPDATE}") if lock.program else ("", "")
+    other = f"{baseline} is of other arguments or settings of the program{purpose}"
+    portable_gap = _gap(theirs.portable, ours.portable, baseline, anew)
     # No advice: on a mixed pool of machines, lock-files would be written back and forth.
-    backend_gap = _gap(theirs.backend, ours.backend)
+    backend_gap = _gap(theirs.backend, ours.backend, baseline)
     return _Sides(lock, counts, limits, portable_gap, backend_gap, other if is_other_input else "")
 
 
-def _gap(before: Mapping[str, Value], after: Mapping[str, Value], advice: str = "") -> str:
+def _gap(before: Mapping[str, Value], after: Mapping[str, Value], baseline: str, advice: str = "") -> str:
     """Words how facts differ, with the advice; empty where equal.
 
     'the lock-file is of torch 2.12, this is torch 2.13'.
@@ -156,7 +159,7 @@ def _gap(before: Mapping[str, Value], after: Mapping[str, Value], advice: str = 
         ", ".join(f"{name} {facts[name]}" if name in facts else f"unknown {name}" for name in names)
         for facts in (before, after)
     )
-    return f"the lock-file is of {old}, this is {new}{advice}"
+    return f"{baseline} is of {old}, this is {new}{advice}"
 
 
 def _known(names: Mapping[str, object]) -> list[str]:
@@ -212,10 +215,7 @@ def _with_values(change: CounterChange, sides: _Sides) -> CounterChange:
     if after is None:
         return replace(change, verdict="gone", reason=sides.counts.unknown.get(name, "it is not counted any more"))
     if COUNTERS[name].must_exist and after < _COLLAPSED * before:
-        reason = (
-            f"{COUNTERS[name].many} collapsed from {before} to {after} per step, as where the measurement is lost; "
-            f'if they did: bottleneck accept --metric {name} --reason "…"'
-        )
+        reason = f"{COUNTERS[name].many} collapsed from {before} to {after} per step, as where the measurement is lost"
         return replace(change, verdict="gone", reason=reason)
     return _held(replace(change, reason=None), before, after)
 
@@ -338,6 +338,12 @@ def sentence_of(results: Sequence[WorkloadResult], code: int) -> str:
         if names:
             of = f"{len(names)} of {counted(len(results), 'workload')}"
             phrases.append(f"{of} {words}: {', '.join(names)}" if len(results) > 1 else f"{names[0]} {words}")
+    # Of a failure this stands in its own lines, and counters that vanished must not hide it.
+    phrases += [
+        f"over budget {f'in {result.name}' if len(results) > 1 else 'all the same'}: {over}"
+        for result in results
+        if result.verdict == "nothing measured" and (over := _over_budget(result))
+    ]
     not_passed = "; ".join(phrases)
     number = sum(result.verdict == "pass" for result in results)
     passed = f"{counted(number, 'workload') if len(results) > 1 else results[0].name} passed" if number else ""
@@ -385,8 +391,9 @@ def _summarise(result: WorkloadResult) -> _Story:
     time, gone = result.time, [change for change in result.counters if change.verdict == "gone"]
     if gone:  # which usually means a failed measurement
         what = f"{', '.join(change.metric for change in gone)}: counted before, and no more"
-        fix = Fix("see that the workload still does its work; if it really does without:", _UPDATE)
-        return what, [Cause(change.reason) for change in gone[:_LISTED] if change.reason], fix
+        over = _over_budget(result)
+        what += f"; over budget: {over}" if over else ""
+        return what, [Cause(change.reason) for change in gone[:_LISTED] if change.reason], _fix_of_gone(result, gone)
     if result.verdict == "fail":
         return _summarise_failure(result)
     if result.verdict == "undecided" and time is not None:
@@ -402,6 +409,22 @@ def _summarise(result: WorkloadResult) -> _Story:
         why = [Cause(change.reason) for change in result.counters if change.reason][:1]
         return what, why, update if result.lock else Fix("name recordings of the same program")
     return _pass_sentence(result), (), Fix()
+
+
+def _over_budget(result: WorkloadResult) -> str:
+    """Words the counters beyond their budgets; empty where none is."""
+    broken = [change for change in result.counters if change.verdict == "broken"]
+    return _counter_changes(broken) if broken else ""
+
+
+def _fix_of_gone(result: WorkloadResult, gone: Sequence[CounterChange]) -> Fix:
+    """Says what to do about counters that vanished: nothing but a lock-file can take them as they are."""
+    if not result.lock:
+        return Fix("see that both are recordings of the same program, made in the same way (shapes, memory, stacks)")
+    look = "see that the workload still does its work; if it really does without:"
+    if all(change.after is not None for change in gone):  # what is counted can be accepted
+        return Fix(look, accept_command(result.name, {change.metric for change in gone}))
+    return Fix(look, _UPDATE)
 
 
 def _summarise_failure(result: WorkloadResult) -> _Story:

@@ -254,6 +254,8 @@ def test_what_torch_compile_did_comes_from_the_recording_with_the_line_of_each_b
 def test_a_bare_trace_tells_nothing_of_torch_compile(tmp_path: Path) -> None:
     counts = count(case_of(tmp_path, steps_of([product(10)]), **CPU))
     assert "only a recording" in counts.unknown["graph_breaks"]
+    older = count(case_of(tmp_path, steps_of([product(10)]), replace(RECORDING, compilation=None), **CPU))
+    assert "did not count this yet" in older.unknown["graph_breaks"]
     assert counts.fingerprint.portable == {"backend": "cpu"} and counts.input_sha == ""
 
 

@@ -450,6 +450,30 @@ def test_what_vanished_asks_for_a_look_at_the_workload() -> None:
     assert story.what == "flops: counted before, and no more"
     assert story.why == (Cause("flops fell from 10 to nothing"),)
     assert story.fix.command == "bottleneck gate --update"
+    collapsed = failure([CounterChange("ops", 40, 3, "gone", reason="ops collapsed")])
+    assert collapsed.fix.command == 'bottleneck accept mlp --metric ops --reason "…"'
+
+
+def test_what_vanished_hides_no_counter_that_is_over_its_budget() -> None:
+    changes = (CounterChange("flops", 100, 800, "broken"), CounterChange("ops", 40, 0, "gone", reason="ops collapsed"))
+    result = WorkloadResult("now", ("now.json",), "nothing measured", "", counters=changes)
+    assert with_summary(result).what == "ops: counted before, and no more; over budget: flops 100 to 800 per step"
+    assert sentence_of([result], 5) == "now remained unmeasured; over budget all the same: flops 100 to 800 per step."
+    other = replace(result, name="other", counters=changes[1:])
+    assert sentence_of([result, other], 5) == (
+        "2 of 2 workloads remained unmeasured: now, other; over budget in now: flops 100 to 800 per step."
+    )
+
+
+def test_advice_on_recordings_names_no_lock_file() -> None:
+    gone = (CounterChange("ops", 40, 0, "gone", reason="ops collapsed"),)
+    result = with_summary(WorkloadResult("now", ("now.json",), "nothing measured", "", counters=gone))
+    assert "both are recordings of the same program" in result.fix.sentence and not result.fix.command
+    before = replace(lock_of(), program=())
+    elsewhere = replace(COUNTS, fingerprint=Fingerprint({"torch": "9.9"}), input_sha="2")
+    reasons = {change.reason or "" for change in judge_counts(before, elsewhere, GateSettings())}
+    assert any(reason.startswith("the recording before is of") for reason in reasons)
+    assert not any("lock-file" in reason or "bottleneck" in reason for reason in reasons)
 
 
 def test_a_growth_that_rounding_would_hide_is_reported_exactly() -> None:

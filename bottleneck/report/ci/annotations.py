@@ -230,7 +230,7 @@ def render_github(gate: Gate) -> str:
 
     One per line of code and level.
     """
-    verdict = phrases.VERDICTS[phrases.verdict_of(gate)]
+    verdict = phrases.verdict_words(gate)
     shown = [_command("notice", {"title": f"bottleneck gate: {verdict}"}, [phrases.closing(gate)])]
     groups = _by_line(alerts(gate))
     for level, command in _COMMANDS.items():
@@ -347,7 +347,7 @@ def render_sarif(gate: Gate) -> str:
         "invocations": [invocation],
         "columnKind": "unicodeCodePoints",
         "results": [_result(alert) for alert in alerts(gate)],
-        "properties": {"verdict": phrases.VERDICTS[phrases.verdict_of(gate)], "exitCode": gate.exit_code},
+        "properties": {"verdict": phrases.verdict_words(gate), "exitCode": gate.exit_code},
     }
     return json.dumps({"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}, indent=1) + "\n"
 

@@ -50,7 +50,7 @@ def build(gate: Gate, *, rows: int = compare.TOP) -> Document:
     actions = ActionSection(_TITLE, tuple(_action(result, gate.base) for result in results))
     lines = _lines(gate, results)
     return Document(
-        headline="gate" if lines else phrases.VERDICTS[verdict],
+        headline="gate" if lines else phrases.verdict_words(gate),
         subject=results[0].name if lines else "bottleneck gate",
         tone={"pass": "good", "fail": "bad", "failed": "bad"}.get(verdict, "unknown"),
         sentence=gate.sentence,
@@ -142,7 +142,7 @@ def _action(result: WorkloadResult, usual_base: str) -> Action:
 
     The base is left out where it is the usual one, which stands above.
     """
-    lead = f"{phrases.VERDICTS[result.verdict]} {result.name}: {phrases.headline(result)}"
+    lead = f"{phrases.workload_verdict(result)} {result.name}: {phrases.headline(result)}"
     if result.verdict == "pass":
         return Action(lead, tuple(phrases.asides(result)))
     time = [] if result.time is None else [LabelledLine("time", phrases.describe_time(result.time))]

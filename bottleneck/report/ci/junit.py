@@ -61,7 +61,7 @@ def render(gate: Gate) -> str:
     skipped = str(sum(case.outcome == "skipped" for _, case in cases))
     suite = ET.SubElement(root, "testsuite", {**root.attrib, "skipped": skipped})
     values = {
-        "verdict": phrases.VERDICTS[phrases.verdict_of(gate)],
+        "verdict": phrases.verdict_words(gate),
         "exit_code": str(gate.exit_code),
         "base": gate.base,
         "candidate": gate.candidate,
@@ -120,7 +120,7 @@ def _run_case(result: WorkloadResult, exit_code: int, cases: list[_Case]) -> _Ca
     if result.verdict == "pass" or is_reported:
         return _Case("run", "passed", "", seconds=result.seconds)
     outcome: Outcome = "failure" if result.verdict == "fail" else "error" if exit_code == 5 else "skipped"
-    return _Case("run", outcome, result.what or phrases.VERDICTS[result.verdict], body, result.seconds)
+    return _Case("run", outcome, result.what or phrases.workload_verdict(result), body, result.seconds)
 
 
 def _group_case(name: str, changes: list[CounterChange], result: WorkloadResult) -> _Case:

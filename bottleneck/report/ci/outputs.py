@@ -11,7 +11,7 @@ import msgspec
 from bottleneck.report import lazily
 from bottleneck.report.ci.annotations import render_github, render_gitlab, render_sarif
 from bottleneck.report.ci.junit import render as render_junit
-from bottleneck.report.ci.phrases import VERDICTS, verdict_of
+from bottleneck.report.ci.phrases import verdict_of, verdict_words
 from bottleneck.report.json_text import encode
 from bottleneck.report.output import make_folder, write_bytes
 from bottleneck.report.text import clean
@@ -69,7 +69,7 @@ def to_openmetrics(gate: Gate) -> str:
             values = {"low": ratio.low, "median": ratio.median, "high": ratio.high}
             ratios += [({"workload": result.name, "bound": bound}, value) for bound, value in values.items()]
     families: dict[str, list[_Sample]] = {
-        "bottleneck_gate_exit_code": [({"verdict": VERDICTS[verdict_of(gate)]}, gate.exit_code)],
+        "bottleneck_gate_exit_code": [({"verdict": verdict_words(gate)}, gate.exit_code)],
         "bottleneck_gate_seconds": [({}, gate.seconds)],
         "bottleneck_counter": counters,
         "bottleneck_step_ratio": ratios,

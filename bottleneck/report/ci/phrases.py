@@ -326,9 +326,27 @@ def verdict_of(gate: Gate) -> GateVerdict:
     return next((verdict for verdict in meant if verdict in verdicts), otherwise)
 
 
+def verdict_words(gate: Gate) -> str:
+    """Words the verdict that the exit code stands for: 'FAIL'."""
+    verdict = verdict_of(gate)
+    shown = {workload_verdict(result) for result in gate.results if result.verdict == verdict}
+    return shown.pop() if len(shown) == 1 else VERDICTS[verdict]
+
+
+_IN_PART = "NOT ALL MEASURED"
+_COMPARED: frozenset[CounterVerdict] = frozenset({"broken", "same", "improved", "within budget", "accepted"})
+
+
+def workload_verdict(result: WorkloadResult) -> str:
+    """Words the verdict on a workload: some of its counters may have been measured."""
+    if result.verdict == "nothing measured" and any(change.verdict in _COMPARED for change in result.counters):
+        return _IN_PART
+    return VERDICTS[result.verdict]
+
+
 def verdict_and_code(gate: Gate) -> str:
     """'FAIL, exit code 1'."""
-    return f"{VERDICTS[verdict_of(gate)]}, exit code {gate.exit_code}"
+    return f"{verdict_words(gate)}, exit code {gate.exit_code}"
 
 
 def closing(gate: Gate) -> str:

@@ -20,7 +20,9 @@ from bottleneck.report.ci.phrases import (
     growth,
     share,
     took,
+    verdict_and_code,
     verdict_of,
+    workload_verdict,
 )
 from bottleneck.schema.gate_result import CounterChange, Culprit, Gate, GateVerdict
 from tests.report.gates import (
@@ -151,3 +153,12 @@ def test_what_the_causes_leave_of_a_change_is_said() -> None:
 def test_the_costliest_counter_that_is_broken_comes_first() -> None:
     changes = tuple(CounterChange(name, 0, 9, "broken") for name in ("flops", "ops", "syncs"))
     assert [change.metric for change in differing(replace(SLOWED, counters=changes))] == ["syncs", "ops", "flops"]
+
+
+def test_what_was_measured_in_part_is_not_called_nothing() -> None:
+    over = CounterChange("flops", 100, 800, "broken")
+    in_part = replace(UNMEASURED, counters=(*UNMEASURED.counters, over))
+    nothing = replace(UNMEASURED, counters=(CounterChange("ops", 40, 0, "gone"),))
+    assert (workload_verdict(in_part), workload_verdict(nothing)) == ("NOT ALL MEASURED", "NOTHING MEASURED")
+    assert verdict_and_code(gate(in_part, exit_code=5, sentence="")) == "NOT ALL MEASURED, exit code 5"
+    assert verdict_and_code(gate(in_part, nothing, exit_code=5, sentence="")) == "NOTHING MEASURED, exit code 5"
