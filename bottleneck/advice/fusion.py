@@ -406,6 +406,7 @@ _SOFTMAX = re.compile(r"^aten::(?:_safe_)?_?softmax$")
 _SOFTMAX_BACKWARD = re.compile(r"^aten::_softmax_backward_data$")
 # Scaling, dropout and masks, each of them made, widened and filled in, around the softmax.
 _BETWEEN = 24
+_LAYER = re.compile(r"^aten::addmm$")
 _FAST_PATH = re.compile(r"_transformer_encoder_layer_fwd|_native_multi_head_attention")
 _OWN_ATTENTION = re.compile(r"scaled_dot_product|multi_head_attention")
 # A fused kernel reaches 35-75 % of the matrix peak (FlashAttention-2, table 1), products at hand about as much.
@@ -489,7 +490,7 @@ def attention_rows(work: KernelWork) -> Flags:
     """Masks the products and softmax of attention and all between them.
 
     The softmax follows the scores' product and feeds the next one. The scores have as many numbers as the softmax: m n
-    per product of the first, m k of the second.
+    per product of the first, m k of the second. A product with a bias is a layer (a head over classes), and no scores.
     """
     rows = np.zeros(work.row.size, dtype=bool)
     softmax = np.flatnonzero(work.op_like(_SOFTMAX))
@@ -497,6 +498,7 @@ def attention_rows(work: KernelWork) -> Flags:
         return rows
     product = np.flatnonzero(work.family("matmul"))
     count, random = work.elements(work.op_like(_SOFTMAX)), work.family("random")
+    layer = work.op_like(_LAYER)
     m, n, k, batch = (work.cost(name) for name in ("m", "n", "k", "batch"))
     before, after = np.searchsorted(product, softmax) - 1, np.searchsorted(product, softmax)
     for at, first, last in zip(softmax.tolist(), before.tolist(), after.tolist(), strict=True):
@@ -506,7 +508,7 @@ def attention_rows(work: KernelWork) -> Flags:
         scores = (m[one] * n[one] * batch[one], m[two] * k[two] * batch[two])
         # No fused kernel of a CPU draws random numbers.
         held = work.evidence.is_host_only and bool(random[one:two].any())
-        if two - one <= _BETWEEN and scores[0] == scores[1] == count[at] and not held:
+        if two - one <= _BETWEEN and scores[0] == scores[1] == count[at] and not (held or layer[one]):
             rows[one : two + 1] = True
     return rows
 

@@ -337,6 +337,13 @@ def test_a_softmax_between_two_products_is_attention_by_hand(tmp_path: Path) -> 
     assert "scaled_dot_product_attention" in draft.code
 
 
+def test_a_head_with_a_bias_before_a_softmax_is_no_attention(tmp_path: Path) -> None:
+    """Weights over classes that a product then mixes: the head is most of the time, and stays."""
+    _, scaled, softmax, mixes = attention()
+    head = Call("aten::addmm", 40, [[1024], [8192, 64], [64, 1024]], "ampere_sgemm_128x64_nn")
+    assert unfused_attention(on_gpu(tmp_path, [head, scaled, softmax, mixes])) is None
+
+
 def test_masks_that_are_made_and_filled_in_belong_to_attention_by_hand(tmp_path: Path) -> None:
     first, scaled, *rest = attention()
     fills = [Call(name, 20, scaled.dims, "vectorized_elementwise_kernel") for name in ("aten::mul", "aten::where") * 6]
