@@ -55,7 +55,7 @@ def sweep_command(
     ] = None,
     backends: Annotated[
         str | None,
-        typer.Option(metavar="A,B", help="A curve for each: eager, inductor, torchscript, openvino, onnxruntime, …"),
+        typer.Option(metavar="A,B", help="A curve for each: eager, inductor, openvino, tvm, xla … or all."),
     ] = None,
     device: Annotated[
         str | None, typer.Option(metavar="A,B", help="A curve for each default device of torch: cpu, cuda.")

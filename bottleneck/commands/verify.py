@@ -87,6 +87,8 @@ CHANGE_NAMES = (
     "backend-cudagraphs",
     "torchscript",
     "cuda-graph",
+    "aot-package",
+    "executorch",
     "fold-batchnorm",
     "checkpoint",
     "workers",

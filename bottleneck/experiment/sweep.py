@@ -174,8 +174,14 @@ BACKENDS: Mapping[str, tuple[str, ...]] = {
     "tvm": ("backend-tvm",),
     "tvm-tuned": ("backend-tvm-tuned",),
     "xla": ("backend-xla",),
+    "torchscript": ("torchscript",),
+    "aot-package": ("aot-package",),
+    "executorch": ("executorch",),
+    "compile-step": ("compile-step",),
+    "tensorrt": ("backend-tensorrt",),
     "cudagraphs": ("backend-cudagraphs",),
 }
+ALL = "all"
 _MOST_THREADS = 4096
 
 
@@ -184,9 +190,11 @@ def make_series(backends: str | None, devices: str | None, threads: str | None) 
 
     Each is a comma-separated list or null for the usual one.
 
-    A name states what differs between the curves, or else what was requested; 'eager' where nothing was.
+    A name states what differs between the curves, or else what was requested; 'eager' where nothing was. 'all' stands
+    for every backend.
     """
-    ways = [(text, _changes(text)) for text in _listed("--backends", backends)] or [(EAGER, ())]
+    listed = [name for text in _listed("--backends", backends) for name in (BACKENDS if text == ALL else [text])]
+    ways = [(text, _changes(text)) for text in dict.fromkeys(listed)] or [(EAGER, ())]
     places: list[str | None] = [*_listed("--device", devices)]
     counts: list[int | None] = [_count(text) for text in _listed("--threads", threads)]
     lengths = [len(ways), len(places), len(counts)]

@@ -596,6 +596,23 @@ def has_cpp_compiler() -> bool:
     return True
 
 
+def package_maker() -> Callable[[Any, str], Callable[[list[Any]], list[Any]]] | None:
+    """Gives what compiles an exported program into a file, and the call of that.
+
+    The call takes the tensors and gives the results, without the structure around them. Null before torch 2.6.
+    """
+    inductor = importlib.import_module("torch._inductor")
+    make, load = (getattr(inductor, f"aoti_{name}", None) for name in ("compile_and_package", "load_package"))
+    if make is None or load is None:
+        return None
+
+    def package(program: Any, path: str) -> Callable[[list[Any]], list[Any]]:
+        run: Callable[[list[Any]], list[Any]] = load(make(program, package_path=path)).loader.run
+        return run
+
+    return package
+
+
 def optimized_module() -> Any:
     """The class of compiled modules; null until the program has imported the compiler."""
     return _of_kind("torch._dynamo.eval_frame.OptimizedModule", type)

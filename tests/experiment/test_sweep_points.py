@@ -2,6 +2,7 @@ import pytest
 
 from bottleneck.errors import UsageError
 from bottleneck.experiment import sweep as series
+from bottleneck.experiment.interventions import CHANGES
 from bottleneck.experiment.interventions.subject import Change
 from bottleneck.experiment.sweep import (
     Parameter,
@@ -86,8 +87,17 @@ def test_backends_are_changes_by_the_names_that_people_use() -> None:
     assert make_series("eager,inductor", None, None) == (Series("eager"), Series("inductor", ("compile",)))
 
 
+def test_all_stands_for_every_backend_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(series, "BACKENDS", {"eager": (), "inductor": ("compile",)})
+    assert make_series("inductor,all", None, None) == (Series("inductor", ("compile",)), Series("eager"))
+
+
 def test_one_backend_alone_is_named_too() -> None:
     assert make_series("inductor", None, None) == (Series("inductor", ("compile",)),)
+
+
+def test_every_backend_of_all_exists() -> None:
+    assert {change for changes in series.BACKENDS.values() for change in changes} <= CHANGES.keys()
 
 
 def test_several_changes_are_joined_by_a_plus() -> None:

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from bottleneck.experiment.interventions import (
+    ahead_of_time,
     attention,
     compilers,
     graphs,
@@ -35,6 +36,7 @@ _TABLES: tuple[tuple[Change, ...], ...] = (
     attention.CHANGES,
     compilers.BACKEND_CHANGES,
     graphs.CHANGES,
+    ahead_of_time.CHANGES,
     memory_format.FOLDING_CHANGES,
     recompute.CHANGES,
     loaders.CHANGES,

@@ -94,7 +94,7 @@ def _is_compiled(module: Any) -> bool:
     return any(map(is_compiled, module.modules()))
 
 
-def _need_inductor(subject: Subject) -> None:
+def need_inductor(subject: Subject) -> None:
     """Raises Missing where Inductor lacks what it makes kernels with.
 
     That is a C++ compiler, or Triton for a GPU.
@@ -108,7 +108,7 @@ def _need_inductor(subject: Subject) -> None:
 
 
 def _compile(subject: Subject) -> Step:
-    _need_inductor(subject)
+    need_inductor(subject)
     return compile_parts(subject)
 
 
@@ -117,19 +117,19 @@ def _compile_step(subject: Subject) -> Step:
         raise NotApplicable("needs modules beside other code: without any, compile takes the whole step already")
     if subject.loaders or subject.iterators:
         raise NotApplicable("needs a step that loads no data: the compiler would follow it into the dataset")
-    _need_inductor(subject)
+    need_inductor(subject)
     return compile_whole(subject)
 
 
 def _reduce_overhead(subject: Subject) -> Step:
     if not runs_on_gpu(subject):
         raise NotApplicable("needs a GPU: its CUDA graphs are all that this mode adds to compile")
-    _need_inductor(subject)
+    need_inductor(subject)
     return _by_marked_steps(subject.torch, compile_parts(subject, mode="reduce-overhead"))
 
 
 def _max_autotune(subject: Subject) -> Step:
-    _need_inductor(subject)
+    need_inductor(subject)
     return _by_marked_steps(subject.torch, compile_parts(subject, mode="max-autotune"))
 
 
@@ -177,9 +177,9 @@ def engine_backend(torch: Any, make_engine: EngineMaker) -> EngineBackend:
 
     def backend(captured: Any, inputs: Sequence[Any]) -> Callable[..., Any]:
         graph = _with_weights(torch, captured, inputs)
-        _require_cpu(torch, inputs)
+        require_cpu(torch, inputs)
         _require_purity(torch, graph)
-        with torch.no_grad(), _without_deprecations():
+        with torch.no_grad(), without_deprecations():
             engine = make_engine(torch, graph)
 
         def call(*values: Any) -> tuple[Any, ...]:
@@ -263,7 +263,8 @@ def _with_weights(torch: Any, captured: Any, inputs: Sequence[Any]) -> Graph:
     return Graph(module, tuple(inputs[place] for place in places), tuple(places))
 
 
-def _require_cpu(torch: Any, inputs: Sequence[Any]) -> None:
+def require_cpu(torch: Any, inputs: Sequence[Any]) -> None:
+    """Raises NotApplicable for tensors that an engine on the CPU does not take."""
     if not all(isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu" for tensor in inputs):
         raise NotApplicable("needs a graph of tensors on the CPU")
     if any(tensor.dtype is torch.bfloat16 for tensor in inputs):
@@ -287,7 +288,7 @@ def _require_purity(torch: Any, graph: Graph) -> None:
 
 
 @contextmanager
-def _without_deprecations() -> Iterator[None]:
+def without_deprecations() -> Iterator[None]:
     """Hides deprecation warnings of ways into an engine.
 
     The user did not take those ways.
