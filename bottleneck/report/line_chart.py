@@ -3,6 +3,7 @@
 It places points, lines and ticks in units of its view box.
 """
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
@@ -67,6 +68,41 @@ class ChartScale:
         if self.is_log:
             return math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         return (value - self.low) / (self.high - self.low)
+
+
+_Box = tuple[float, float, float, float]
+"""Left, top, right and bottom; of a line the two ends."""
+
+
+def _places_around(x: float, y: float, width: float, others: int) -> list[tuple[tuple[float, float, str], _Box]]:
+    """Gives the places for words near a mark, the nearest first: x, y and the end that is there, with their box."""
+    places = []
+    for up in (sign * step * _LINE / 4 for step in range(4 * others + 5) for sign in (1, -1)):
+        for away in (_BESIDE, 4 * _BESIDE, 8 * _BESIDE, 14 * _BESIDE, 22 * _BESIDE):
+            box = (x + away, y + up - _LINE / 2, x + away + width, y + up + _LINE / 2)
+            places.append((math.hypot(away, up), (x + away, y + up, "start"), box))
+            box = (x - away - width, box[1], x - away, box[3])
+            places.append((math.hypot(away, up) + _BESIDE / 2, (x - away, y + up, "end"), box))
+    return [(place, box) for _, place, box in sorted(places, key=lambda one: one[0])]
+
+
+def _overlap(box: _Box, other: _Box) -> bool:
+    return box[0] < other[2] and box[2] > other[0] and box[1] < other[3] and box[3] > other[1]
+
+
+def _crosses(line: _Box, box: _Box) -> bool:
+    """True if the line runs through the box, by the clipping of Liang and Barsky."""
+    x, y, right, down = line[0], line[1], line[2] - line[0], line[3] - line[1]
+    enter, leave = 0.0, 1.0
+    for step, room in ((-right, x - box[0]), (right, box[2] - x), (-down, y - box[1]), (down, box[3] - y)):
+        if step == 0:
+            if room < 0:
+                return False
+        elif step < 0:
+            enter = max(enter, room / step)
+        else:
+            leave = min(leave, room / step)
+    return enter <= leave
 
 
 @dataclass(frozen=True)
@@ -174,9 +210,14 @@ class LineChart:
     def in_legend(self) -> list[tuple[ChartCurve, int]]:
         """Gives the curves that a legend names, with their places.
 
-        It has one of each role.
+        It has one of each role, and the guides whose words have no room at their ends.
         """
-        named = [(curve, place) for place, curve in enumerate(self.curves) if not curve.words]
+        beside = {words for *_, words in self.line_words}
+        named = [
+            (replace(curve, label=curve.words or curve.label), place)
+            for place, curve in enumerate(self.curves)
+            if curve.words not in beside
+        ]
         roles = {
             curve.role: (replace(curve, label=ROLES[curve.role]), place)
             for curve, place in named
@@ -186,33 +227,76 @@ class LineChart:
 
     @property
     def line_words(self) -> list[tuple[float, float, str]]:
-        """The words at the ends of guides, with their places."""
-        return [(*self.at(curve.points[-1].x, curve.points[-1].y), curve.words) for curve in self.curves if curve.words]
+        """The words at the ends of guides, with the places of their ends and base lines.
+
+        They stand above or below their guide, where no other guide and no words before them are in their way.
+        """
+        placed: list[tuple[float, float, str]] = []
+        boxes: list[_Box] = []
+        for curve in self.curves:
+            if not curve.words:
+                continue
+            x, y = self.at(curve.points[-1].x, curve.points[-1].y)
+            left = x - _CHARACTER * len(curve.words)
+            for base in (y - 5, y + _LINE - 4):
+                box = (left, base - _LINE + 5, x, base + 3)
+                if left > _LEFT and not self._is_crossed(box) and not any(_overlap(box, other) for other in boxes):
+                    placed.append((x, base, curve.words))
+                    boxes.append(box)
+                    break
+        return placed
+
+    def _is_crossed(self, box: _Box) -> bool:
+        """True if a guide runs through the box."""
+        return any(_crosses(line, box) for line in self._guide_lines)
+
+    @cached_property
+    def _guide_lines(self) -> list[_Box]:
+        """The straight parts of the guides, each with its two ends."""
+        places = [[self.at(point.x, point.y) for point in curve.points] for curve in self.curves if curve.is_guide]
+        return [(*start, *end) for line in places for start, end in itertools.pairwise(line)]
 
     @property
     def mark_words(self) -> list[tuple[float, float, str, str]]:
         """Places the names beside the marks that have a role.
 
-        Each is x, y, the end that is there, and words. A name moves up or down until it is clear of the marks, of the
-        words at lines and of the names before it, within the frame where it has room.
+        Each is x, y, the end that is there, and words.
+        """
+        return [place for place, _ in self._named_marks]
+
+    @property
+    def leaders(self) -> list[_Box]:
+        """Gives the lines from marks to names that do not stand right beside them."""
+        return [
+            (*mark, x, y) for (x, y, *_), mark in self._named_marks if math.dist(mark, (x, y)) > _BESIDE + _LINE / 2
+        ]
+
+    @cached_property
+    def _named_marks(self) -> list[tuple[tuple[float, float, str, str], tuple[float, float]]]:
+        """Gives the place of each name, with that of its mark.
+
+        A name moves away from its mark until it is clear of the marks, of the words at lines and of the names before
+        it, within the frame where it has room, and of the guides where it can.
         """
         marks = [self.at(point.x, point.y) for curve in self.curves if curve.role in ROLES for point in curve.points]
-        taken = [(x - _BESIDE / 2, x + _BESIDE / 2, y) for x, y in marks]
-        taken += [(x - _CHARACTER * len(words), x, y - _BESIDE) for x, y, words in self.line_words]
+        taken = [(x - _BESIDE / 2, y - _LINE / 2, x + _BESIDE / 2, y + _LINE / 2) for x, y in marks]
+        taken += [(x - _CHARACTER * len(words), y - _LINE + 5, x, y + 3) for x, y, words in self.line_words]
+        left, top, right, bottom = self.frame
         placed = []
         named = [curve for curve in self.curves if curve.role in ROLES and curve.role != "step"]
         for curve in sorted(named, key=lambda curve: -curve.points[-1].y):  # names in the order of their marks
             x, y = self.at(curve.points[-1].x, curve.points[-1].y)
             width = _CHARACTER * len(curve.label)
-            fits = x + _BESIDE + width <= self.frame[2]
-            left = x + _BESIDE if fits else x - _BESIDE - width
-            near = [up for start, end, up in taken if left < end and left + width > start]
-            moves = [sign * step * _LINE / 4 for step in range(4 * len(taken) + 5) for sign in (1, -1)]
-            clear = [y + move for move in moves if all(abs(y + move - up) >= _LINE for up in near)]
-            top, bottom = self.frame[1] + _LINE / 2, self.frame[3] - _LINE / 2
-            y = next((place for place in clear if top <= place <= bottom), clear[0])
-            taken.append((left, left + width, y))
-            placed.append((x + _BESIDE if fits else x - _BESIDE, y, "start" if fits else "end", curve.label))
+            free = [
+                (place, box)
+                for place, box in _places_around(x, y, width, len(taken))
+                if not any(_overlap(box, other) for other in taken)
+            ]
+            inside = [one for one in free if left <= one[1][0] and one[1][2] <= right]
+            inside = [one for one in inside or free if top <= one[1][1] and one[1][3] <= bottom] or inside or free
+            place, box = next((one for one in inside if not self._is_crossed(one[1])), inside[0])
+            taken.append(box)
+            placed.append(((*place, curve.label), (x, y)))
         return placed
 
     @property

@@ -78,6 +78,29 @@ def test_names_beside_the_marks_of_a_roofline_do_not_overlap(points: list[tuple[
     assert len(one.in_legend) == len({curve.role for curve in kinds})
 
 
+def test_no_guide_strikes_a_name_through_and_the_legend_has_those_without_room() -> None:
+    """The memory's slope ran through 'fp32 vector 66.9 TFLOP/s' and the names of kinds of work."""
+    slope = ChartCurve("memory", (ChartPoint(0.01, 3.35e10), ChartPoint(148.0, 4.95e14)), is_guide=True, role="roof")
+    roofs = [
+        ChartCurve(name, (ChartPoint(ridge, rate), ChartPoint(1000.0, rate)), True, f"{name} {rate:.3g} FLOP/s", "roof")
+        for name, ridge, rate in (("tf32 tensor", 148.0, 4.95e14), ("fp32 vector", 20.0, 6.69e13))
+    ]
+    kinds = [
+        ChartCurve(f"pointwise, memory {at}", (ChartPoint(0.17 * 1.4**at, 4e11),), role="memory") for at in range(5)
+    ]
+    curves = (*kinds, slope, *roofs)
+    one = LineChart("Roofline", "FLOP per byte", curves, lambda value: f"{value:.3g}", show_x=lambda x: f"{x:g}")
+    assert [words for *_, words in one.line_words] == [roofs[0].words]
+    assert [curve.label for curve, _ in one.in_legend if curve.role == "roof"] == ["memory", roofs[1].words]
+    (x, y), (end, top) = (one.at(point.x, point.y) for point in slope.points)
+    assert len(one.mark_words) == len(one.leaders) == 5  # each stands away from its mark, with a line to it
+    for left, middle, side, words in one.mark_words:
+        across = [left, left + 9.5 * len(words)] if side == "start" else [left - 9.5 * len(words), left]
+        above = [middle - 10 - (y + (place - x) / (end - x) * (top - y)) for place in across]
+        below = [distance + 20 for distance in above]
+        assert min(above) >= 0 or max(below) <= 0, words
+
+
 def test_names_beside_marks_at_the_bottom_stay_above_the_axis() -> None:
     """Of a predicted roofline on a phone two names lay over the numbers of the axis."""
     points = [(1.0, 1e6), (1.1, 1.02e6), (1.2, 1e6), (100.0, 1e12)]

@@ -235,6 +235,12 @@ def test_the_roofline_shows_the_kernels_of_a_phase(open_page: Callable[..., Open
 
 _WATCH_WORDS = """() => {
   window.written = [];
+  window.circles = [];
+  const arc = CanvasRenderingContext2D.prototype.arc;
+  CanvasRenderingContext2D.prototype.arc = function (x, y, r, ...rest) {
+    if (this.canvas.closest(".roofline")) window.circles.push([x, y, r]);
+    return arc.call(this, x, y, r, ...rest);
+  };
   const write = CanvasRenderingContext2D.prototype.fillText;
   CanvasRenderingContext2D.prototype.fillText = function (text, x, y, ...rest) {
     const { b: turned, e: right, f: down } = this.getTransform(), width = this.measureText(text).width;
@@ -305,6 +311,34 @@ def test_words_on_the_roofline_do_not_overlap(open_page: Callable[..., Opened], 
         for other, _, other_left, other_right, other_y in level[at + 1 :]:
             apart = left >= other_right or right <= other_left or abs(y - other_y) >= 9
             assert apart or text == other, (text, other)
+
+
+def test_no_mark_strikes_words_on_the_roofline_through(open_page: Callable[..., Opened]) -> None:
+    """Marks ran through the name of a roof, which now gives way to them."""
+    whole = samples.gpu_overhead()
+    peak, bandwidth = 66.9e12, whole.device.bandwidth_bytes_per_s
+    assert bandwidth
+    flops, us = peak / bandwidth * 3e9, 1e6 * peak / bandwidth * 3e9 / peak
+    marks = tuple(
+        samples.kernel(
+            f"k{at}",
+            us,
+            40 * us,
+            op="aten::mm",
+            flops=flops * (1 + at / 4),
+            bytes_low=3e9,
+            bytes_high=3e9,
+            bound="compute",
+        )
+        for at in range(24)
+    )
+    page = open_page(to_html(replace(whole, kernels=marks)))
+    written = _words_on_the_roofline(page, lambda: page.view.locator("#theme").click())
+    circles = page.view.evaluate("window.circles")
+    assert len(circles) >= 20 and any("FLOP/s" in text for text, *_ in written)
+    for text, turned, left, right, y in written:
+        if turned == 0 and re.search("ridge|vector|tensor|mm", text):
+            assert not any(left < x + r and right > x - r and abs(y - at_y) < r for x, at_y, r in circles), text
 
 
 def test_rows_behind_a_cut_are_counted_in_one(open_page: Callable[..., Opened]) -> None:

@@ -149,8 +149,12 @@ function drawRoofline(host, data) {
       const ridge = bandwidth ? peak / bandwidth : low, start = Math.min(low, ridge);
       return [[start, share * (bandwidth ? start * bandwidth : peak)], [ridge, share * peak], [Math.max(high, ridge), share * peak]];
     };
-    if (peak) for (const share of data.guides) path(guide(share), css("strong-line"), [4, 5], 1);
-    const lines = [];
+    const lines = [], guides = [];
+    if (peak) for (const share of data.guides) {
+      const points = guide(share).map(([x, y]) => [px(x), py(y)]);
+      path(guide(share), css("strong-line"), [4, 5], 1);
+      points.slice(1).forEach((end, at) => guides.push([points[at], end]));
+    }
     const roof = (points, colour, dash, lined) => { path(points, colour, dash, lined); lines.push(points.map(([x, y]) => [px(x), py(y)])); };
     for (const [, , flops, ridge] of data.flats) roof([[ridge || low, flops], [Math.max(high, ridge || low), flops]], css("ink"), []);
     for (const [, rate, isCache] of peak ? data.slopes : []) {
@@ -167,8 +171,9 @@ function drawRoofline(host, data) {
     const box = { left, top, width, height }, room = 3 * ratio;
     const marks = shown.map((point) => { const r = radius(point) * ratio; return [px(point.x) - r, py(point.y) - r, px(point.x) + r, py(point.y) + r]; });
     if (data.step) marks.push([px(data.step[0]) - 10 * ratio, py(data.step[1]) - 10 * ratio, px(data.step[0]) + 10 * ratio, py(data.step[1]) + 10 * ratio]);
-    const labels = [...labelFlats(pen, px, py, ratio, box, lines), ...labelSlopes(pen, px, py, ratio, self.scales, box, lines)];
-    label(pen, px, py, ratio, box, { labels, marks, lines, room });
+    const labels = labelFlats(pen, px, py, ratio, box, { marks, lines, guides });
+    labels.push(...labelSlopes(pen, px, py, ratio, self.scales, box, [...marks, ...labels]));
+    label(pen, px, py, ratio, box, { labels, marks, lines: [...lines, ...guides], room });
     pen.restore();
   }
 
@@ -222,25 +227,27 @@ function drawRoofline(host, data) {
     pen.fillText(text_, x, y);
   }
 
-  /** Writes at each compute roof inside the view what it is, above or below it, clear of the other roofs; gives the boxes. */
-  function labelFlats(pen, px, py, ratio, { left, top, width, height }, lines) {
+  /** Writes at each compute roof inside the view what it is, above or below it, clear of marks and the other roofs; gives the boxes. The note beneath names those without room. */
+  function labelFlats(pen, px, py, ratio, { left, top, width, height }, { marks, lines, guides }) {
     const boxes = [], h = 13 * ratio;
     pen.textAlign = "right";
     pen.textBaseline = "middle";
     for (const [long, short, flops, ridge] of data.flats) {
       const y = py(flops), right = left + width - 6 * ratio, start = Math.max(px(ridge || 0) || left, left);
       if (y < top || y > top + height || start > right) continue;
-      const places = [long, short].flatMap((words_) => [y - h / 2 - 2 * ratio, y + h / 2 + 2 * ratio].map((middle) => ({ words_, middle, box: [right - pen.measureText(words_).width, middle - h / 2, right, middle + h / 2] })));
-      const free = places.find(({ box }) => box[0] > left && box[1] > top && !boxes.some((other) => overlap(box, other)) && !lines.some((line) => isCrossed(box, line)));
+      const ends = Array.from({ length: 12 }, (_, at) => right - at * (right - start) / 12);
+      const places = [long, short].flatMap((words_) => ends.flatMap((end) => [y - h / 2 - 2 * ratio, y + h / 2 + 2 * ratio].map((middle) => ({ words_, end, middle, box: [end - pen.measureText(words_).width, middle - h / 2, end, middle + h / 2] }))));
+      const clear = places.filter(({ box }) => box[0] > left && box[1] > top && box[3] < top + height && ![...boxes, ...marks].some((other) => overlap(box, other)) && !lines.some((line) => isCrossed(box, line)));
+      const free = clear.find(({ box }) => !guides.some((line) => isCrossed(box, line))) || clear[0];
       if (!free) continue;
-      write(pen, free.words_, right, free.middle, ratio, css("ink"));
+      write(pen, free.words_, free.end, free.middle, ratio, css("ink"));
       boxes.push(free.box);
     }
     return boxes;
   }
 
-  /** Writes along the part of each bandwidth roof that is in view what it is; gives the boxes. */
-  function labelSlopes(pen, px, py, ratio, scales, { left, top, width, height }, lines) {
+  /** Writes along the part of each bandwidth roof that is in view what it is, clear of what is taken; gives the boxes. */
+  function labelSlopes(pen, px, py, ratio, scales, { left, top, width, height }, taken) {
     const boxes = [], h = 13 * ratio;
     pen.textAlign = "center";
     for (const [words_, rate, isCache] of peak ? data.slopes : []) {
@@ -249,12 +256,12 @@ function drawRoofline(host, data) {
       const from = [px(start), py(start * rate)], to = [px(end), py(end * rate)], length = Math.hypot(to[0] - from[0], to[1] - from[1]), w = pen.measureText(words_).width;
       if (length < w * 1.1) continue;
       const angle = Math.atan2(to[1] - from[1], to[0] - from[0]), up = -h / 2 - 2 * ratio;
-      const places = [0.4, 0.6, 0.25, 0.75].map((part) => {
+      const places = [0.4, 0.6, 0.25, 0.75, 0.5, 0.15, 0.85].map((part) => {
         const at = [from[0] + (to[0] - from[0]) * part - Math.sin(angle) * up, from[1] + (to[1] - from[1]) * part + Math.cos(angle) * up];
         const half = [(w * Math.cos(angle) + h * Math.abs(Math.sin(angle))) / 2, (w * Math.abs(Math.sin(angle)) + h * Math.cos(angle)) / 2];
         return { at, box: [at[0] - half[0], at[1] - half[1], at[0] + half[0], at[1] + half[1]] };
       });
-      const free = places.find(({ box }) => box[0] > left && box[1] > top && box[2] < left + width && box[3] < top + height && !boxes.some((other) => overlap(box, other)));
+      const free = places.find(({ box }) => box[0] > left && box[1] > top && box[2] < left + width && box[3] < top + height && ![...boxes, ...taken].some((other) => overlap(box, other)));
       if (!free) continue;
       pen.save();
       pen.translate(...free.at);
