@@ -1,8 +1,11 @@
 """``bottleneck judge``: one verdict on a patch: time, results, counts, and why."""
 
+import contextlib
 import shlex
 import sys
 import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -147,17 +150,16 @@ def judge_sources(
         answered(),
         tempfile.TemporaryDirectory(prefix="bottleneck-judge-", ignore_cleanup_errors=True) as scratch,
     ):
-        programs = _programs(workloads, settings, project, train=train)
+        folders = [Path(text).resolve() for text in (base, changed) if text is not None and Path(text).is_dir()]
+        programs = _programs(workloads, settings, project, folders, train=train)
         with patch_sides(base, changed, project.root, project.settings, Path(scratch)) as sides:
             run = JudgeRun(sides, project.root, Path(scratch), effort, shared_ceilings(say), say)
             return judge_patch(run, programs)
 
 
 def _programs(
-    workloads: tuple[str, ...], settings: tuple[str, ...], project: "Project", *, train: bool
+    workloads: tuple[str, ...], settings: tuple[str, ...], project: "Project", folders: Sequence[Path], *, train: bool
 ) -> "list[Program]":
-    from bottleneck.gate.settings import find_program
-
     texts = workloads or project.settings.workloads
     if not texts:
         raise UsageError(
@@ -166,4 +168,17 @@ def _programs(
             fix="name a program with workload(), or a script: bottleneck judge BASE --workload bench.py",
         )
     options = " ".join([*(f"--set {shlex.quote(text)}" for text in settings), *(["--train"] if train else [])])
-    return [find_program(f"{options} {text}" if options else text, project) for text in texts]
+    return [_program(f"{options} {text}" if options else text, project, folders) for text in texts]
+
+
+def _program(text: str, project: "Project", folders: Sequence[Path]) -> "Program":
+    """Finds a program in the project, or in the folders that are the sides."""
+    from bottleneck.gate.settings import find_program
+
+    try:
+        return find_program(text, project)
+    except UsageError:
+        for folder in folders:
+            with contextlib.suppress(UsageError):
+                return find_program(text, replace(project, root=folder))
+        raise

@@ -218,7 +218,8 @@ class TimingEffort:
 
     ``alpha`` is the chance of a false alarm of this workload alone. No pair begins that would not end within
     ``time_limit_s``, going by those before it. ``seed`` draws who starts and who goes first. With ``change`` a change
-    in either direction is looked for instead of a slowdown beyond the limit.
+    in either direction is looked for instead of a slowdown beyond the limit. ``limit_origin`` says in words where the
+    time limit comes from, where the user did not set it as such.
     """
 
     limit: Limit = _DEFAULT_LIMIT
@@ -227,6 +228,7 @@ class TimingEffort:
     seed: int = 0
     pairs_at_most: int = GATE_LOOKS[-1]
     change: ChangeRule | None = None
+    limit_origin: str = ""
 
     @property
     def rule(self) -> PairRule:
@@ -324,7 +326,11 @@ class PairedProcesses:
         if not pairs:
             return TimeResult("not run", reason, seconds=seconds, seed=self.effort.seed, budget=self.effort.rule.budget)
         result = judge_pairs(self.batches, self.effort.rule)
-        limit = f"the time limit of {self.effort.time_limit_s:.0f} s was reached" if self._is_over else None
+        limit = (
+            f"the time limit of {self.effort.time_limit_s:.0f} s{self.effort.limit_origin} was reached"
+            if self._is_over
+            else None
+        )
         whys = (
             reason,
             limit if result.verdict == "undecided" else None,
@@ -418,7 +424,8 @@ class PairedProcesses:
         if not self.batches.first and least_s > self.effort.time_limit_s:
             raise NoTurns(
                 f"{GATE_LOOKS[0]} pairs of processes would take more than {least_s:.0f} s, "
-                f"beyond the time limit of {self.effort.time_limit_s:g} s: raise time_limit or shorten the step"
+                f"beyond the time limit of {self.effort.time_limit_s:g} s{self.effort.limit_origin}: "
+                f"raise {'that' if self.effort.limit_origin else 'time_limit'} or shorten the step"
             )
 
 

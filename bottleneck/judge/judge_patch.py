@@ -179,13 +179,15 @@ class _Judging:
     def _with_time(self, result: WorkloadJudgement) -> WorkloadJudgement:
         # Counting, and as long again for the recordings that say why.
         besides_s = 2 * (time.monotonic() - self.started_s)
-        limit_s = max(_LEAST_TIMING_S, self.run.effort.budget_s - besides_s)
+        budget_s = self.run.effort.budget_s
+        limit_s = max(_LEAST_TIMING_S, budget_s - besides_s)
         self.run.say(f"timing both sides in turns, for at most {limit_s:.0f} s")
         effort = TimingEffort(
             time_limit_s=limit_s,
             seed=self.run.effort.seed,
             pairs_at_most=_MOST_PAIRS,
             change=ChangeRule(self.run.effort.resolve),
+            limit_origin=f" (what counting left of --budget {budget_s:.0f}, {_LEAST_TIMING_S:.0f} s at least)",
         )
         timed = time_in_pairs(self.program, self.run.sides.base, self.run.sides.changed, effort, tell=self.run.say)
         more_s = _timing_to_decide_s(timed, self.run.effort)

@@ -121,7 +121,8 @@ def share_program(sides: PatchSides, target: str, here: Path) -> str | None:
 @contextmanager
 def _side_of(text: str, here: Path, settings: GateSettings, scratch: Path) -> Iterator[_NamedSide]:
     if text in _NAMES_OF_TREE and (text == WORKING_TREE or not Path(text).exists()):
-        yield _NamedSide(Side("the working tree", here, settings.environment))
+        label = "this folder" if find_root(here) is None else "the working tree"
+        yield _NamedSide(Side(label, here, settings.environment))
         return
     root = find_root(here)
     if Path(text).is_dir() and (root is None or find_commit(git_in(root), text) is None):

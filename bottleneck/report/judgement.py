@@ -21,6 +21,7 @@ from bottleneck.report.document import (
 )
 from bottleneck.report.json_text import encode
 from bottleneck.report.terminal import PLAIN, TerminalStyle
+from bottleneck.report.text import as_sentence
 from bottleneck.schema.accounts import phrase_of
 from bottleneck.schema.comparison import Bar, ChangeRow
 from bottleneck.schema.counters import COUNTERS
@@ -63,6 +64,11 @@ def sentence_of(result: WorkloadJudgement) -> str:
     if result.verdict == "failed":
         return f"failed: {result.reason}"
     memory = next((risk.text for risk in result.risks if risk.kind == "memory"), "")
+    if result.is_same is False:  # whatever its time is, this is the verdict, as in the exit code
+        time = "" if result.verdict == "undecided" else _time_words(result)
+        words = ", ".join(filter(None, ("results differ", time, _count_words(result), memory)))
+        undecided = _undecided_words(result)
+        return words if result.verdict != "undecided" else f"{words}; its time is undecided{undecided}"
     parts = [_time_words(result), _results_words(result), _count_words(result), memory]
     return ", ".join(filter(None, parts)) + _undecided_words(result)
 
@@ -76,7 +82,7 @@ def sentence_of_all(results: Sequence[WorkloadJudgement]) -> str:
         names = [result.name for result in results if result.verdict == verdict]
         groups += [f"{verdict}: {', '.join(names)}"] if names else []
     others = [result.name for result in results if result.is_same is False]
-    return "; ".join([*groups, *([f"results differ: {', '.join(others)}"] if others else [])])
+    return "; ".join([*([f"results differ: {', '.join(others)}"] if others else []), *groups])
 
 
 def _time_words(result: WorkloadJudgement) -> str:
@@ -102,9 +108,7 @@ def _times(value: float, ratio: Ratio) -> str:
 def _results_words(result: WorkloadJudgement) -> str:
     if result.is_same is None:
         return "" if result.time is None else "results not compared"
-    if result.is_same:
-        return "same results"
-    return "but results differ" if result.verdict == "faster" else "results differ"
+    return "same results"
 
 
 def _count_words(result: WorkloadJudgement) -> str:
@@ -141,8 +145,13 @@ def _budget_words(result: WorkloadJudgement) -> str:
     """
     if result.budget_to_decide is None:
         return ""
-    minutes = math.ceil(result.budget_to_decide / 60)
-    return f"; {counted(minutes, 'minute')} would probably decide it: --budget {60 * minutes}"
+    budget_s = _budget_s(result.budget_to_decide)
+    return f"; {counted(budget_s // 60, 'minute')} would probably decide it: --budget {budget_s}"
+
+
+def _budget_s(seconds: float) -> int:
+    """Rounds a budget up to whole minutes."""
+    return 60 * math.ceil(seconds / 60)
 
 
 def describe_risk(kind: RiskKind, before: int, after: int, what: str = "") -> str:
@@ -178,8 +187,8 @@ def build(judgement: PatchJudgement, *, full: bool = True) -> Document:
         headline="judge",
         subject=first.name if first is not None and is_single else counted(len(results), "workload"),
         tone="bad" if first is not None and first.is_same is False else _TONES.get(worst, "unknown"),
-        sentence=judgement.sentence,
-        lines=(LabelledLine("", judgement.sentence), *_lines(results[0])) if is_single else (),
+        sentence=as_sentence(judgement.sentence),
+        lines=(LabelledLine("", as_sentence(judgement.sentence)), *_lines(results[0])) if is_single else (),
         facts=_facts(judgement),
         fact_width=9,
         sections=tuple(sections),
@@ -219,6 +228,7 @@ def _touched_words(judgement: PatchJudgement) -> str:
 
 def _lines(result: WorkloadJudgement) -> tuple[LabelledLine, ...]:
     rows = [
+        ("First", _first(result)),
         ("Time", _time_evidence(result)),
         ("Results", _results_evidence(result)),
         ("Counts", _counts_evidence(result)),
@@ -226,6 +236,23 @@ def _lines(result: WorkloadJudgement) -> tuple[LabelledLine, ...]:
         ("Risk", "; ".join(risk.text for risk in result.risks if risk.kind != "memory")),
     ]
     return tuple(LabelledLine(label, text) for label, text in rows if text)
+
+
+def _first(result: WorkloadJudgement) -> str:
+    """Words what to do first; empty where nothing speaks against the patch."""
+    if result.verdict == "failed":
+        return "Mend what it raises on that side, then judge again"
+    if result.is_same is False:
+        what = result.numerics.changes[0].name if result.numerics is not None and result.numerics.changes else "they"
+        return f"See why {what} differs; where a coarser format is meant, judge with --rounding FORMAT"
+    if result.verdict == "slower":
+        grown = [change for change in _call_counts(result) if change.after > change.before]
+        culprits = [one for change in grown for one in change.culprits[:1] if one.site is not None]
+        return f"Undo {phrases.describe_culprit(culprits[0])}" if culprits else "See below where the time went: --full"
+    if result.verdict == "undecided":
+        more = "" if result.budget_to_decide is None else f" with --budget {_budget_s(result.budget_to_decide)}"
+        return f"Judge again{more}{', or' if more else ''} on a machine where nothing else runs"
+    return ""
 
 
 def _time_evidence(result: WorkloadJudgement) -> str:

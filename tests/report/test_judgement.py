@@ -2,7 +2,7 @@
 
 import json
 
-from bottleneck.report.judgement import MARK, exit_code_of, render, sentence_of, sentence_of_all
+from bottleneck.report.judgement import MARK, build, exit_code_of, render, sentence_of, sentence_of_all
 from bottleneck.schema.counters import Site
 from bottleneck.schema.gate_result import Culprit, TimeResult
 from bottleneck.schema.judgement import CountChange, PatchJudgement, PatchRisk, WorkloadJudgement
@@ -53,7 +53,7 @@ def judgement(*results: WorkloadJudgement) -> PatchJudgement:
 def test_a_terminal_shows_the_answer_and_its_evidence_in_a_screen() -> None:
     text = render(judgement(FASTER), "terminal")
     lines = text.splitlines()
-    assert lines[1].startswith("faster 1.24x (1.21 to 1.27), same results, 276 fewer syncs")
+    assert lines[1].startswith("Faster 1.24x (1.21 to 1.27), same results, 276 fewer syncs")
     words = " ".join(text.split())
     assert "12.0 ms to 9.70 ms per step, 14 pairs of processes in turns, 7 of them fresh ones to confirm" in words
     assert "12 outputs, 4 of them gradients; the largest difference is 5.0e-08 of its size" in words
@@ -79,10 +79,10 @@ def test_several_workloads_are_one_line_by_verdict() -> None:
     slower = replace(FASTER, name="eval", verdict="slower", speedup=Ratio(0.9, 0.88, 0.92, 14))
     other = replace(FASTER, name="train", is_same=False)
     judged = judgement(FASTER, slower, other)
-    assert judged.sentence == "slower: eval; faster: bench, train; results differ: train"
+    assert judged.sentence == "results differ: train; slower: eval; faster: bench, train"
     assert judged.exit_code == 1
     text = render(judged, "terminal")
-    assert text.index("train: faster") < text.index("eval: slower") < text.index("bench: faster")
+    assert text.index("train: results differ, faster") < text.index("eval: slower") < text.index("bench: faster")
 
 
 def test_hostile_names_change_neither_page_nor_terminal() -> None:
@@ -91,3 +91,21 @@ def test_hostile_names_change_neither_page_nor_terminal() -> None:
     page = render(judgement(hostile), "html")
     assert "<script>alert" not in page
     assert "\x1b[31m" not in render(judgement(hostile), "terminal", full=True)
+
+
+def lines_of(result: WorkloadJudgement) -> dict[str, str]:
+    return {line.label: line.text for line in build(judgement(result)).lines}
+
+
+def test_the_first_thing_to_do_follows_from_the_verdict() -> None:
+    assert "First" not in lines_of(FASTER)
+    changed = OutputChange("returned of step 1", "norm 2 to 2.1", 0.05, 2e-5)
+    other = replace(FASTER, is_same=False, numerics=NumericsResult("differs", 12, (changed,)))
+    assert lines_of(other)[""].startswith("Results differ, faster 1.24x")
+    assert lines_of(other)["First"].startswith("See why returned of step 1 differs")
+    more = CountChange("syncs", 0, 8, (Culprit("syncs (aten::item)", 8, None, Site("mlp.py", 28, "x"), True),))
+    slower = replace(FASTER, verdict="slower", speedup=Ratio(0.9, 0.88, 0.92, 14), counts=(more,))
+    assert lines_of(slower)["First"] == "Undo +8 syncs (aten::item) at mlp.py:28, changed here"
+    undecided = replace(FASTER, verdict="undecided", reason="few pairs", budget_to_decide=100.0)
+    assert lines_of(undecided)["First"].startswith("Judge again with --budget 120")
+    assert "--budget" not in lines_of(replace(undecided, budget_to_decide=None))["First"]
