@@ -177,6 +177,9 @@ _COMPRESS = (
     "from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
     "model.register_comm_hook(None, default_hooks.bf16_compress_hook)"
 )
+# The hook for bf16 asks for NCCL or XCCL; that for fp16 does not.
+_COMPRESS_BY_GLOO = _COMPRESS.replace("bf16_", "fp16_")
+_GLOO = re.compile(r"^gloo:")
 _BUCKETS = (
     "model = DistributedDataParallel(model, bucket_cap_mb=25)  # in place of one all_reduce per parameter\n"
     "flat = torch.cat([each.grad.flatten() for each in parameters])  # or by hand\n"
@@ -187,7 +190,7 @@ _PREFETCH = "model = FSDP(model, backward_prefetch=BackwardPrefetch.BACKWARD_PRE
 _LATER = "work = dist.all_to_all_single(out, inputs, async_op=True)\n...  # what does not need it\nwork.wait()"
 # Kind of collective: what to do, and the code; the rest as the empty name says.
 _REMEDIES: Mapping[str, tuple[str, str]] = {
-    "all_reduce": ("Reduce while the backward pass still runs, less often, or in bf16.", _COMPRESS),
+    "all_reduce": ("Reduce while the backward pass still runs, less often, or in half precision.", _COMPRESS),
     "all_gather": ("Gather the weights of the next layer while this one computes.", _PREFETCH),
     "reduce_scatter": ("Scatter the gradients of a layer while the next one computes.", _PREFETCH),
     "all_to_all": ("Start the exchange early, compute what does not need it, and wait for it late.", _LATER),
@@ -280,12 +283,18 @@ def exposed_communication(evidence: Evidence) -> Draft | None:
         title=_NOT_HIDDEN,
         evidence=(*_held_by(evidence, others, exposed_us), *((_ONE_RANK,) if alone else ())),
         advice=advice,
-        code=code,
+        code=_by_backend(evidence, code),
         gain_us=up_to(hideable_us) if is_known and not alone else Interval(0.0, hideable_us),
         claims=claims_of(evidence, COMMUNICATION, most_us=hideable_us),
         confidence="medium" if is_known and not alone else "low",
         transformation=Transformation(("overlap collective",), 0.5 if is_known and not alone else 0.0),
     )
+
+
+def _by_backend(evidence: Evidence, code: str | None) -> str | None:
+    """The code with a hook that the backend of these collectives takes."""
+    is_gloo = code == _COMPRESS and rows_of_events(evidence, _GLOO).size > 0
+    return _COMPRESS_BY_GLOO if is_gloo else code
 
 
 def _held_by(evidence: Evidence, collectives: Sequence[CollectiveSummary], exposed_us: float) -> tuple[str, ...]:
@@ -363,10 +372,10 @@ def _halved(evidence: Evidence, collectives: Sequence[CollectiveSummary]) -> Dra
             f"a replay with messages of half the bytes takes {format_us(high_us)} less, one in which nothing waits for "
             f"them {format_us(overlapped_us)}; casts take about {format_us(casts_us)}",
         ),
-        advice="Reduce gradients in bf16, by a hook that halves their bytes; or less often: accumulate gradients over "
-        "several batches (no_sync).",
-        brief="Reduce gradients in bf16 (a hook halves their bytes), or less often",
-        code=_COMPRESS,
+        advice="Reduce gradients in half precision, by a hook that halves their bytes; or less often: accumulate "
+        "gradients over several batches (no_sync).",
+        brief="Reduce gradients in half precision (a hook halves their bytes), or less often",
+        code=_by_backend(evidence, _COMPRESS),
         gain_us=Interval(low_us, high_us),
         claims=claims_of(evidence, COMMUNICATION, most_us=high_us),
         transformation=Transformation((_HALF,), low_us / high_us),

@@ -273,10 +273,10 @@ def _chain_draft(evidence: Evidence) -> Draft | None:
             + (", with the backward pass" if len(rows) > len(forward) else ""),
             *work.describe(issued_by(evidence, work, rows)),
         ),
-        advice=f"Set the parentheses {at_source(line)} so that the small product comes first: with {shown} multiply "
+        advice=f"Multiply {at_source(line)} in the order in which the small product comes first: with {shown} multiply "
         f"{longest.order}. The result is the same, {times} times fewer multiplications make it, and the large "
         "matrix in between is never written.",
-        brief=f"Set the parentheses {at_source(line)} so that the small product comes first",
+        brief=f"Multiply {at_source(line)} in the order in which the small product comes first",
         places=(line,),
         code="out = q @ (k.transpose(-2, -1) @ v)  # in place of q @ k.transpose(-2, -1) @ v; A @ (B @ x)",
         gain_us=gain,

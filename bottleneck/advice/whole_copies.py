@@ -173,7 +173,8 @@ def _by_mask(call: _TopCall) -> _WholeCopy | None:
     size = max(call.sizes, key=math.prod)
     mask = call.sizes[0] if match["name"] == "where" else (call.sizes[1] if len(call.sizes) > 1 else size)
     part = math.prod(mask) / max(math.prod(size), 1)
-    if part > _MOST_IN_MASK:
+    # A mask over the last dimension chooses no rows: a causal one is as large as the scores of one head.
+    if part > _MOST_IN_MASK or (len(mask) > 0 and mask[-1] == size[-1] > 1):
         return None
     return _WholeCopy(call.row, match["name"], size, part, "x[mask] = new[mask] (or masked_fill_)", _SURE_OF_MASK)
 

@@ -721,7 +721,7 @@ def _doubt(grounds: Grounds, decision: BoundDecision) -> str | None:
     Unmodelled work could overturn it, or times are not the program's own. Else null.
     """
     if grounds.disturbed is not None and decision.bound != "inconclusive":
-        return "other programs ran meanwhile: the step is longer for it, and limited by the same thing"
+        return "other programs ran meanwhile: the step is longer, and its limit is the same"
     if not _is_in_doubt(grounds, decision):
         return None
     return f"another {_shown(grounds, UNMODELLED)} is unmodelled work, which could overturn this"
@@ -911,9 +911,9 @@ def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Fi
     rate = _rate(grounds, part.rows) if entry.account in _NAMED_BY_KERNEL else None
     if rate is not None:
         return f"This op reaches {rate}, and no advice here makes it faster"
-    if part.rows and _larger_of_unknown_bound(grounds, entry) is not None:
+    if part.rows:
         return f"No advice here makes {_label(grounds.kernels[part.rows[0]])} faster"
-    return f"No advice here {'makes it faster' if part.rows else 'shortens that'}"
+    return f"No advice here shortens {phrase_of(entry.account)}"
 
 
 def _larger_of_unknown_bound(grounds: Grounds, entry: LedgerEntry) -> KernelSummary | None:

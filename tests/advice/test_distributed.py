@@ -87,7 +87,7 @@ def test_gradients_in_fp32_are_halved_where_a_replay_saves_more_by_that(tmp_path
     case = replace_evidence(case_with(tmp_path, collective(), ranks=BOTH), predict=predict)
     draft = exposed_communication(case)
     assert draft is not None and draft.brief is not None and draft.gain_us is not None
-    assert draft.brief.startswith("Reduce gradients in bf16") and draft.gain_us.high == 280.0
+    assert draft.brief.startswith("Reduce gradients in half precision") and draft.gain_us.high == 280.0
     # What was waiting stays, and casts read and write 150 MB more.
     bandwidth = case.analysis.device.bandwidth_bytes_per_s
     assert draft.gain_us.low == pytest.approx(150.0 - (0 if bandwidth is None else 150e6 / bandwidth * 1e6))
@@ -343,3 +343,10 @@ def test_gradients_of_accumulated_batches_are_reduced_once(tmp_path: Path) -> No
     }.items():
         other = exposed_communication(case)
         assert other is None or "no_sync" not in (other.code or ""), name
+
+
+@pytest.mark.parametrize(("name", "hook"), [("gloo:all_reduce", "fp16_"), ("nccl:all_reduce", "bf16_")])
+def test_the_hook_is_one_that_the_backend_takes(tmp_path: Path, name: str, hook: str) -> None:
+    """That for bf16 raises on gloo."""
+    draft = exposed_communication(case_with(tmp_path, collective(), ranks=BOTH, more=(name,)))
+    assert draft is not None and f"default_hooks.{hook}compress_hook" in (draft.code or "")

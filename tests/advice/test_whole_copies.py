@@ -51,6 +51,8 @@ def test_a_clone_of_which_few_rows_are_written_is_not_needed(tmp_path: Path) -> 
         ("bank = torch.where(seen[:, None], new, bank)", [20000, 1], True),
         ("bank = torch.where(seen, new, bank)", BANK, False),
         ("mixed = torch.where(seen[:, None], new, bank)", [20000, 1], False),
+        # A mask over the last dimension, as a causal one for all heads, chooses no rows.
+        ("bank = torch.where(seen, new, bank)", BANK[-1:], False),
     ],
 )
 def test_a_choice_by_rows_that_replaces_its_own_tensor(
