@@ -525,33 +525,30 @@ def kernels(analysis: Analysis, top: int) -> TableSection | None:
     if not folded.shown:
         return None
     names = short_names([row.name for row in folded.shown], _KERNEL_NAME)
+    named = any(row.library for row in folded.shown)
     flops, data = (_rate_scale(folded.shown, *rate) for rate in (("flops_per_s", "FLOP/s"), ("bytes_per_s", "B/s")))
-    shows_libraries = _are_mostly_known(folded.shown)
     rows = []
     for row, name, numbers in zip(folded.shown, names, folded.each, strict=True):
         rates = flops.one(row.flops_per_s), data.one(row.bytes_per_s)
         of_roof = UNKNOWN if row.explained is None else format_share(row.explained)
-        library = (row.library or UNKNOWN,) if shows_libraries else ()
-        cells = (call_words(row), *numbers, *rates, of_roof, bound_word(row), *library)
+        cells = (
+            call_words(row),
+            *numbers,
+            *rates,
+            of_roof,
+            bound_word(row),
+            *([row.library or UNKNOWN] if named else []),
+        )
         rows.append(TableRow(cells, group=kernel_group(row), details=_details(row, name, variants[row])))
-    blank = ("",) * (4 + shows_libraries)
+    blank = ("",) * (4 + named)
     if folded.rest:
         rows.append(TableRow((f"{folded.hidden} more", *folded.rest, *blank), "rest"))
     rows.append(TableRow((f"all {noun}s", *folded.total, *blank), "total"))
     numbers_heads = columns("number", folded.scale.unit, "share", flops.unit, data.unit, "of roof")
-    heads = (
-        columns("name", "op and shapes")
-        + numbers_heads
-        + columns("words", "bound", *(("library",) if shows_libraries else ()))
-    )
+    library = (TableColumn("library", "words", may_move=True),) if named else ()
+    heads = columns("name", "op and shapes") + numbers_heads + columns("words", "bound") + library
     title = f"Top {noun}s by time" + (f" ({len(folded.shown)} of {len(variants)})" if folded.hidden else "")
     return TableSection(title, heads, tuple(rows), (_kernel_note(folded.shown),))
-
-
-def _are_mostly_known(rows: Sequence[KernelSummary]) -> bool:
-    """True where the library of most of their time is known: else its column would only take the room of names."""
-    known_us = math.fsum(row.us for row in rows if row.library is not None)
-    return 2 * known_us > math.fsum(row.us for row in rows)
 
 
 _KERNEL_NAME = 60

@@ -18,11 +18,13 @@ ColumnKind = Literal["name", "place", "words", "number", "code"]
 class TableColumn(Struct, frozen=True):
     """A column: its title and the kind of its cells.
 
-    The kind decides how the cells are aligned and shortened.
+    The kind decides how the cells are aligned and shortened. A terminal in which names would be cut short sets the
+    cells of a column that ``may_move`` beneath the rows.
     """
 
     title: str
     kind: ColumnKind
+    may_move: bool = False
 
 
 def columns(kind: ColumnKind, *titles: str) -> tuple[TableColumn, ...]:

@@ -379,6 +379,8 @@ def table_lines(table: TableSection, style: TerminalStyle) -> list[Text]:
     for row, cells in zip(table.rows, shown, strict=True):
         cells[0] = "  " + cells[0] if row.role == "part" else cells[0]
     widths = _widths(table, shown, style) if style.width >= _NARROWEST_GRID else None
+    if any(column.may_move for column in table.columns) and (widths is None or _cuts_names(table, shown, widths)):
+        return table_lines(_moved(table), style)
     lines: list[Text] = []
     if widths is None:
         for row, cells in zip(table.rows, shown, strict=True):
@@ -395,6 +397,31 @@ def table_lines(table: TableSection, style: TerminalStyle) -> list[Text]:
         lines.append(_mark(row.group, style) + line[2:] if row.group else line)
         lines += _details(row, style, margin + 2)
     return lines
+
+
+# Names that are cut to fewer cells than this no longer tell an op with its shapes.
+_READABLE_NAME = 32
+
+
+def _cuts_names(table: TableSection, shown: list[list[str]], widths: list[int]) -> bool:
+    return any(
+        column.kind == "name" and widths[index] < min(max(cell_len(cells[index]) for cells in shown), _READABLE_NAME)
+        for index, column in enumerate(table.columns)
+    )
+
+
+def _moved(table: TableSection) -> TableSection:
+    """The table with its columns that may move as details of the rows.
+
+    Cells that say nothing are left out.
+    """
+    stay = [index for index, column in enumerate(table.columns) if not column.may_move]
+    move = [index for index, column in enumerate(table.columns) if column.may_move]
+    rows = []
+    for row in table.rows:
+        texts = [f"{table.columns[index].title} {row.cells[index]}" for index in move if row.cells[index].strip("- ")]
+        rows.append(replace(row, cells=tuple(row.cells[index] for index in stay), details=(*row.details, *texts)))
+    return replace(table, columns=tuple(table.columns[index] for index in stay), rows=tuple(rows))
 
 
 def wrapped(text: Text, style: TerminalStyle, indent: int = 0, lead: str = "") -> list[Text]:

@@ -652,7 +652,7 @@ def hostile() -> Analysis:
     texts = {f"evil.py:{number}": name for number, name in enumerate(names)}
     rows = tuple(
         kernel(name, 60.0 - index, wall_us, op=name, shapes=name, module=name, source=name, dtype=name, family=name,
-               flops=1e9, bytes_low=1e6, bytes_high=1e6, compute_us=10.0, memory_us=20.0, bound="memory",
+               library=name, flops=1e9, bytes_low=1e6, bytes_high=1e6, compute_us=10.0, memory_us=20.0, bound="memory",
                regime="far_below_roof", explained=0.3, reason=name)
         for index, name in enumerate(names)
     )  # fmt: skip

@@ -209,7 +209,7 @@ def test_a_kernel_without_an_op_of_its_own_leads_with_its_name(op: str | None) -
 
 def test_rates_are_shown_where_the_device_is_unknown() -> None:
     row = row_of(kernel("k", 100.0, 1e3, bytes_low=1e8, flops=1e6))
-    assert row.cells[3:] == ("10.0", "1,000", "-", "-", "-")
+    assert row.cells[3:] == ("10.0", "1,000", "-", "-")
 
 
 @pytest.mark.parametrize("change", [{"calls": 1.0}, {"bound": "compute"}, {"source": "a.py:1"}, {"dtype": "fp32"}])

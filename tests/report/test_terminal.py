@@ -7,7 +7,8 @@ import pytest
 from rich.cells import cell_len
 
 from bottleneck.report.analysis_document import to_terminal
-from bottleneck.report.terminal import TerminalStyle, stream_style
+from bottleneck.report.document import TableColumn, TableRow, TableSection, columns
+from bottleneck.report.terminal import TerminalStyle, stream_style, table_lines
 from bottleneck.schema.analysis import Analysis
 from tests.report.samples import SAMPLES, cpu, empty, gpu_overhead, hostile, inconclusive, multi_rank
 from tests.report.test_text import printed
@@ -173,3 +174,17 @@ def test_a_notebook_gets_the_text_and_nothing_is_displayed(
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
     assert to_terminal(gpu_overhead()) == plain != ""
     assert capsys.readouterr().out == ""
+
+
+def test_a_column_that_may_move_stands_beneath_the_rows_where_names_would_be_cut_short() -> None:
+    name = "mkldnn_convolution 16x3x32x32, 16x3x3x3"
+    rows = (TableRow((name, "1.0", "oneDNN"), details=("1 call",)), TableRow(("mine", "2.0", "-")))
+    heads = columns("name", "op") + columns("number", "us") + (TableColumn("library", "words", may_move=True),)
+    table = TableSection("Ops", heads, rows)
+    wide = [line.plain for line in table_lines(table, TerminalStyle(60))]
+    assert wide[0].split() == ["op", "us", "library"] and wide[1].split()[-1] == "oneDNN"
+    long = TableSection("Ops", heads, (TableRow((name, "1" * 20, "oneDNN"), details=("1 call",)), rows[1]))
+    lines = [line.plain for line in table_lines(long, TerminalStyle(62))]
+    assert lines[0].split() == ["op", "us"]
+    assert lines[2].strip() == "1 call · library oneDNN"
+    assert len(lines) == 4  # a dash says nothing, and has no line
