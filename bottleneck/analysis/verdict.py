@@ -443,7 +443,8 @@ def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
     # What is set aside and too little to show is no reason for another share than that of the table.
     is_group = decision.bound in GROUPS and not decision.by_kind and _share_aside(grounds) < _LEAST_SHOWN
     shown = _shown(grounds, decision.bound) if is_group else format_share(decision.share)
-    return Verdict(decision.bound, decision.regime, decision.share, text, decision.shares, action, clauses, shown)
+    words = text, decision.shares, action, clauses, shown
+    return Verdict(decision.bound, decision.regime, decision.share, *words, is_guess=decision.by_kind)
 
 
 class _FirstStep(Struct, frozen=True):

@@ -204,7 +204,8 @@ def headline(verdict: Verdict) -> str:
     """The bound of the step, and how close its kernels are to their roof."""
     if verdict.bound in {"mixed", "inconclusive"}:
         return verdict.bound
-    return f"{verdict.bound}-bound" + (f", {REGIMES[verdict.regime].words}" if verdict.regime else "")
+    likely = "probably " if verdict.is_guess else ""
+    return f"{likely}{verdict.bound}-bound" + (f", {REGIMES[verdict.regime].words}" if verdict.regime else "")
 
 
 def facts(analysis: Analysis) -> Facts:

@@ -299,6 +299,9 @@ class Verdict(Struct, frozen=True):
     share_shown: Annotated[
         str | None, Doc("'share' as the ledger's table shows it, whose shares add up; null in older analyses")
     ] = None
+    is_guess: Annotated[
+        bool, Doc("whether 'bound' follows from the types of ops or kernels, since too little has a known cost")
+    ] = False
 
     @property
     def share_words(self) -> str:
