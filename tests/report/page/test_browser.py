@@ -1277,6 +1277,34 @@ def test_words_of_a_table_are_not_broken_letter_by_letter_on_a_phone(open_page: 
     assert widths and min(widths) >= 70
 
 
+_BROKEN_WORDS = """all => all.flatMap(cell => {
+  const texts = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT), broken = [];
+  while (texts.nextNode()) for (const found of texts.currentNode.data.matchAll(/[A-Za-z]{4,20}/g)) {
+    const range = document.createRange();
+    range.setStart(texts.currentNode, found.index);
+    range.setEnd(texts.currentNode, found.index + found[0].length);
+    const lines = new Set([...range.getClientRects()].filter(box => box.width > 0).map(box => Math.round(box.top)));
+    if (lines.size > 1) broken.push(found[0]);
+  }
+  return broken;
+})"""
+
+
+def test_no_word_of_a_table_is_broken_and_no_row_is_made_tall_by_what_is_out_of_view(
+    open_page: Callable[..., Opened],
+) -> None:
+    """'communi cation' stood in the table of ranks, and rows of the icicle's table were as tall as three lines."""
+    for text in (PAGES["ranks"]()[0], PAGES["cpu"]()[0], _other_pages()["comparison"]):
+        page = open_page(text, viewport={"width": 390, "height": 844})
+        cells = page.view.locator("table.static:not(.cards) td:visible")
+        assert cells.count() >= 4 and cells.evaluate_all(_BROKEN_WORDS) == []
+    page = open_page(PAGES["cpu"]()[0], viewport={"width": 390, "height": 844})
+    rows = page.view.locator("#icicle-view table.live tbody tr")
+    heights = "all => all.map(row => [row.clientHeight, row.cells[0].querySelector('button')?.offsetHeight])"
+    assert rows.count() >= 5
+    assert all(height <= name + 26 for height, name in rows.evaluate_all(heights) if name)
+
+
 _LINES_OF_TEXT = """all => all.map(element => {
   const range = document.createRange();
   range.selectNodeContents(element);
