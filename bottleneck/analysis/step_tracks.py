@@ -158,7 +158,7 @@ def _device_tracks(linked: Linked, places: Mapping[str, Integers]) -> list[_Trac
     codes = stream.codes.to_numpy()
     for code in np.unique(codes).tolist():
         mine = events[codes == code]
-        title = f"stream {str(stream.categories[code]).rpartition('/')[2]}"
+        title = f"stream {str(stream.categories[code]).rpartition('/')[2].removeprefix('stream ')}"
         device = kernels["device"].iloc[mine.index[0]]
         tracks.append(_Track(f"device {device}, {title}" if several else title, "device", mine))
     return sorted(tracks, key=lambda track: -float(np.sum((track.events["end"] - track.events["start"]).to_numpy())))

@@ -47,6 +47,12 @@ def test_device_work_idle_gaps_and_the_host_have_lanes_of_their_own() -> None:
     assert _lane(laid_out, "stream 8") == [("gemm", 10, 40)]
 
 
+def test_a_stream_that_the_trace_calls_one_is_named_once() -> None:
+    """Older traces call the thread of a stream 'stream 7', which became 'stream stream 7'."""
+    kernels = tuple(replace(kernel, stream="0/stream 7") for kernel in _KERNELS)
+    assert _laid_out(Scene(100, kernels, events=[_TRAIN])).lanes[0].title == "stream 7"
+
+
 def test_work_and_idle_gaps_fill_the_step() -> None:
     laid_out = _laid_out(Scene(100, _KERNELS, events=[_TRAIN]))
     idle = sum(dur for _, _, dur in _lane(laid_out, "idle: why"))

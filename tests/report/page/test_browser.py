@@ -1053,6 +1053,38 @@ def test_the_shown_step_is_chosen_among_those_that_the_file_holds(open_page: Cal
     assert page.complaints == []
 
 
+@pytest.mark.parametrize("times", [2.0, 6.0, 20.0])
+def test_bars_of_steps_are_to_scale_or_show_that_they_are_cut(open_page: Callable[..., Opened], times: float) -> None:
+    """A step of 3.68 s was drawn 15 % taller than one of 612 ms."""
+    found, timeline = _timeline_of("cpu")
+    steps = found.analysis.steps
+    first, *others = (replace(each, set_aside=None) for each in steps.each)
+    long = replace(first, us=times * max(each.us for each in others), set_aside="it warms up")
+    analysis = replace(found.analysis, steps=replace(steps, each=(long, *others)))
+    page = open_page(to_html(analysis, timeline))
+    bars = page.view.locator(".step-times rect:not(.gap)")
+    heights = [float(height) for height in bars.evaluate_all("all => all.map(bar => bar.getAttribute('height'))")]
+    note = page.texts("#timeline-view .step-times + .tools-row .note")[0]
+    assert "dashed: 1 left out" in note and len(heights) == len(steps.each)
+    is_cut = page.view.locator(".step-times rect.gap").count() == 1
+    assert is_cut == (times > 8) == ("bars with a gap are longer than drawn" in note)
+    if not is_cut:
+        assert heights == pytest.approx([max(each.us / long.us, 0.03) for each in (long, *others)])
+    assert page.complaints == []
+
+
+def test_the_time_of_a_step_between_its_marks_is_told_from_that_with_the_work_around_them(
+    open_page: Callable[..., Opened],
+) -> None:
+    page, timeline = _open_timeline(open_page, "h100")
+    us = {each.name: each.us for each in _timeline_of("h100")[0].analysis.steps.each}
+    step = timeline.steps[0]
+    whole, between = format_us(step.length_us), format_us(us.get(step.step, step.length_us))
+    words = f"under the profiler: {whole}"
+    words += "" if whole == between else f" with the work around its marks, {between} between them"
+    assert any(words in text for text in page.texts("#timeline-view .note"))
+
+
 def test_events_of_a_name_are_marked_for_other_parts_of_the_page(open_page: Callable[..., Opened]) -> None:
     page, timeline = _open_timeline(open_page, "cpu")
     tracks = timeline.steps[0]

@@ -53,11 +53,16 @@ function drawSums(panel, step, range, { go, close, zoomTo }) {
   announce(`${formatUs(sums.us)}: ${noun} at work ${formatUs(sums.busyUs)}, waiting ${formatUs(sums.waitingUs)}; most of it ${sums.accounts.length ? nameOf(sums.accounts[0].key) : "nothing"}`);
 }
 
+/** The time of a step between its marks, as its bar has it; as recorded it may be longer by the work that it launched. */
+const usBetweenMarks = (step) => (analysis.steps.each.find((entry) => clean(entry.name, 60) === step.step) || { us: step.length_us }).us;
+
+const MOST_AT_SCALE = 8, CUT_AT = [0.1, 0.16];
 /** Bars of the times of all steps; those that the file holds can be chosen. */
 function drawStepTimes(host, steps, choose) {
   const times = analysis.steps.each, longest = (list) => list.reduce((most, entry) => Math.max(most, entry.us), 0), most = longest(times);
-  const counted = times.filter((entry) => !entry.set_aside), top = (longest(counted) || most) * 1.15; // those left out may be many times as long
-  const usOf = (step) => (times.find((entry) => clean(entry.name, 60) === step.step) || { us: step.length_us }).us;
+  const counted = longest(times.filter((entry) => !entry.set_aside)) || most;
+  // Bars are to scale; of steps left out that are many times as long, a gap in the bar shows that it is longer.
+  const top = most <= MOST_AT_SCALE * counted ? most : counted * 1.5;
   // Of many steps a bar is the slowest of some, so that none is thinner than can be seen.
   const perBar = Math.ceil(times.length / MOST_BARS), bars = [];
   for (let at = 0; at < times.length; at += perBar) bars.push(times.slice(at, at + perBar).reduce((slowest, entry) => (entry.us > slowest.us ? entry : slowest)));
@@ -72,16 +77,18 @@ function drawStepTimes(host, steps, choose) {
     title.textContent = clean(`${bar.name}: ${formatUs(bar.us)}${bar.set_aside ? `, left out: ${bar.set_aside}` : ""}`);
     rect.append(title);
     if (bar.set_aside) rect.setAttribute("class", "aside");
+    const gap = bar.us > top ? document.createElementNS("http://www.w3.org/2000/svg", "rect") : null;
+    if (gap) for (const [name, value] of [["class", "gap"], ["x", at], ["width", 1], ["y", CUT_AT[0]], ["height", CUT_AT[1] - CUT_AT[0]]]) gap.setAttribute(name, value);
     const place = steps.findIndex((step) => step.step === clean(bar.name, 60));
     if (place >= 0) rect.addEventListener("click", () => choose(place));
     rects.push([rect, place]);
-    svg.append(rect);
+    svg.append(rect, ...(gap ? [gap] : []));
   });
-  const buttons = steps.map((step, at) => make("button", { type: "button", class: "quiet", "aria-pressed": "false", text: `${step.role}: ${step.step}, ${formatUs(usOf(step))}`, on: { click: () => choose(at) } }));
+  const buttons = steps.map((step, at) => make("button", { type: "button", class: "quiet", "aria-pressed": "false", text: `${step.role}: ${step.step}, ${formatUs(usBetweenMarks(step))}`, on: { click: () => choose(at) } }));
   const asides = times.filter((entry) => entry.set_aside).length;
   host.replaceChildren(
     make("div", { class: "step-times", style: { "max-width": `${bars.length * 3.2}rem` } }, svg),
-    make("div", { class: "tools-row", role: "group", "aria-label": "Steps that this file holds" }, buttons, make("span", { class: "note", text: `${withThousands(times.length, 0)} steps, up to ${formatUs(most)}${asides ? `; pale: ${withThousands(asides, 0)} left out of the analysis` : ""}${perBar > 1 ? `; a bar is the slowest of ${perBar}` : ""}` })),
+    make("div", { class: "tools-row", role: "group", "aria-label": "Steps that this file holds" }, buttons, make("span", { class: "note", text: `${withThousands(times.length, 0)} steps, up to ${formatUs(most)}${asides ? `; dashed: ${withThousands(asides, 0)} left out of the analysis` : ""}${most > top ? "; bars with a gap are longer than drawn" : ""}${perBar > 1 ? `; a bar is the slowest of ${perBar}` : ""}` })),
   );
   return (chosen) => {
     buttons.forEach((button, at) => button.setAttribute("aria-pressed", String(at === chosen)));
@@ -191,7 +198,7 @@ function drawTimeline(host, packed) {
     lanes.hidden = step.lanes.length < 4;
     const one = packed.ranks[rank], all = analysis.ranks.length;
     whose.textContent = one.rank === null || all < 2 ? "" : `Rank ${one.rank}, ${rank === 0 ? `which sets the pace of ${all} ranks` : `one of ${all} ranks`}.${packed.ranks.length < all && packed.ranks.length > 1 ? ` This page shows ${packed.ranks.length} of them.` : ""}`;
-    note.textContent = clean(`${step.step}${analysis.steps.count > 1 && at === 0 && rank === 0 ? ", the step of median length" : ""}, as it was recorded: ${formatUs(step.length_us)} under the profiler, ${withThousands(step.count, 0)} events${step.left_out ? `, and ${withThousands(step.left_out, 0)} left out, the shortest and those around the whole step` : ""}. Device work and idle time are coloured by the account of the ledger. A click on a row of a table or on a finding marks its intervals here.${chart.curves.some((curve) => curve.seldom) ? " No reading of some sensors falls into this step: their lines join the readings before and after it." : ""}`);
+    note.textContent = clean(`${step.step}${analysis.steps.count > 1 && at === 0 && rank === 0 ? ", the step of median length" : ""}, as it was recorded under the profiler: ${formatUs(step.length_us)}${formatUs(step.length_us) === formatUs(usBetweenMarks(step)) ? "" : ` with the work around its marks, ${formatUs(usBetweenMarks(step))} between them`}, ${withThousands(step.count, 0)} events${step.left_out ? `, and ${withThousands(step.left_out, 0)} left out, the shortest and those around the whole step` : ""}. Device work and idle time are coloured by the account of the ledger. A click on a row of a table or on a finding marks its intervals here.${chart.curves.some((curve) => curve.seldom) ? " No reading of some sensors falls into this step: their lines join the readings before and after it." : ""}`);
     markWanted();
   }
 

@@ -195,7 +195,8 @@ function drawStep(canvas, tip, step, on) {
       pen.moveTo(x, RULER);
       pen.lineTo(x, height);
       pen.stroke();
-      pen.fillText(`${(us / scale.size).toFixed(decimals)} ${scale.unit}`, x + 3, RULER / 2);
+      const words_ = `${(us / scale.size).toFixed(decimals)} ${scale.unit}`;
+      if (x + 3 + pen.measureText(words_).width <= width) pen.fillText(words_, x + 3, RULER / 2);
     }
   }
 
