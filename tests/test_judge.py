@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 
 from bottleneck.cli import _run
+from bottleneck.commands.judge import _programs
+from bottleneck.errors import UsageError
+from bottleneck.gate.settings import read_project
 
 PROGRAM = """\
 import torch
@@ -115,6 +118,21 @@ def test_what_cannot_be_judged_is_refused(
     monkeypatch.setattr("sys.stdin", io.StringIO("nothing"))
     assert _run(["judge", *words]) == status
     assert words_of_error in capsys.readouterr().err
+
+
+def test_a_workload_that_only_the_two_folders_hold_is_found_in_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = [tmp_path / name for name in ("a", "b")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "bench.py").write_text(PROGRAM)
+    project = read_project(tmp_path)
+    (program,) = _programs(("bench.py",), (), project, folders, train=False)
+    assert (program.target, program.form) == ("bench.py", "workload")
+    with pytest.raises(UsageError, match="no workload bench.py"):
+        _programs(("bench.py",), (), project, [], train=False)
 
 
 def test_numbers_on_standard_input_are_judged(
