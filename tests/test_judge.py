@@ -131,7 +131,7 @@ def test_a_workload_that_only_the_two_folders_hold_is_found_in_them(
     project = read_project(tmp_path)
     (program,) = _programs(("bench.py",), (), project, folders, train=False)
     assert (program.target, program.form) == ("bench.py", "workload")
-    with pytest.raises(UsageError, match="no workload bench.py"):
+    with pytest.raises(UsageError, match=r"no workload bench\.py"):
         _programs(("bench.py",), (), project, [], train=False)
 
 

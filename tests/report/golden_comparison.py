@@ -1,6 +1,6 @@
 """Golden comparisons: of those made by hand and of sample recordings. ``python -m tests.report.golden_comparison``.
 
-It writes the example of the how-to page, too. Look at the difference before committing it: each change must make the
+It writes the examples of the how-to page, too. Look at the difference before committing it: each change must make the
 text truer or easier to read.
 """
 
@@ -21,7 +21,9 @@ ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "tests" / "golden" / "comparison"
 PAGE = ROOT / "docs" / "howto" / "compare-two-runs.md"
 PAIR = ("pointwise", "pointwise_fused")
-_BEGIN, _END = f"```\n$ bottleneck compare sample_traces/{PAIR[0]} sample_traces/{PAIR[1]}\n", "```\n"
+# A pair with a real difference, of which the page shows the head alone.
+SLOWER_PAIR = ("train_script", "slow_loader")
+_END, _FIRST_SECTION = "```\n", "\nWhere the change comes from"
 
 
 @functools.cache
@@ -36,9 +38,15 @@ def _sample(name: str) -> ComparedSide:
 
 
 def page() -> str:
-    """The how-to page with its example renewed; what stands around it is kept."""
-    before, _, rest = PAGE.read_text(encoding="utf-8").partition(_BEGIN)
-    return before + _BEGIN + render(samples(*PAIR), "terminal") + _END + rest.partition(_END)[2]
+    """The how-to page with its examples renewed; what stands around them is kept."""
+    slower = render(samples(*SLOWER_PAIR), "terminal").partition(_FIRST_SECTION)[0] + "…\n"
+    text = PAGE.read_text(encoding="utf-8")
+    for pair, shown in ((SLOWER_PAIR, slower), (PAIR, render(samples(*PAIR), "terminal"))):
+        begin = f"```\n$ bottleneck compare sample_traces/{pair[0]} sample_traces/{pair[1]}\n"
+        before, found, rest = text.partition(begin)
+        assert found, f"the page has no example of {pair}"
+        text = before + begin + shown + _END + rest.partition(_END)[2]
+    return text
 
 
 GOLDEN: Mapping[str, Callable[[], str]] = {
