@@ -21,6 +21,7 @@ SEARCH: Mapping[str, Mapping[str, Any]] = {
     "howto/symptoms.md": {"boost": 8},
     "howto/compile-health.md": {"boost": 1},
     "howto/gpu-memory.md": {"boost": 1},
+    "howto/servers.md": {"boost": 6},
     "howto/": {"boost": 4},
     "tutorial/": {"boost": 2},
     "reference/json.md": {"exclude": True},

@@ -39,6 +39,8 @@ SEARCHES = {
     "regression": "howto/symptoms.html#slower-after-an-upgrade-a-regression",
     "slow step": "howto/symptoms.html",
     "memory": "howto/symptoms.html#out-of-memory-oom",
+    "kv cache": "howto/servers.html",
+    "recompile": "howto/compile-health.html",
     "send data": "howto/faq.html#does-it-send-data-anywhere",
     "inconclusive": "howto/inconclusive.html",
     "CI": "howto/gate-in-ci.html",
@@ -83,6 +85,12 @@ def test_a_search_finds_first_what_answers_it(search: Callable[[str], list[str]]
     page, *sections = search(query)
     first = next((link for link in sections if link.startswith(page)), page)
     assert first.startswith(section) if "#" in section else page.startswith(section), (page, *sections[:3])
+
+
+def test_a_search_for_oom_finds_the_page_on_memory_behind_the_symptom(search: Callable[[str], list[str]]) -> None:
+    links = search("oom")
+    pages = list(dict.fromkeys(link.partition("#")[0] for link in links))
+    assert pages.index("howto/gpu-memory.html") == 1, links
 
 
 def test_a_search_never_finds_tables_of_keys_or_verdicts(search: Callable[[str], list[str]]) -> None:
