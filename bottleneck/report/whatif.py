@@ -11,7 +11,7 @@ from bottleneck.report.analysis_tables import PATH_COLUMNS, PATH_NOTE, check_wor
 from bottleneck.report.document import Document, TableRow, TableSection, columns
 from bottleneck.report.json_text import encode
 from bottleneck.report.terminal import PLAIN, TerminalStyle
-from bottleneck.report.text import UNKNOWN, Scale, cut_text, scale_of
+from bottleneck.report.text import UNKNOWN, Scale, scale_of
 from bottleneck.schema.accounts import label_of
 from bottleneck.schema.analysis import CriticalPath, Interval, PathPart
 from bottleneck.schema.whatif import ChangedStep, WhatIf
@@ -19,6 +19,8 @@ from bottleneck.units import counted, format_ratio, format_us
 
 _PARTS = 10
 _LONGEST_OPTION = 60
+# A wider change stands beneath its row, so that no terminal cuts it.
+_WIDEST_CHANGE = 46
 
 
 def build(answer: WhatIf) -> Document:
@@ -36,9 +38,7 @@ def build(answer: WhatIf) -> Document:
         facts=_facts(answer),
         fact_width=7,
         sections=tuple(sections),
-        closing=""
-        if changes or answer.path.check.reason
-        else "ask for a change: bottleneck whatif TRACE --remove sync@model.py:57",
+        closing="" if changes or not answer.best else f"for one of them: {_command(answer, answer.best[0])}",
     )
 
 
@@ -55,7 +55,8 @@ def sentence(answer: WhatIf) -> str:
     if not answer.best:
         return f"The step takes {format_us(answer.step_us)}, and no single change that was tried would shorten it."
     best = answer.best[0]
-    option = cut_text(" ".join(map(option_of, best.changes)), _LONGEST_OPTION)
+    option = " ".join(map(option_of, best.changes))
+    option = option if len(option) <= _LONGEST_OPTION else "the first below"  # a command is never cut
     return (
         f"The step takes {format_us(answer.step_us)}. Of the single changes that were tried, {option} would help most: "
         f"{_speedup(best)}."
@@ -69,6 +70,11 @@ def option_of(change: str) -> str:
     """
     verb, _, what = change.partition(" ")
     return f"--{verb} {shlex.quote(what)}" if what else f"--{verb}"
+
+
+def _command(answer: WhatIf, changed: ChangedStep) -> str:
+    """Gives the command that asks for a change of this trace."""
+    return f"bottleneck whatif {shlex.quote(answer.trace)} {' '.join(map(option_of, changed.changes))}"
 
 
 def _speedup(changed: ChangedStep) -> str:
@@ -100,7 +106,9 @@ def _best(answer: WhatIf) -> TableSection:
     rows = []
     for option in answer.best:
         change, step = " ".join(map(option_of, option.changes)), _range(option.step_us, format_us)
-        rows.append(TableRow((change, step, _range(option.speedup, "{:.2f}".format))))
+        cells = step, _range(option.speedup, "{:.2f}".format)
+        is_long = len(change) > _WIDEST_CHANGE
+        rows.append(TableRow(("this one:" if is_long else change, *cells), details=(change,) if is_long else ()))
     heads = columns("words", "change") + columns("number", "step", "times as fast")
     note = "each for itself: two changes together may save less than the sum, or more"
     return TableSection("Changes that would help most", heads, tuple(rows), (note,))

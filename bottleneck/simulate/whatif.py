@@ -324,7 +324,10 @@ def _kernels_to_floor(evidence: Evidence) -> list[str]:
     return [f"set kernel:{_as_pattern(name, names)}=floor" for name in ranked if by_name[name] > 0]
 
 
-_LONGEST_PATTERN = 60
+_LONGEST_PATTERN = 24  # with the words around it, it fits into a column of a terminal
+_LEAST_OWN, _MOST_OWN = 4, 60
+_TOKEN = re.compile(r"\w+")
+_SIGNS = frozenset("[]*?@='\n")  # of patterns, changes and shells
 _LONG_WORD = re.compile(r"[A-Za-z_]\w{7,}")  # a shorter one, such as 'void' or 'cutlass', may be in any name
 _END_OF_PART = re.compile(r"(?<=\w{8})_")
 
@@ -332,18 +335,36 @@ _END_OF_PART = re.compile(r"(?<=\w{8})_")
 def _as_pattern(name: str, names: Sequence[str]) -> str:
     """Returns a short pattern that fits this name alone.
 
-    It is the beginning of a word, as much of it as no other name holds. Without such a word it is the name, cut where
-    it is long: signs of patterns, '@' and '=' become '?'.
+    It is the beginning of a word, as much of it as no other name holds; without such a word the shortest text that only
+    this name holds, behind the name's first word. Else it is the whole name: signs of patterns, '@' and '=' become '?'.
     """
     others = [other for other in names if other != name]
     words = (match[0] for match in _LONG_WORD.finditer(plain_name(name)))
     ends = ((word, [*(part.start() for part in _END_OF_PART.finditer(word)), len(word)]) for word in words)
     beginnings = (word[:end] for word, at in ends for end in at)
     own = next((text for text in beginnings if not any(text in other for other in others)), None)
-    if own is not None:
-        return own
-    spelled = re.sub(r"[\[\]*@=\n]", "?", name)
-    return spelled if len(spelled) <= _LONGEST_PATTERN else f"{spelled[:_LONGEST_PATTERN]}*"
+    if own is None or len(own) > _LONGEST_PATTERN:
+        own = _shortest_own(name, others) or own
+    return re.sub(r"[\[\]*@=\n]", "?", name) if own is None else own
+
+
+def _shortest_own(name: str, others: Sequence[str]) -> str | None:
+    """Returns the shortest text from a word's beginning that no other name holds.
+
+    It stands behind the first long word, where that comes before it and leaves it short. Null where there is none.
+    """
+    word = _LONG_WORD.search(name)
+    after = 0 if word is None else word.start()  # words before it, such as 'void', tell nothing
+    starts = [match.start() for match in _TOKEN.finditer(name, after)]
+    for length in range(_LEAST_OWN, min(len(name), _MOST_OWN) + 1):
+        for start in starts:
+            text = name[start : start + length]
+            if len(text) < length or _SIGNS & set(text) or any(text in other for other in others):
+                continue
+            room = _LONGEST_PATTERN - len(text) - 1
+            has_lead = word is not None and word.end() <= start and room >= _LEAST_OWN
+            return f"{word[0][:room]}*{text}" if word is not None and has_lead else text
+    return None
 
 
 def _modules_to_fuse(evidence: Evidence) -> list[str]:

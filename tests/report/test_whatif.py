@@ -5,7 +5,7 @@ import json
 import pytest
 
 from bottleneck.report.analysis_tables import path_table
-from bottleneck.report.whatif import build, render
+from bottleneck.report.whatif import build, option_of, render
 from bottleneck.schema.analysis import CriticalPath, Interval, LedgerEntry, PathPart, ReplayCheck
 from bottleneck.schema.records import replace
 from bottleneck.schema.whatif import ChangedStep, WhatIf
@@ -70,6 +70,23 @@ def test_the_critical_path_is_shown_now_and_then() -> None:
     assert "softmax_kernel<float>" in text
     assert "model.py:7" in text
     assert text.count("Critical path") == 1
+
+
+LONG = ChangedStep(("set kernel:" + "long_name_" * 7 + "=floor",), Interval(500.0, 600.0), Interval(1.67, 2.0))
+
+
+def test_a_command_is_never_cut() -> None:
+    option = option_of(LONG.changes[0])
+    text = terminal(replace(OPEN, best=(CHANGED, LONG)))
+    assert "--set 'kernel:softmax*=0.5x'" in text
+    assert option.replace(" ", "") in "".join(text.split())
+    assert "the first below would help most" in " ".join(terminal(replace(OPEN, best=(LONG,))).split())
+
+
+def test_the_last_line_names_this_trace_and_a_change_that_was_tried() -> None:
+    closing = build(replace(OPEN, trace="a b.json")).closing
+    assert closing.endswith("bottleneck whatif 'a b.json' --set 'kernel:softmax*=0.5x'")
+    assert not build(replace(OPEN, best=())).closing and not build(ANSWER).closing
 
 
 def test_without_a_change_the_best_changes_come_first() -> None:

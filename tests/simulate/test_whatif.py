@@ -1,6 +1,7 @@
 """Questions asked of small traces: the change in words, the changed step, its ledger and its critical path."""
 
 import math
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ import pytest
 from bottleneck.errors import UsageError
 from bottleneck.schema.evidence import Evidence
 from bottleneck.simulate.changes import change_of
-from bottleneck.simulate.whatif import ask, best_changes, check_replay, predict_gain_us, speedup_of
+from bottleneck.simulate.whatif import _as_pattern, ask, best_changes, check_replay, predict_gain_us, speedup_of
 from tests.advice.cases import case_of, cpu_events, gpu_events
 from tests.advice.programs import Call, on_gpu
 from tests.builders import Event, frame, kernel, launch, op, step
@@ -109,7 +110,7 @@ def test_a_sync_that_is_the_only_one_is_tried_once(syncing: Evidence) -> None:
     [
         ("gemm_64x64", "set kernel:softmax_forward=floor"),
         ("softmax_forward_warp", "set kernel:softmax_forward_block=floor"),
-        ("softmax_forward_block_2", "set kernel:void at::native::softmax_forward_block<8, float>(float?)=floor"),
+        ("softmax_forward_block_2", "set kernel:softmax_forward_blo*8, f=floor"),
     ],
 )
 def test_a_kernel_is_named_by_as_much_of_a_word_as_no_other_has(tmp_path: Path, other: str, tried: str) -> None:
@@ -117,6 +118,16 @@ def test_a_kernel_is_named_by_as_much_of_a_word_as_no_other_has(tmp_path: Path, 
     names = ("void at::native::softmax_forward_block<8, float>(float*)", other)
     case = on_gpu(tmp_path, [Call("aten::add", us, shapes, name) for us, name in zip((700, 200), names, strict=True)])
     assert tried in [change.changes[0] for change in best_changes(case)]
+
+
+def test_a_pattern_fits_its_name_alone_and_stays_short_among_templates() -> None:
+    sizes = [(32 * one, other) for one in range(1, 12) for other in range(1, 6)]
+    names = [f"void cudnn::wgrad_alg0_engine<float, {one}, {other}, 5, 3, 3, false, 512>(int)" for one, other in sizes]
+    names += [f"Cijk_Ailk_Bljk_HHS_BH_MT{one}x{other}x16_SE" for one, other in sizes]
+    for name in names:
+        pattern = _as_pattern(name, names)
+        assert [other for other in names if fnmatchcase(other, f"*{pattern}*")] == [name]
+        assert len(pattern) <= 32
 
 
 def test_on_a_cpu_ops_are_the_path_and_removing_them_saves_their_time(tmp_path: Path) -> None:
