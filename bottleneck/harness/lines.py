@@ -12,6 +12,7 @@ import bisect
 import itertools
 import linecache
 import os
+import re
 import sys
 import threading
 import time
@@ -28,9 +29,11 @@ from bottleneck.harness.operator_lines import OperatorLines
 from bottleneck.harness.torch_private import event_tree, may_trace_hooks
 from bottleneck.schema.op_names import PYTHON_FRAME, file_of, numbered_cell
 from bottleneck.schema.recording import kept_source
+from bottleneck.schema.source_text import GENERATED
 from bottleneck.system.files import read_file
 
 CATEGORY = "python_line"
+_GENERATED = re.compile(GENERATED)
 _INSTALLED = ("site-packages/", "dist-packages/", "lib/python")
 
 
@@ -366,11 +369,13 @@ def _places(threads: Mapping[tuple[int, str], int], activities: Iterable[Any]) -
 
 @cache
 def is_program(file: str) -> bool:
-    """True if a file is the program's: neither installed nor ours.
+    """True if a file is the program's: neither installed nor generated nor ours.
 
     The profiler may have cut its name at an entry of sys.path.
     """
     if (file.startswith("<") and not file.startswith("<ipython-input-")) or any(part in file for part in _INSTALLED):
+        return False
+    if _GENERATED.search(file.replace(os.sep, "/")):
         return False
     package = file.replace(os.sep, "/").split("/")[0].removesuffix(".py")
     if Path(file).is_absolute() or not package:

@@ -33,7 +33,7 @@ from bottleneck.harness.phase_hooks import PhaseHooks
 from bottleneck.harness.run_log import innermost_line, read_stack
 from bottleneck.harness.step_log import StepLog
 from bottleneck.harness.torch_private import COMPILER, DYNAMO, workers_of
-from bottleneck.harness.torch_state import TorchHook, is_pytorch
+from bottleneck.harness.torch_state import TorchHook, describe_compilation, is_pytorch
 from bottleneck.harness.watched_windows import WatchedWindows
 from bottleneck.harness.window import resident_bytes
 from bottleneck.schema.op_names import line_source
@@ -663,6 +663,7 @@ class StepWatch:
                 step, before = self._memory
                 growth = growth_between(before, MemoryLook(self._torch), self._step - step, self._torch)
                 keepers = () if growth is None else tuple(keeper.source or keeper.name for keeper in growth.keepers)
+        compiled = describe_compilation(os.getcwd()) if DYNAMO in sys.modules else None  # noqa: PTH109 - as plain text
         problem = (
             self.header.problem or self._boundaries.problem or (None if self._torch else "it never imported torch")
         )
@@ -675,6 +676,7 @@ class StepWatch:
             dead_workers=(*self._workers.dead_before, *self._workers.look_for_dead()),
             device_phases=None if self._device is None else self._device.result(),
             problem=problem,
+            compile_health=None if compiled is None else compiled.health,
         )
         with contextlib.suppress(OSError):
             self._log.close()

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from bottleneck.report import render_document
+from bottleneck.report.compile_health import compile_sections
 from bottleneck.report.document import (
     Action,
     ActionSection,
@@ -61,6 +62,7 @@ def build(run: WatchedRun) -> Document:
         sections.append(ActionSection("Slow steps and what grows, the largest first", causes))
     if len(run.ranks) > 1:
         sections.append(_ranks(run))
+    sections += compile_sections(rank.compile_health)
     if run.windows:
         sections.append(_windows(run.windows))
     return Document(

@@ -16,6 +16,9 @@ _LONGEST = 2000
 LIBRARY_FOLDER = r"(?:^|[/\\])(?:torch|site-packages|dist-packages|[Ll]ib[/\\]python[\d.]+t?)[/\\]"
 """Pattern of the files of torch, of installed packages and of Python itself."""
 
+GENERATED = r"/torchinductor_|(?:^|/)c[a-z2-7]{51}[.]py"
+"""Pattern of the files that Inductor generates, which it names by a hash."""
+
 
 @lru_cache(maxsize=4096)
 def parse_line(text: str) -> ast.stmt | None:

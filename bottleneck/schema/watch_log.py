@@ -8,6 +8,7 @@ import struct
 from dataclasses import dataclass
 from typing import Literal
 
+from bottleneck.schema.compile_health import CompileHealth
 from bottleneck.schema.recording import StepSource
 
 Phase = Literal["data", "forward", "backward", "optimizer", "rest"]
@@ -138,6 +139,7 @@ class WatchHeader:
     ``dead_workers`` are those that had failed when the program ended. ``windows_problem`` says why no more windows
     were recorded, where something stood in the way. ``device_phases`` are null where the program used no GPU.
     ``command`` is the program with its arguments, as `python` gets them; empty where it is not known.
+    ``compile_health`` is what torch.compile made of it; null where it compiled nothing.
     """
 
     rank: int
@@ -158,4 +160,5 @@ class WatchHeader:
     device_phases: DevicePhases | None = None
     problem: str | None = None
     command: tuple[str, ...] = ()
+    compile_health: CompileHealth | None = None
     format: str = FORMAT

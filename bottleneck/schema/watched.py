@@ -2,6 +2,7 @@
 
 from msgspec import Struct
 
+from bottleneck.schema.compile_health import CompileHealth
 from bottleneck.schema.watch_log import DevicePhases, Phase
 
 
@@ -23,7 +24,7 @@ class WatchedRunRank(Struct, frozen=True):
     """One rank of a watched run. ``phases_us`` go by PHASES, mean per step.
 
     ``blocks`` are stretches of the run: the step in the middle, and the median, shortest and longest step of each.
-    ``device_phases`` are null where the program used no GPU.
+    ``device_phases`` are null where the program used no GPU, ``compile_health`` where it compiled nothing.
     """
 
     rank: int
@@ -34,6 +35,7 @@ class WatchedRunRank(Struct, frozen=True):
     causes: tuple[WatchedCause, ...] = ()
     blocks: tuple[tuple[float, float, float, float], ...] = ()
     device_phases: DevicePhases | None = None
+    compile_health: CompileHealth | None = None
 
     @property
     def usual_step_us(self) -> float:

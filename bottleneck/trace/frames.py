@@ -14,6 +14,7 @@ from msgspec import Struct
 from bottleneck.schema.intervals import Integers, numbered
 from bottleneck.schema.linked_trace import Trace
 from bottleneck.schema.op_names import BUILT_IN_CALL, MODULE_PREFIX, PYTHON_FRAME, function_source, line_source
+from bottleneck.schema.source_text import GENERATED
 from bottleneck.schema.tables import PLACES, category, nearest_ancestor
 from bottleneck.trace.joins import ends_ns, is_any_of, names, starts_ns, threads
 from bottleneck.trace.nesting import Nest, nest
@@ -22,10 +23,7 @@ MODULE, OWN, MODEL_LIBRARY, INTERNAL = 0, 1, 2, 3
 
 # Kineto cuts entries of sys.path off, so a library shows as 'torch/nn/…' or, where it was not cut, with its folder.
 # Generated code has a name in angle brackets; so do notebook cells of older IPython, which are the user's own.
-# Files that Inductor generates are named by a hash.
-_LIBRARY_MARKS = re.compile(
-    "lib/python|(^|/)bottleneck/(harness|integrations)/|/torchinductor_|(^|/)c[a-z2-7]{51}[.]py|<(?!ipython-input|stdin)"
-)
+_LIBRARY_MARKS = re.compile(rf"lib/python|(^|/)bottleneck/(harness|integrations)/|{GENERATED}|<(?!ipython-input|stdin)")
 _MACHINERY = (
     "torch torchgen functorch triton numpy pandas scipy tqdm nvidia apex deepspeed accelerate lightning"
     " pytorch_lightning lightning_fabric lightning_utilities ignite fsspec ipykernel IPython traitlets tornado zmq"

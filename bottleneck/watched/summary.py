@@ -151,6 +151,7 @@ def _rank(rank: WatchedRank, samples: Sequence[Sample], folder: Path) -> Watched
         causes=(*(_cause(cause, rank, samples, folder) for cause in find_causes(rank)), *drifts),
         blocks=_blocks(rank),
         device_phases=rank.header.device_phases,
+        compile_health=rank.header.compile_health,
     )
 
 

@@ -146,6 +146,8 @@ def test_deep_nesting_does_not_recurse() -> None:
         ("/usr/lib/python3.12/json/decoder.py", False),
         ("/venv/site-packages/torch/nn/modules/module.py", False),
         ("<string>", False),
+        ("/tmp/torchinductor_me/ab/any.py", False),
+        ("l3/cl37erpm6uksnibagkv747l5z3ezqdey4xzzz4f5gn6nacjr7kjx.py", False),
     ],
 )
 def test_the_program_is_what_is_neither_installed_nor_ours(file: str, program: bool) -> None:

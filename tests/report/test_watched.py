@@ -7,6 +7,7 @@ from bottleneck.report.terminal import ASCII, UNICODE
 from bottleneck.report.watched import build, charts, render
 from bottleneck.schema.analysis import GROUPS
 from bottleneck.schema.records import replace
+from bottleneck.schema.compile_health import CompileHealth, GraphHealth, Recompile
 from bottleneck.schema.watch_log import PHASES, DevicePhases
 from bottleneck.schema.watched import WatchedCause, WatchedRun, WatchedRunRank
 
@@ -86,3 +87,13 @@ def test_the_phases_on_the_device_are_shown_where_they_are_known() -> None:
     assert copies == ["Copies of the batch to the device take 250 us of 1.00 ms of a step on the device"]
     few = replace(watched, ranks=(replace(watched.ranks[0], device_phases=replace(device, copies_us=9.0)),))
     assert not [line for line in build(few).lines if line.label == "Copies"]
+
+
+def test_what_torch_compile_made_of_the_program_is_shown_where_it_compiled() -> None:
+    watched = run()
+    again = Recompile("0/1", "forward", "net.py:3", "size", "g", "16", "24", subject="x", index=0, seconds=2.5)
+    health = CompileHealth((GraphHealth("0/0", "forward", "net.py:3", 5, seconds=4.0),), recompiles=(again,))
+    compiled = replace(watched, ranks=(replace(watched.ranks[0], compile_health=health),))
+    for form in ("terminal", "html"):
+        assert "size 0 of x: 16, then 24" in render(compiled, form)
+        assert "torch.compile made of it" not in render(watched, form)
