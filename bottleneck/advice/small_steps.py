@@ -259,7 +259,9 @@ def small_network(evidence: Evidence) -> Draft | None:
         ),
         code="model = torch.jit.trace(model.eval(), inputs)  # for inference",
         gain_reason="which remedy wins depends on sizes that only a trial knows: see `bottleneck sweep --backends`",
-        tries=("torchscript", "compile", "threads-1") if on_host else ("cuda-graph", "compile-reduce-overhead"),
+        tries=("whole-step" if has_backward_pass(evidence) else "aot-package", "torchscript", "compile", "threads-1")
+        if on_host
+        else ("cuda-graph", "compile-reduce-overhead"),
     )
 
 

@@ -89,6 +89,7 @@ CHANGE_NAMES = (
     "cuda-graph",
     "aot-package",
     "executorch",
+    "whole-step",
     "fold-batchnorm",
     "checkpoint",
     "workers",

@@ -27,6 +27,7 @@ from bottleneck.experiment.curve_fit import fit_series
 from bottleneck.experiment.interventions import CHANGES
 from bottleneck.experiment.record_once import LOG_FILE, Ceilings, ProgramFailed, Recorder
 from bottleneck.experiment.side import environment_of as environment_of_changes
+from bottleneck.experiment.trial import describe_worst
 from bottleneck.experiment.turns import TimedStep, take_rounds
 from bottleneck.experiment.worker import Refused, Worker
 from bottleneck.harness.messages import Program, RecordOptions
@@ -37,7 +38,7 @@ from bottleneck.schema.measurements import Timing
 from bottleneck.schema.recording import Recording
 from bottleneck.schema.records import replace
 from bottleneck.schema.statistics import summarise_durations
-from bottleneck.schema.trials import Point, Roof, Sweep
+from bottleneck.schema.trials import Point, Roof, SeriesResults, Sweep
 from bottleneck.units import US_PER_S, counted, format_si, format_us
 
 Value = int | float | str
@@ -178,6 +179,7 @@ BACKENDS: Mapping[str, tuple[str, ...]] = {
     "aot-package": ("aot-package",),
     "executorch": ("executorch",),
     "compile-step": ("compile-step",),
+    "whole-step": ("whole-step",),
     "tensorrt": ("backend-tensorrt",),
     "cudagraphs": ("backend-cudagraphs",),
 }
@@ -320,6 +322,7 @@ class SweepProgress:
     plan: SweepPlan
     measured: dict[int, list[MeasuredPoint]] = field(default_factory=dict)
     turns: TurnTimings = field(default_factory=TurnTimings)
+    results: list[SeriesResults] = field(default_factory=list)
 
     def sum_up(self, reason: str = "not measured") -> Sweep:
         """Sums up the sweep as far as it is measured.
@@ -334,6 +337,13 @@ class SweepProgress:
             else Point(configuration.values, configuration.series.name, reason=reason)
             for index, (configuration, of_one) in enumerate(zip(plan.configurations, all_of, strict=True))
         )
+        wrong = {item.series: describe_worst(item.differences) for item in self.results if item.is_wrong}
+        points = tuple(
+            Point(point.values, point.series, reason=f"wrong: {wrong[point.series]}")
+            if point.series in wrong and point.step_us is not None
+            else point
+            for point in points
+        )
         every = [item for of_one in all_of for item in of_one]
         series = dict.fromkeys(configuration.series for configuration in plan.configurations)
         # One for each series and peak.
@@ -347,6 +357,7 @@ class SweepProgress:
             roofs=roofs,
             settings=dict(plan.program.settings),
             how=", ".join(filter(None, (shared_words(tuple(series)), rounds))),
+            results=tuple(self.results),
             warnings=tuple(dict.fromkeys((*self._untimed(), *(words for item in every for words in item.warnings)))),
             version=__version__,
         )
@@ -380,8 +391,42 @@ def run_sweep(
             progress.measured.setdefault(index, []).append(done)
             number = sum(map(len, progress.measured.values()))
             tell(f"{number} of {total}: {describe(configuration)}: {_result(done.point)}")
+    _compare_results(progress, make_folder("results"), tell)
     if plan.turns:
         progress.turns = _take_turns(progress, ceilings.free_bytes, make_folder("turns"), tell)
+
+
+def _compare_results(progress: SweepProgress, folder: Path, tell: Callable[[str], None]) -> None:
+    """Compares each changed series with the unchanged program at one point.
+
+    The tolerance is that of `verify`. A series of other work has no results to compare.
+    """
+    points = progress.plan.configurations
+    firsts: dict[str, Configuration] = {}
+    for index in sorted(progress.measured):
+        if any(item.point.step_us is not None for item in progress.measured[index]):
+            firsts.setdefault(points[index].series.name, points[index])
+    for name, configuration in firsts.items():
+        changes = configuration.series.changes
+        if changes and all(CHANGES[change].precision != "other work" for change in changes):
+            progress.results.append(compare_series(progress.plan.program, configuration, folder))
+            tell(f"compared the results of {name}")
+
+
+def compare_series(program: Program, configuration: Configuration, folder: Path) -> SeriesResults:
+    """Gives the differences of the first steps' results that a series makes."""
+    series, file = configuration.series, folder / "results.pt"
+    own = replace(program, settings=configuration.settings(program.settings))
+    try:
+        with Worker(own, folder / LOG_FILE, environment_of(configuration)) as worker:
+            worker.build(_STEP, series.changes, file)
+            return SeriesResults(series.name, worker.compare(series.changes, file))
+    except Refused as refused:
+        return SeriesResults(series.name, reason=refused.reason)
+    except OSError as error:
+        return SeriesResults(series.name, reason=f"no process could be started: {error}")
+    finally:
+        file.unlink(missing_ok=True)
 
 
 def measure_point(plan: SweepPlan, configuration: Configuration, folder: Path, ceilings: Ceilings) -> MeasuredPoint:

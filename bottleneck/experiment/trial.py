@@ -175,7 +175,7 @@ class _TrialRun:
             first.take_until(lambda logs: look_for_effect(logs, effort.rule) != "open", effort.budget_s)
         self._note_times([first])
         if any(difference.is_within is False for difference in self._trial.differences):
-            self._note(verdict="wrong", reason=_worst(self._trial.differences))
+            self._note(verdict="wrong", reason=describe_worst(self._trial.differences))
         elif look_for_effect(first.logs, effort.rule) in {"faster", "slower"}:
             self._confirm(first)
         else:
@@ -342,7 +342,7 @@ def _break_even(trial: Trial, verdict: str) -> float | None:
     return trial.setup_s * 1e6 / saved_us if saved_us > 0 else None
 
 
-def _worst(differences: Sequence[Difference]) -> str:
+def describe_worst(differences: Sequence[Difference]) -> str:
     """The result that exceeds its allowed difference the most, in words."""
     beyond = [difference for difference in differences if difference.is_within is False]
     worst = max(beyond, key=lambda difference: (difference.relative or 0.0) / (difference.allowed or 1e-30))

@@ -613,6 +613,30 @@ def package_maker() -> Callable[[Any, str], Callable[[list[Any]], list[Any]]] | 
     return package
 
 
+def record_as_compiling(step: Callable[[], Any]) -> Any:
+    """Runs the step and gives the graph of the operators that it called."""
+    make_fx = importlib.import_module("torch.fx.experimental.proxy_tensor").make_fx
+    compiler: Any = importlib.import_module("torch.compiler")
+    asked = compiler.is_compiling
+    compiler.is_compiling = lambda: True
+    try:
+        return make_fx(step)()
+    finally:
+        compiler.is_compiling = asked
+
+
+def compile_graph(torch: Any, graph: Any, tensors: Sequence[Any]) -> Callable[..., Any]:
+    """Compiles a graph that may write into its inputs, by Inductor and without guards.
+
+    Without Inductor's patterns: they make addmm of a product and an `add_` with a factor, and lose the factor, so that
+    plain SGD went the other way (torch 2.13).
+    """
+    config = importlib.import_module(INDUCTOR_CONFIG)
+    with torch.no_grad(), config.patch(pattern_matcher=False):
+        compiled: Callable[..., Any] = importlib.import_module("torch._inductor.compile_fx").compile_fx(graph, tensors)
+    return compiled
+
+
 def optimized_module() -> Any:
     """The class of compiled modules; null until the program has imported the compiler."""
     return _of_kind("torch._dynamo.eval_frame.OptimizedModule", type)

@@ -18,7 +18,7 @@ from bottleneck.report.text import UNKNOWN, clean
 from bottleneck.schema.device import peak_name, without_signs
 from bottleneck.schema.measurements import Ratio
 from bottleneck.schema.records import replace
-from bottleneck.schema.trials import Fit, Point, Roof, Sweep
+from bottleneck.schema.trials import Fit, Point, Roof, SeriesResults, Sweep
 from bottleneck.units import US_PER_S, counted, format_ratio, format_share, format_si, format_us, format_us_range
 
 # More curves than this do not fit side by side into 80 columns.
@@ -27,6 +27,7 @@ _SIDE_BY_SIDE = 5
 _SETUP_S = 0.5
 # Where the ends of an interval are so many times apart, nothing is chosen by it.
 _SCATTERED = 1.5
+EAGER = "eager"
 _FASTEST = "clearly the fastest"
 _SETUP_NOTE = ("set-up: what the first step took, compiling included, beyond a usual one",)
 _UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "us"))
@@ -44,7 +45,7 @@ def build(sweep: Sweep) -> Document:
     for at, table in enumerate(tables):  # each note stands beneath the first table that has it
         tables[at] = replace(table, notes=tuple(note for note in table.notes if note not in shown))
         shown.update(table.notes)
-    lists = [_fits(sweep), ListSection("Caveats", tuple((warning,) for warning in sweep.warnings))]
+    lists = [_results(sweep), _fits(sweep), ListSection("Caveats", tuple((warning,) for warning in sweep.warnings))]
     measured = sum(point.step_us is not None for point in sweep.points)
     total = counted(len(sweep.points), "point")
     count = total if measured == len(sweep.points) else f"{measured} of {total}"
@@ -61,8 +62,34 @@ def build(sweep: Sweep) -> Document:
 
 def _lines(sweep: Sweep) -> tuple[LabelledLine, ...]:
     """Gives the conclusion, and the value to take or the cost to know."""
-    advice = _advice(sweep)
-    return LabelledLine("", sentence(sweep).rstrip(".")), *([LabelledLine("First", advice)] if advice else [])
+    said = (("First", _advice(sweep)), ("Floor", _floor(sweep)))
+    return LabelledLine("", sentence(sweep).rstrip(".")), *(LabelledLine(name, text) for name, text in said if text)
+
+
+# Series that run the whole step or network in one call, without operators of torch in between.
+_ONE_CALL = ("aot-package", "executorch", "whole-step")
+
+
+def _floor(sweep: Sweep) -> str:
+    """Says what one compiled call takes, and the arithmetic alone.
+
+    At the first place where both were measured. Empty where none has both.
+    """
+    roofs = {(roof.series, roof.peak): roof for roof in sweep.roofs}
+    for eager in sweep.points:
+        calls = [
+            point
+            for point in sweep.points
+            if point.series in _ONE_CALL and point.values == eager.values and point.step_us is not None
+        ]
+        if eager.series != EAGER or eager.step_us is None or not calls:
+            continue
+        best = min(calls, key=_us)
+        place = f" at {describe_place(eager.values)}" if eager.values else ""
+        alone = floor_us(eager, roofs.get((eager.series, eager.peak)))
+        words = f"eager {format_us(_us(eager))}, one compiled call {format_us(_us(best))} ({best.series})"
+        return words + ("" if alone is None else f", the arithmetic alone {format_us(alone)}") + place
+    return ""
 
 
 def _advice(sweep: Sweep) -> str:
@@ -290,6 +317,20 @@ def _fits(sweep: Sweep) -> ListSection:
             name = ", ".join(filter(None, (fit.series, describe_place(fit.others))))
             items.append((*([name] if len(sweep.fits) > 1 else []), *fit_sentences(fit)))
     return ListSection("Fixed and growing part of the step", tuple(items))
+
+
+def _results(sweep: Sweep) -> ListSection:
+    """Lists how far the results of each changed series lie from the program's own."""
+    return ListSection("Results beside those without a change", tuple((_results_words(one),) for one in sweep.results))
+
+
+def _results_words(one: SeriesResults) -> str:
+    compared = [item for item in one.differences if item.relative is not None]
+    if not compared:
+        reasons = [one.reason, *(item.reason for item in one.differences)]
+        return f"{one.series}: not compared, {next(filter(None, reasons), 'it gave none')}"
+    parts = [f"{item.what} within {item.relative:.0e} ({item.allowed or 0.0:.0e} allowed)" for item in compared]
+    return f"{one.series}: {'WRONG, ' if one.is_wrong else ''}{', '.join(parts)} of the largest value"
 
 
 def fit_sentences(fit: Fit) -> tuple[str, ...]:

@@ -217,13 +217,30 @@ class Fit:
 
 
 @dataclass(frozen=True)
+class SeriesResults:
+    """Results of a changed series beside those of the program as it is.
+
+    They are of its first point that was measured. ``reason`` says why none were compared.
+    """
+
+    series: str
+    differences: tuple[Difference, ...] = ()
+    reason: str | None = None
+
+    @property
+    def is_wrong(self) -> bool:
+        """True where a result lies beyond what the change allows."""
+        return any(difference.is_within is False for difference in self.differences)
+
+
+@dataclass(frozen=True)
 class Sweep:
     """All points of a sweep in order, and their fits.
 
     The order is that in which they were asked for, and each series has a fit.
 
     ``settings`` are the parameters that were the same for all points, ``how`` the device, number of threads
-    and rounds of turns, where one was asked for.
+    and rounds of turns, where one was asked for. ``results`` has the changed series whose results were compared.
     """
 
     program: tuple[str, ...]
@@ -234,5 +251,6 @@ class Sweep:
     settings: Mapping[str, str] = field(default_factory=dict)
     how: str = ""
     warnings: tuple[str, ...] = ()
+    results: tuple[SeriesResults, ...] = ()
     schema: str = SWEEP_SCHEMA
     version: str = ""

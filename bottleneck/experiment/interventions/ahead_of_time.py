@@ -8,7 +8,8 @@ call.
 import importlib
 import importlib.util
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from bottleneck.experiment.interventions.compilers import need_inductor, require
 from bottleneck.experiment.interventions.graphs import replace_forward
 from bottleneck.experiment.interventions.subject import Change, Missing, NotApplicable, Subject
 from bottleneck.harness.stopwatch import Step
-from bottleneck.harness.torch_private import package_maker
+from bottleneck.harness.torch_private import compile_graph, package_maker, record_as_compiling
 
 Call = Callable[[list[Any]], list[Any]]
 # Makes of an exported program what runs it.
@@ -82,7 +83,89 @@ def _executorch_call(program: Any) -> Call:
     return call
 
 
+def _whole_step(subject: Subject) -> Step:
+    """The step as one compiled call: forward, backward and optimizer.
+
+    The first step runs as it is, and makes the optimizer's state. The second is recorded as it runs, operator by
+    operator, with the parameters and that state as inputs. `torch.compile` would break the step at `backward()`.
+    """
+    if not subject.train or not subject.optimizers:
+        raise NotApplicable("needs a step that trains with an optimizer; aot-package is for others")
+    if subject.loaders or subject.iterators:
+        raise NotApplicable("needs a step that loads no data: a record would take one batch for all")
+    if any(hasattr(optimizer.step, "_wrapped_by_lr_sched") for optimizer in subject.optimizers):
+        raise NotApplicable("needs a learning rate that stays: a record would keep that of one step")
+    need_inductor(subject)
+    torch, step = subject.torch, subject.step
+    calls, compiled = 0, list[Callable[[], Any]]()
+
+    def run() -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 1:
+            return step()
+        if compiled:
+            with torch.no_grad():
+                return compiled[0]()
+        results = list[Any]()
+        with _tensor_counts(subject.optimizers):
+            compiled.append(_recorded(torch, step, results))
+        return results[0]
+
+    return run
+
+
+@contextmanager
+def _tensor_counts(optimizers: Sequence[Any]) -> Iterator[None]:
+    """Has optimizers keep their count of steps in a tensor for a while."""
+    groups = [group for optimizer in optimizers for group in optimizer.param_groups if "capturable" in group]
+    before = [group["capturable"] for group in groups]
+    for group in groups:
+        group["capturable"] = True
+    try:
+        yield
+    finally:
+        for group, value in zip(groups, before, strict=True):
+            group["capturable"] = value
+
+
+def _recorded(torch: Any, step: Step, results: list[Any]) -> Callable[[], Any]:
+    """Runs the step, with its result in ``results``, and compiles what it did."""
+
+    def watched() -> Any:
+        results.append(step())
+        return results[0]
+
+    try:
+        graph = record_as_compiling(watched)
+    except RuntimeError as error:
+        if "value out of a tracing tensor" not in str(error):
+            raise
+        raise NotApplicable("needs a step that reads no numbers from its tensors, as item() does") from error
+    tensors = _constants_as_inputs(graph)
+    run = compile_graph(torch, graph, tensors)
+    return lambda: run(*tensors)
+
+
+def _constants_as_inputs(graph: Any) -> list[Any]:
+    """Makes the tensors that a graph holds its inputs, and gives these."""
+    first, inputs, tensors = next(iter(graph.graph.nodes)), dict[str, Any](), list[Any]()
+    for node in list(graph.graph.nodes):
+        if node.op == "get_attr":
+            if node.target not in inputs:
+                with graph.graph.inserting_before(first):
+                    inputs[node.target] = graph.graph.placeholder(f"held_{len(tensors)}")
+                tensors.append(getattr(graph, node.target).detach())
+            node.replace_all_uses_with(inputs[node.target])
+            graph.graph.erase_node(node)
+    graph.recompile()
+    return tensors
+
+
 CHANGES = (
     Change("aot-package", "AOTInductor package of the outermost modules, called directly", "reordered", _packaged),
     Change("executorch", "ExecuTorch program of the outermost modules, by XNNPACK", "reordered", _executed),
+    Change(
+        "whole-step", "the whole step as one compiled call, backward and optimizer included", "reordered", _whole_step
+    ),
 )
