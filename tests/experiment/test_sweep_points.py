@@ -5,13 +5,19 @@ from bottleneck.experiment import sweep as series
 from bottleneck.experiment.interventions import CHANGES
 from bottleneck.experiment.interventions.subject import Change
 from bottleneck.experiment.sweep import (
+    MeasuredPoint,
     Parameter,
     Series,
+    SweepPlan,
+    SweepProgress,
     configurations_of,
     make_series,
     parse_parameter,
     shared_words,
 )
+from bottleneck.harness.messages import Program, RecordOptions
+from bottleneck.schema.measurements import Difference, Timing
+from bottleneck.schema.trials import Point, SeriesResults
 
 EAGER = Series("eager")
 
@@ -136,3 +142,18 @@ def test_a_single_curve_is_named_by_what_was_asked_for() -> None:
 def test_what_cannot_be_is_a_usage_error(asked: tuple[str | None, str | None, str | None], words: str) -> None:
     with pytest.raises(UsageError, match=words):
         make_series(*asked)
+
+
+def test_a_series_with_wrong_results_gets_no_times() -> None:
+    configurations = configurations_of((), (EAGER, Series("tvm", ("compile",))))
+    plan = SweepPlan(Program("net.py"), RecordOptions(), (), configurations)
+    progress = SweepProgress(plan)
+    for index, configuration in enumerate(configurations):
+        point = Point(configuration.values, configuration.series.name, step_us=Timing(5.0, 5.0, 5.0, 9), repeats=1)
+        progress.measured[index] = [MeasuredPoint(point)]
+    assert [point.step_us is None for point in progress.sum_up().points] == [False, False]
+    wrong = Difference("outputs", absolute=1.0, relative=0.5, allowed=1e-5, is_within=False)
+    progress.results.append(SeriesResults("tvm", (wrong,)))
+    eager, other = progress.sum_up().points
+    assert eager.step_us is not None and other.step_us is None
+    assert other.reason == "wrong: its outputs differ by 5.0e-01 of the largest value, where 1.0e-05 is allowed"

@@ -8,8 +8,9 @@ from bottleneck.commands.report_options import RESULT_FORMATS
 from bottleneck.report.plots import save_figure
 from bottleneck.report.plots.sweep_plot import sweep_figure
 from bottleneck.report.sweep import charts, floor_us, render, sentence, three
+from bottleneck.schema.measurements import Difference, Timing
 from bottleneck.schema.records import replace
-from bottleneck.schema.trials import Point, Sweep
+from bottleneck.schema.trials import Point, SeriesResults, Sweep
 from bottleneck.units import format_us
 
 from .sweeps import batches, chain, chain_point, failed, of, roof
@@ -239,3 +240,32 @@ def test_page_of_a_sweep_without_a_measured_point_has_no_chart() -> None:
     sweep = chain()
     failed = replace(sweep, points=tuple(replace(point, step_us=None) for point in sweep.points), fits=())
     assert 'class="chart"' not in render(failed, "html")
+
+
+def timed(series: str, us: float) -> Point:
+    return Point(values={}, series=series, step_us=Timing(us, us, us, 20), flops=1e3, bytes_low=1e3, peak="fp32_vector")
+
+
+def test_the_floor_is_eager_one_compiled_call_and_the_arithmetic_alone() -> None:
+    points = (timed("eager", 15.4), timed("executorch", 7.0), timed("aot-package", 4.1))
+    sweep = Sweep(program=("net.py",), parameters=(), points=points, roofs=(roof(),))
+    # 1000 bytes at 32 GB/s take 0.031 us, longer than 1000 FLOPs at 80 GFLOP/s.
+    floor = "eager 15.4 us, one compiled call 4.10 us (aot-package), the arithmetic alone 0.031 us"
+    assert floor in " ".join(render(sweep, "terminal").split())
+    without = Sweep(program=("net.py",), parameters=(), points=(points[0], timed("inductor", 9.0)), roofs=(roof(),))
+    assert "one compiled call" not in render(without, "terminal")
+
+
+def test_results_stand_beside_what_is_allowed_and_a_wrong_one_is_named() -> None:
+    good = Difference("outputs", absolute=1e-7, relative=1e-7, allowed=1e-5, is_within=True)
+    wrong = Difference("outputs", absolute=1.0, relative=0.5, allowed=1e-5, is_within=False)
+    results = (
+        SeriesResults("inductor", (good,)),
+        SeriesResults("tvm", (wrong,)),
+        SeriesResults("xla", reason="it died"),
+    )
+    points = (timed("eager", 10.0), timed("inductor", 9.0))
+    text = " ".join(render(Sweep(("net.py",), (), points, results=results), "terminal").split())
+    assert "inductor: outputs within 1e-07 (1e-05 allowed) of the largest value" in text
+    assert "tvm: WRONG, outputs within 5e-01" in text
+    assert "xla: not compared, it died" in text
