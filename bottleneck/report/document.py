@@ -232,6 +232,11 @@ class Intervals(Struct, frozen=True):
         return min(max(self.scale.share(value), 0.0), 1.0)
 
     @property
+    def has_key(self) -> bool:
+        """True if the colours of the bars do not say what they are."""
+        return self.has_both or any(bar.predicted and not bar.measured and not bar.tone for bar in self.bars)
+
+    @property
     def has_both(self) -> bool:
         """True if measured and predicted intervals have to be told apart."""
         return any(bar.measured for bar in self.bars) and any(bar.predicted for bar in self.bars)

@@ -22,6 +22,7 @@ ROLES = {
 }
 _CHARACTER, _LINE, _BESIDE = 9.5, 20.0, 10.0  # of the words beside a mark, where the page is narrow
 _LEFT, _RIGHT, _TOP, _BOTTOM = 88, 14, 12, 48
+FROM_END = 20  # nearer to the right end of the axis its words end where they would else have their middle
 # From this factor between the ends on an axis reads better in powers.
 LOG_FROM = 8.0
 _MOST_TICKS, _MOST_MARKS = 9, 40
@@ -330,10 +331,14 @@ def scale_with_room(low: float, high: float) -> ChartScale:
 
 def _apart(ticks: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
     """Leaves out the ticks whose words would cover those before them, where the page is narrow."""
-    kept: list[tuple[float, str]] = []
+    kept, end = [], -math.inf
     for place, words in ticks:
-        if not kept or place - kept[-1][0] >= _CHARACTER * ((len(words) + len(kept[-1][1])) / 2 + 1):
+        # Words at the right end of the axis end there, others have their middle at the place.
+        at_right = place > WIDTH - _RIGHT - FROM_END
+        start = place - _CHARACTER * len(words) / (1 if at_right else 2)
+        if start >= end + _CHARACTER / 2:
             kept.append((place, words))
+            end = start + _CHARACTER * len(words)
     return kept
 
 

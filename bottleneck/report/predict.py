@@ -403,7 +403,7 @@ def _steps(answer: Prediction) -> TableSection:
     if copies:
         notes.append(f"copies from the host are not in the step; over the link they take {', '.join(copies)}")
     title = "The step on each device"
-    return TableSection(title, heads + columns("number", *groups), rows, tuple(notes), is_cards=True)
+    return TableSection(title, heads + columns("number", *groups), rows, tuple(notes), is_cards=True, menu="Devices")
 
 
 def _step_row(prediction: DevicePrediction, groups: Sequence[str]) -> TableRow:
@@ -482,7 +482,7 @@ def _memory(answer: Prediction) -> list[TableSection]:
         ("full from", prediction.knee_reason) for prediction in answer.devices if prediction.step.us is not None
     }
     notes += sorted(f"{name} not known: {reason}" for name, reason in reasons if reason)
-    return [TableSection("Memory and batch size", heads, tuple(rows), tuple(notes), is_cards=True)]
+    return [TableSection("Memory and batch size", heads, tuple(rows), tuple(notes), is_cards=True, menu="Memory")]
 
 
 def _largest(prediction: DevicePrediction) -> str:
@@ -516,7 +516,7 @@ def _gains(answer: Prediction) -> list[TableSection]:
         notes.append(_NO_GRAPH_NOTE)
     if any(gain.name == "cudagraphs" and gain.speedup is not None and gain.speedup < 1 for gain in gains):
         notes.append(_COPIES_NOTE)
-    return [TableSection("Other ways to run it", heads, tuple(rows), tuple(notes), is_cards=True)]
+    return [TableSection("Other ways to run it", heads, tuple(rows), tuple(notes), is_cards=True, menu="Other ways")]
 
 
 def _gain(gain: BackendGain | None) -> str:
@@ -537,7 +537,7 @@ def _costs(answer: Prediction) -> list[TableSection]:
     digits = max(2, 1 - math.floor(math.log10(min(cost.low for cost in costs.values()))))
     rows = tuple(TableRow((name, *(f"{end:,.{digits}f}" for end in (c.low, c.high)))) for name, c in costs.items())
     heads = columns("name", "device") + columns("number", "from", "to")
-    return [TableSection("Price of a million samples", heads, rows, ("in the currency of --price",))]
+    return [TableSection("Price of a million samples", heads, rows, ("in the currency of --price",), menu="Price")]
 
 
 def _work(prediction: DevicePrediction) -> TableSection:
@@ -561,7 +561,7 @@ def _work(prediction: DevicePrediction) -> TableSection:
     heads = columns("name", "kind") + columns("words", "bound") + columns("number", "kernels", "time", "share", "floor")
     title = f"Work on {short_name(prediction)}"
     notes = (_WORK_NOTE, *([_CACHE_NOTE] if any(row.cells[-1] == _IN_CACHE for row in rows) else []))
-    return TableSection(title, heads, tuple(rows), notes, is_cards=True)
+    return TableSection(title, heads, tuple(rows), notes, is_cards=True, menu="Work")
 
 
 def _floor(rows: Sequence[PredictedWork]) -> str:

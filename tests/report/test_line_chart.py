@@ -143,5 +143,7 @@ def test_words_along_the_axis_do_not_cover_one_another(xs: list[float], is_round
     points = tuple(ChartPoint(x, 1.0) for x in xs)
     show = (lambda x: f"{x:,.6g}") if is_round else None
     one = LineChart("Memory", "s", (ChartCurve("a", points),), str, show_x=show, from_zero=from_zero)
-    ends = [(x - 4.75 * len(words), x + 4.75 * len(words)) for x, words in one.x_ticks]
+    right = one.frame[2]
+    starts = [(x - 9.5 * len(words) / (1 if x > right - 20 else 2), words) for x, words in one.x_ticks]
+    ends = [(start, start + 9.5 * len(words)) for start, words in starts]
     assert ends and all(end < start for (_, end), (start, _) in itertools.pairwise(ends))

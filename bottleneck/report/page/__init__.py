@@ -30,7 +30,7 @@ from bottleneck.report.inference import serving_sections
 from bottleneck.report.job_section import job_sections, shown_ranks
 from bottleneck.report.json_text import to_json
 from bottleneck.report.kernel_names import short_names
-from bottleneck.report.line_chart import HEIGHT, WIDTH, ChartSection, LineChart
+from bottleneck.report.line_chart import FROM_END, HEIGHT, WIDTH, ChartSection, LineChart
 from bottleneck.report.no_gain import no_gain
 from bottleneck.report.roofline_points import (
     ACROSS,
@@ -101,12 +101,13 @@ def to_html(analysis: Analysis, timeline: StepTimeline | None = None, *, all_fin
     doubts = (coverage(analysis), caveats(analysis))
     start_up = start_up_table(analysis.start_up, analysis.source_texts)
     is_asked_for = analysis.start_up is not None and analysis.start_up.is_sampled
+    serving = serving_sections(analysis.serving)
     proofs = (
         tables.measured_pieces(analysis.pieces),
         batch_test(analysis.batch_test),
         None if is_asked_for else start_up,
         *compile_sections(analysis.compile_health),
-        *serving_sections(analysis.serving),
+        *serving,
     )
     ranges = (tables.user_ranges(analysis, _ROWS),)
     # The sentences of the caveats on ranks say who waits for whom.
@@ -116,6 +117,7 @@ def to_html(analysis: Analysis, timeline: StepTimeline | None = None, *, all_fin
         "start-up": is_asked_for,
         "memory": analysis.memory,
         "ranks": analysis.ranks,
+        "server": serving,
     }
     named = {
         "kernels": tables.kernels(analysis, _ROWS),
@@ -146,6 +148,7 @@ def to_html(analysis: Analysis, timeline: StepTimeline | None = None, *, all_fin
         start_up=start_up if is_asked_for else None,
         no_gain=_present((no_gain(analysis.no_gain),)),
         proofs=_present(proofs),
+        server=serving[0] if serving else None,
         doubts=_present(doubts),
         queue=_present((tables.queue_sparkline(analysis),)),
         has_timeline=timeline is not None,
@@ -201,6 +204,7 @@ def _summary(analysis: Analysis, document: Document, segments: "list[_Segment]",
         "step": f"{format_us(analysis.steps.wall_us)} per step{_whose_step(analysis)}",
         "segments": segments,
         "largest": _largest_accounts(analysis, ledger),
+        "unnamed": _unnamed(segments, ledger),
         "ledger": ledger,
         "first": first_findings(analysis, _FIRST_FINDINGS, _FIRST_TEXT, _FIRST_CODE, others),
         "trust": trust(analysis, _FIRST_CAVEATS, " below"),
@@ -289,6 +293,24 @@ def _largest_accounts(analysis: Analysis, ledger: TableSection) -> str:
     accounts = [entry.account for entry in sorted(analysis.ledger, key=lambda entry: -entry.us) if entry.us > 0]
     named = [account for account in accounts if account in shares][:_MOST_NAMED]
     return ", ".join(f"{phrase_of(account)} {shares[account]}" for account in named)
+
+
+# Of the widest page: what the bar takes, and a letter of a label and the room around it.
+_BAR_PIXELS, _LETTER_PIXELS, _AROUND_PIXELS = 1208, 7.5, 18
+
+
+def _unnamed(segments: Sequence[_Segment], ledger: TableSection) -> str:
+    """Names the parts of the bar that are too narrow for their label, from the left, with the shares of the table."""
+    shares = {row.key: row.cells[-1] for row in ledger.rows}
+    narrow = [
+        segment
+        for segment in segments
+        if segment.share * _BAR_PIXELS < _LETTER_PIXELS * len(segment.label) + _AROUND_PIXELS or not segment.label
+    ]
+    return ", ".join(
+        f"{segment.label} {shares.get(segment.key, format_share(segment.share))}" if segment.label else segment.words
+        for segment in narrow
+    )
 
 
 def _phase_segment(phase: Phase) -> _Segment:
@@ -599,6 +621,7 @@ _SECTIONS = (
     ("start-up", "Start-up"),
     ("ranks", "Ranks"),
     ("ledger", "Ledger"),
+    ("server", "Server"),
     ("icicle", "Icicle"),
     ("timeline", "Timeline"),
     ("roofline", "Roofline"),
@@ -616,7 +639,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals.update(chart_size=(WIDTH, HEIGHT), groups=GROUPS, most_beside=_MOST_BESIDE)
+    environment.globals.update(chart_size=(WIDTH, HEIGHT), from_end=FROM_END, groups=GROUPS, most_beside=_MOST_BESIDE)
     environment.filters.update(
         shown=lambda text: clean(str(text), _LONGEST_TEXT),
         unbroken=_unbroken,

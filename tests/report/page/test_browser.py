@@ -16,6 +16,7 @@ import pytest
 from bottleneck.analysis.step_tracks import lay_out
 from bottleneck.report import analysis_tables as tables
 from bottleneck.report.analysis_document import build
+from bottleneck.report.document import Document, ListSection
 from bottleneck.report.json_text import to_json
 from bottleneck.report.markdown import render
 from bottleneck.report.page import document_to_html, first_screen, to_html
@@ -1335,6 +1336,17 @@ def test_no_word_of_a_table_is_broken_and_no_row_is_made_tall_by_what_is_out_of_
     heights = "all => all.map(row => [row.clientHeight, row.cells[0].querySelector('button')?.offsetHeight])"
     assert rows.count() >= 5
     assert all(height <= name + 26 for height, name in rows.evaluate_all(heights) if name)
+
+
+def test_a_verdict_keeps_its_distance_from_its_mark_and_code_one_base_line(open_page: Callable[..., Opened]) -> None:
+    """The mark of a gate touched its first word, and a long word of a command stood higher than the others."""
+    items = (("run `bottleneck verify --device a,bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb examples/transformer.py` there",),)
+    text = document_to_html(Document("nothing measured", "b", tone="unknown", sections=(ListSection("Notes", items),)))
+    page = open_page(text, viewport={"width": 390, "height": 844})
+    mark, words = (page.view.locator(f"h1 {part}").first.bounding_box() for part in (".shape", "span"))
+    assert words["x"] - mark["x"] - mark["width"] >= 6
+    aligned = page.view.locator(".in-line .word").evaluate_all("all => all.map(e => getComputedStyle(e).verticalAlign)")
+    assert aligned and set(aligned) == {"baseline"}
 
 
 _LINES_OF_TEXT = """all => all.map(element => {

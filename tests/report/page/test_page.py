@@ -15,11 +15,21 @@ from hypothesis import strategies as st
 
 from bottleneck.report import analysis_tables as tables
 from bottleneck.report.analysis_document import build, facts
-from bottleneck.report.document import Document, LabelledLine, ListSection, Section, TableRow, TableSection, columns
+from bottleneck.report.document import (
+    Document,
+    IntervalBar,
+    LabelledLine,
+    ListSection,
+    Section,
+    TableRow,
+    TableSection,
+    columns,
+)
 from bottleneck.report.json_text import from_json, to_json
 from bottleneck.report.page import document_to_html, to_html
 from bottleneck.report.text import clean
 from bottleneck.schema.analysis import Analysis
+from bottleneck.schema.inference import InferenceServing
 from bottleneck.schema.records import is_record, replace
 from bottleneck.units import format_share
 from tests.report import samples
@@ -337,3 +347,39 @@ def test_a_long_name_of_a_kernel_is_shortened_in_tables_and_whole_in_its_title()
     assert [row["call"] for row in words] == ["Cijk_Alik_Bljk_BBS_MT128x192x64", "Cijk_Alik_Bljk_BBS_MT64x96x128"]
     names = json.loads(page.embedded("tree"))["names"]
     assert "Cijk_Alik_Bljk_BBS_MT128x192x64" in names and not any("WGM4" in name for name in names)
+
+
+def test_parts_of_the_bar_without_room_for_a_name_are_named_beneath_it() -> None:
+    """Four orange parts of a bar had no name; the legend has the sums of groups alone."""
+    page = to_html(samples.gpu_overhead()).replace("\u00a0", " ")
+    unnamed = page[page.index("Too narrow for a name, from the left: ") :].partition("<")[0]
+    rows = {row.key: row.cells[-1] for row in tables.ledger(samples.gpu_overhead()).rows}
+    narrow = [row for row in samples.gpu_overhead().ledger if 0.004 <= row.share < 0.02]
+    assert narrow and all(rows[row.account] in unnamed for row in narrow)
+    assert "waiting for data" not in unnamed
+
+
+def test_a_card_headed_by_a_number_says_what_it_counts() -> None:
+    """Cards of a sweep were headed '1' and '4'."""
+    section = TableSection("Points", columns("number", "batch_size", "step"), (TableRow(("4", "2 ms")),), is_cards=True)
+    page = document_to_html(Document("sweep", "One.", sections=(section,)))
+    assert re.search(r'data-label="batch_size"[^>]*>4</td>', page)
+
+
+def test_a_predicted_bar_that_nothing_was_measured_of_has_a_key() -> None:
+    """A grey bar of a change that was not tried had no legend."""
+    from bottleneck.report.speedup_intervals import TITLE, speedup_intervals, speedup_scale
+
+    bars = [IntervalBar("fused-optimizer", "skipped", predicted=(0.9, 1.07))]
+    sections = tuple(speedup_intervals(TITLE, bars, speedup_scale(bars)))
+    page = document_to_html(Document("changes tried", "None.", sections=sections))
+    key = page[page.index('"legend intervals-key"') :].partition("</ul>")[0]
+    assert "predicted</li>" in key and "measured" not in key
+
+
+def test_the_section_on_a_server_is_in_the_menu() -> None:
+    serving = InferenceServing("vLLM", (), 0.9, 0.5, None, None, None, None, None, ())
+    page = ParsedPage(to_html(replace(samples.gpu_overhead(), serving=serving)))
+    links = [attrs.get("href") for tag, attrs in page.tags if tag == "a"]
+    assert "#server" in links and [attrs.get("id") for _, attrs in page.tags].count("server") == 1
+    assert "#server" not in [attrs.get("href") for _, attrs in ParsedPage(to_html(samples.gpu_overhead())).tags]
