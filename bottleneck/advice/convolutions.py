@@ -670,7 +670,7 @@ def long_convolution(evidence: Evidence) -> Draft | None:
         advice=f"Convolve by FFT {at_source(line)}: transform input and kernel (torch.fft.rfft), multiply, and "
         "transform back."
         + (
-            " No gradient goes through it: it may also be done once, ahead of training, or in loader workers."
+            " No gradient goes through it: it may also be done once, beforehand, or in loader workers."
             if is_data
             else ""
         )

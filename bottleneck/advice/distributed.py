@@ -91,10 +91,15 @@ def late_rank(evidence: Evidence) -> Draft | None:
         if slow is None
         else f"Take what rank {number} alone does {at_source(slow.line)} out of its step, or share it among the ranks.",
         places=() if slow is None else (slow.line,),
-        code=f"# diagnosis: bottleneck report {shlex.quote(late.rank.path)}",
+        code=_report_of(late.rank.path, evidence.analysis.recording.path),
         gain_us=late.waited_us if slow is None else _without_line(slow, late.waited_us),
         claims=_claims(late),
     )
+
+
+def _report_of(path: str, read: str) -> str | None:
+    """Gives the command that reports on a rank; null where that is the report which is read."""
+    return None if path == read else f"# diagnosis: bottleneck report {shlex.quote(path)}"
 
 
 def _what_to_find(late: _Late, waited_us: float) -> str:

@@ -663,7 +663,7 @@ def python_call(evidence: Evidence) -> Draft | None:
             "larger ops, in place of Python for each item."
             if _runs_ops(evidence, rows[0].source)
             else f"Take what runs {where} out of the step: compute it once and keep it "
-            "(ahead of training, or by functools.cache, where the same inputs come again), or do it for the whole "
+            "(beforehand, or by functools.cache, where the same inputs come again), or do it for the whole "
             "batch at once with NumPy or torch, in place of Python for each item."
         ),
         brief="Record several steps after warm-up, with Python calls: profile(with_stack=True)"

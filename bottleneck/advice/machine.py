@@ -9,7 +9,7 @@ import math
 import numpy as np
 
 from bottleneck.advice.kernel_work import KernelWork, requires_gain, work_of
-from bottleneck.advice.quantities import claims_of, format_count, format_per_step
+from bottleneck.advice.quantities import claims_of, format_count, format_per_step, record_again
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.schema.analysis import BROKEN_TRACE_SLUGS
 from bottleneck.schema.evidence import Evidence
@@ -30,9 +30,9 @@ _LEAST_MODELLED = 0.9
 _CHOSEN = frozenset({"application clocks", "sync boost", "display clock"})
 # Caveats after which the times are not those of the program, or the work is not all there.
 _PROFILER_OPTIONS = {
-    "shapes": "bottleneck run --no-shapes",
-    "stacks": "bottleneck run --no-stacks",
-    "memory": "bottleneck run --no-memory",
+    "shapes": "--no-shapes",
+    "stacks": "--no-stacks",
+    "memory": "--no-memory",
 }
 
 
@@ -186,7 +186,7 @@ def profiler_distorts(evidence: Evidence) -> Draft | None:
             "host times are scaled to the step without it, but how they relate to one another is less sure",
         ),
         advice="Trust small host-side shares less, or record again with less detail.",
-        code=_PROFILER_OPTIONS[costliest.option] if costliest else None,
+        code=record_again(evidence, _PROFILER_OPTIONS[costliest.option]) if costliest else None,
         gain_reason="the program does not pay this: only the recording does",
     )
 

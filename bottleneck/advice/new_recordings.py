@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.distributed import transfers_steadily
+from bottleneck.advice.quantities import record_again
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.accounts import UNMODELLED, UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import (
@@ -48,7 +49,7 @@ class _Anew(Struct, frozen=True):
 _INSTEAD: Mapping[str, _Anew] = {
     ELSEWHERE: _Anew(
         "Most of the work was done by processes that were not recorded",
-        "Record these processes, if they import torch: bottleneck run --follow-children.",
+        "Record these processes, if they import torch: {follow}.",
     ),
     HALF_RECORDED: _Anew(
         "The device was not recorded",
@@ -141,7 +142,11 @@ def _new_recording(evidence: Evidence, drafts: Sequence[Draft]) -> _Anew | None:
         again = _captured_again(evidence) if named.slug == GRAPH_CAPTURE else None
         anew = _INSTEAD[named.slug] if again is None else _CAPTURED_AGAIN
         seen = () if anew.quotes else tuple(filter(None, (named.message, again)))
-        return replace(anew, advice=anew.advice.format(message=named.message), seen=seen)
+        return replace(
+            anew,
+            advice=anew.advice.format(message=named.message, follow=record_again(evidence, "--follow-children")),
+            seen=seen,
+        )
     broken = next((entry for entry in caveats if entry.slug in BROKEN_TRACE_SLUGS - DISTURBED_SLUGS), None)
     if broken is not None:
         cut_off = next((entry.message for entry in caveats if entry.slug == TRUNCATED), None)

@@ -7,6 +7,7 @@ stretched the step (``host_scale``).
 
 import math
 import re
+import shlex
 from collections.abc import Iterable
 
 import numpy as np
@@ -41,6 +42,16 @@ def claims_of(evidence: Evidence, *accounts: str, most_us: float = math.inf) -> 
         if claim > 0:
             claims[account] = claim
     return claims
+
+
+def record_again(evidence: Evidence, option: str) -> str:
+    """Gives the command that records the program with an option.
+
+    It ends with the option where the recording does not name the program.
+    """
+    recording = evidence.recording
+    words = () if recording is None else (*recording.options, *recording.command)
+    return shlex.join(("bottleneck", "run", option, *words))
 
 
 def format_per_step(evidence: Evidence, us: float) -> str:

@@ -291,7 +291,7 @@ SLOW_CALLS: Sequence[SlowCall] = (
     SlowCall(
         "Images are resized or changed one by one {often}",
         change=(
-            "Resize once, ahead of training, what {place} resizes or changes {often} (keep the images in the "
+            "Resize once, beforehand, what {place} resizes or changes {often} (keep the images in the "
             "size that training needs), or do it for the whole batch with ops of torch, or in the loader's "
             "workers"
         ),
@@ -757,7 +757,7 @@ SLOW_CALLS: Sequence[SlowCall] = (
     SlowCall(
         "A library for the CPU computes in each step",
         change=(
-            "Call {place} once for the whole batch, less often, ahead of training, or replace it by ops of "
+            "Call {place} once for the whole batch, less often, beforehand, or replace it by ops of "
             "torch"
         ),
         reason="it runs in Python's process, {often}, while nothing else does.",

@@ -221,7 +221,7 @@ def edge_messages(evidence: Evidence) -> Draft | None:
         brief="Multiply by the graph's sparse matrix in place of gather, multiply and scatter",
         places=(line,),
         code="edges = torch.stack((receiver, sender))\n"
-        "graph = torch.sparse_coo_tensor(edges, weight, (nodes, nodes)).to_sparse_csr()  # once, ahead of training\n"
+        "graph = torch.sparse_coo_tensor(edges, weight, (nodes, nodes)).to_sparse_csr()  # once, beforehand\n"
         "out = torch.sparse.mm(graph, x)",
         gain_us=gain,
         claims=work.claims(high),

@@ -19,6 +19,7 @@ from bottleneck.advice.quantities import (
     model_call,
     model_runs,
     ops_in_window,
+    record_again,
     rows_of_ops,
 )
 from bottleneck.advice.ranking import Draft
@@ -440,7 +441,7 @@ def padding_not_known(evidence: Evidence) -> Draft | None:
         slug="padding-not-known",
         title="A part of the token ids may be padding",
         evidence=(f"embeddings of {large[0][0]} x {large[0][1]} ids; a trace has no values",),
-        advice="See how much of the token ids is padding: bottleneck run --inspect-padding.",
+        advice=f"See how much of the token ids is padding: {record_again(evidence, '--inspect-padding')}.",
         gain_reason="the values of the token ids are not recorded",
     )
 

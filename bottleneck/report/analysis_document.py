@@ -513,9 +513,18 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
         facts=facts(analysis),
         facts_title="How the numbers came about",
         sections=tuple(filter(None, sections)),
-        closing=f"details: bottleneck report {shlex.quote(analysis.recording.path)} --format json (or markdown)",
+        closing=_details(analysis.recording.path),
         ending=ending(verdict),
     )
+
+
+_ONE_LINE = 80
+
+
+def _details(path: str) -> str:
+    """Says where all numbers are; the path is left out where it would break the line."""
+    line = f"details: bottleneck report {shlex.quote(path)} --format json (or markdown)"
+    return line if len(line) <= _ONE_LINE else "details: the same command with --format json (or markdown)"
 
 
 def about(analysis: Analysis) -> str:

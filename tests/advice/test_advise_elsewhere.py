@@ -22,7 +22,8 @@ def test_work_of_other_processes_comes_first_and_the_start_of_the_program_gets_n
     assert verdict.bound == "inconclusive"
     assert verdict.sentence == (
         "Inconclusive: 90.0 % of the CPU time was used by 2 processes that the program started, which were not "
-        "recorded. First: record these processes, if they import torch: bottleneck run --follow-children."
+        "recorded. First: record these processes, if they import torch: bottleneck run --follow-children "
+        "train.py."
     )
 
 

@@ -226,6 +226,11 @@ def test_a_late_rank_costs_what_the_others_wait_for_it(tmp_path: Path) -> None:
     assert draft.claims == {"overhead.input": 350.0, "compute": pytest.approx(42.0)}
     assert any("waiting for data" in line for line in draft.evidence)
     assert any("data.py:7" in line for line in draft.evidence)
+    assert draft.code == f"# diagnosis: bottleneck report '{ranks[1].path}'"
+    # A command for the report that is being read leads nowhere.
+    read = replace(case.analysis.recording, path=ranks[1].path)
+    ours = late_rank(with_analysis(case, recording=read))
+    assert ours is not None and ours.code is None
 
 
 def test_a_late_rank_whose_line_is_known_is_to_be_changed_there(tmp_path: Path) -> None:

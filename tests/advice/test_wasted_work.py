@@ -145,6 +145,8 @@ def test_rows_of_ids_may_hold_padding_that_a_trace_does_not_show(tmp_path: Path)
     draft = padding_not_known(case_of(tmp_path / "a", embedded(8, 64), device=FAST))
     assert draft is not None and draft.gain_us is None and "--inspect-padding" in draft.advice
     assert draft.evidence == ("embeddings of 8 x 64 ids; a trace has no values",)
+    named = padding_not_known(case_of(tmp_path / "named", embedded(8, 64), device=FAST, command=("a b.py", "--x")))
+    assert named is not None and named.advice.endswith("bottleneck run --inspect-padding 'a b.py' --x.")
     assert padding_not_known(case_of(tmp_path / "b", embedded(1, 64), device=FAST)) is None
     assert padding_not_known(case_of(tmp_path / "c", calls([64] * 4), device=FAST)) is None
 

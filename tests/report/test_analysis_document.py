@@ -6,7 +6,15 @@ from hypothesis import strategies as st
 
 from bottleneck.report import analysis_document as facts
 from bottleneck.report import analysis_document as steps
-from bottleneck.report.analysis_document import batch_test, option_costs, peak_memory, to_markdown, to_terminal, windows
+from bottleneck.report.analysis_document import (
+    _details,
+    batch_test,
+    option_costs,
+    peak_memory,
+    to_markdown,
+    to_terminal,
+    windows,
+)
 from bottleneck.report.analysis_tables import ledger
 from bottleneck.report.screen import SCREEN_LINES, to_screen
 from bottleneck.report.terminal import TerminalStyle
@@ -416,7 +424,7 @@ def test_libraries_are_named_by_their_share_of_the_kernels_and_the_unknown_comes
     ]
     assert facts.libraries(rows) == "cuBLASLt 62.0 %, ATen 21.0 %, FlashAttention 9.0 %; 8.0 % unknown"
     assert facts.libraries(rows[:2]) == "cuBLASLt 100.0 %"
-    assert facts.libraries(rows[2:3]) == "100.0 % unknown"
+    assert facts.libraries(rows[2:3]) == ""
     assert facts.libraries([kernel("old", 10.0, 100.0)]) == ""  # an analysis of before libraries were named
     assert facts.libraries(rows[5:]) == ""
 
@@ -431,3 +439,9 @@ def test_the_facts_of_a_report_name_the_libraries() -> None:
     assert "library" not in dict(facts.facts(analysis))
     named = replace(analysis, kernels=tuple(replace(row, library="cuDNN") for row in analysis.kernels))
     assert dict(facts.facts(named))["library"] == "cuDNN 100.0 %"
+
+
+def test_the_line_on_all_numbers_fits_into_a_terminal() -> None:
+    assert _details("trace.json") == "details: bottleneck report trace.json --format json (or markdown)"
+    assert _details("traces/" + 20 * "long_name_") == "details: the same command with --format json (or markdown)"
+    assert max(len(_details("x" * length)) for length in range(1, 120)) <= 80

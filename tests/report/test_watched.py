@@ -6,8 +6,8 @@ from itertools import pairwise
 from bottleneck.report.terminal import ASCII, UNICODE
 from bottleneck.report.watched import build, charts, render
 from bottleneck.schema.analysis import GROUPS
-from bottleneck.schema.records import replace
 from bottleneck.schema.compile_health import CompileHealth, GraphHealth, Recompile
+from bottleneck.schema.records import replace
 from bottleneck.schema.watch_log import PHASES, DevicePhases
 from bottleneck.schema.watched import WatchedCause, WatchedRun, WatchedRunRank
 
