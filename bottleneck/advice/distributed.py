@@ -98,7 +98,10 @@ def late_rank(evidence: Evidence) -> Draft | None:
 
 
 def _report_of(path: str, read: str) -> str | None:
-    """Gives the command that reports on a rank; null where that is the report which is read."""
+    """Gives the command that reports on a rank.
+
+    Null where that is the report which is read.
+    """
     return None if path == read else f"# diagnosis: bottleneck report {shlex.quote(path)}"
 
 

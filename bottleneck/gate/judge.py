@@ -418,7 +418,10 @@ def _over_budget(result: WorkloadResult) -> str:
 
 
 def _fix_of_gone(result: WorkloadResult, gone: Sequence[CounterChange]) -> Fix:
-    """Says what to do about counters that vanished: nothing but a lock-file can take them as they are."""
+    """Says what to do about counters that vanished.
+
+    Only a lock-file can take them as they are.
+    """
     if not result.lock:
         return Fix("see that both are recordings of the same program, made in the same way (shapes, memory, stacks)")
     look = "see that the workload still does its work; if it really does without:"

@@ -522,7 +522,10 @@ _ONE_LINE = 80
 
 
 def _details(path: str) -> str:
-    """Says where all numbers are; the path is left out where it would break the line."""
+    """Says where all numbers are.
+
+    The path is left out where it would break the line.
+    """
     line = f"details: bottleneck report {shlex.quote(path)} --format json (or markdown)"
     return line if len(line) <= _ONE_LINE else "details: the same command with --format json (or markdown)"
 

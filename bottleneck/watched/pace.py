@@ -1,4 +1,4 @@
-"""Finds steps of a run that take far longer than its others, without having been noted as slow.
+"""Finds steps of a watched run that take far longer than its others.
 
 A step is noted as slow beside those before it. A run that is slow from its start, or for most of it, has none of these.
 """
@@ -27,7 +27,7 @@ _Flags = npt.NDArray[np.bool_]
 
 
 class SlowStretches(Struct, frozen=True):
-    """Stretches of slow steps, each from its first step to its last, and the other steps.
+    """Stretches of slow steps, each from its first step to its last.
 
     Where ``is_scattered``, the slow steps lie here and there between the first and last of one stretch.
 
@@ -52,7 +52,10 @@ class SlowStretches(Struct, frozen=True):
 
     @property
     def is_most(self) -> bool:
-        """True where most steps are slow, so that the others may do less than a usual step."""
+        """True where most steps are slow.
+
+        The others may then do less than a usual step.
+        """
         return self.steps > self.other_steps
 
 
@@ -162,7 +165,10 @@ def _among_neighbours(parts: Floats) -> Floats:
 
 
 def _limit_between(levels: Floats) -> float | None:
-    """The middle between two groups of levels that lie far apart; null where they do not."""
+    """The middle between two groups of levels.
+
+    Null where they do not lie far apart.
+    """
     ordered = np.sort(levels)
     sums, squares = ordered.cumsum(), (ordered**2).cumsum()
     counts = np.arange(1, ordered.size)
