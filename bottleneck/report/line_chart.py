@@ -76,7 +76,10 @@ _Box = tuple[float, float, float, float]
 
 
 def _places_around(x: float, y: float, width: float, others: int) -> list[tuple[tuple[float, float, str], _Box]]:
-    """Gives the places for words near a mark, the nearest first: x, y and the end that is there, with their box."""
+    """Gives the places for words near a mark, the nearest first.
+
+    Each is x, y and the end that is there, with its box.
+    """
     places = []
     for up in (sign * step * _LINE / 4 for step in range(4 * others + 5) for sign in (1, -1)):
         for away in (_BESIDE, 4 * _BESIDE, 8 * _BESIDE, 14 * _BESIDE, 22 * _BESIDE):
@@ -92,7 +95,10 @@ def _overlap(box: _Box, other: _Box) -> bool:
 
 
 def _crosses(line: _Box, box: _Box) -> bool:
-    """True if the line runs through the box, by the clipping of Liang and Barsky."""
+    """True if the line runs through the box.
+
+    By the clipping of Liang and Barsky.
+    """
     x, y, right, down = line[0], line[1], line[2] - line[0], line[3] - line[1]
     enter, leave = 0.0, 1.0
     for step, room in ((-right, x - box[0]), (right, box[2] - x), (-down, y - box[1]), (down, box[3] - y)):
@@ -228,7 +234,7 @@ class LineChart:
 
     @property
     def line_words(self) -> list[tuple[float, float, str]]:
-        """The words at the ends of guides, with the places of their ends and base lines.
+        """The words at the ends of guides, with their places.
 
         They stand above or below their guide, where no other guide and no words before them are in their way.
         """
@@ -267,7 +273,7 @@ class LineChart:
 
     @property
     def leaders(self) -> list[_Box]:
-        """Gives the lines from marks to names that do not stand right beside them."""
+        """Gives the lines from marks to names that stand aside."""
         return [
             (*mark, x, y) for (x, y, *_), mark in self._named_marks if math.dist(mark, (x, y)) > _BESIDE + _LINE / 2
         ]
@@ -330,7 +336,10 @@ def scale_with_room(low: float, high: float) -> ChartScale:
 
 
 def _apart(ticks: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
-    """Leaves out the ticks whose words would cover those before them, where the page is narrow."""
+    """Leaves out ticks whose words would cover those before them.
+
+    That is where the page is narrow.
+    """
     kept, end = [], -math.inf
     for place, words in ticks:
         # Words at the right end of the axis end there, others have their middle at the place.
@@ -343,7 +352,7 @@ def _apart(ticks: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
 
 
 def _round_sizes(scale: ChartScale) -> Sequence[float]:
-    """Gives the sizes on an axis that are round in the unit in which memory is shown.
+    """Gives the sizes on an axis that are round as shown.
 
     On an axis in powers they are powers of two.
     """

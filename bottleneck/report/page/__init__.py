@@ -300,7 +300,10 @@ _BAR_PIXELS, _LETTER_PIXELS, _AROUND_PIXELS = 1208, 7.5, 18
 
 
 def _unnamed(segments: Sequence[_Segment], ledger: TableSection) -> str:
-    """Names the parts of the bar that are too narrow for their label, from the left, with the shares of the table."""
+    """Names the parts of the bar that are too narrow for their label.
+
+    From the left, with the shares of the table.
+    """
     shares = {row.key: row.cells[-1] for row in ledger.rows}
     narrow = [
         segment
@@ -658,7 +661,10 @@ def _environment() -> Environment:
 
 
 def _short_cells(section: TableSection) -> list[list[str]]:
-    """Gives the cells of a table row by row, with the names of each column shortened so that they stay different."""
+    """Gives the cells of a table row by row.
+
+    The names of each column are shortened so that they stay different.
+    """
     by_column = [
         short_names([clean(cell, _LONGEST_TEXT) for cell in cells], _LONGEST_NAME) if column.kind == "name" else cells
         for column, cells in zip(section.columns, zip(*(row.cells for row in section.rows), strict=True), strict=True)
