@@ -380,3 +380,81 @@ def _busy(before_s: float | None, began_s: float) -> float | None:
     if before_s is None or now_s is None or seconds < SHORTEST_RATE_S:
         return None
     return max(now_s - before_s, 0.0) / seconds
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The rows of a results file, of those measured again the last; SystemExit names a line that is none."""
+    rows: dict[str, Row] = {}
+    if not path.exists():
+        return []
+    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+        try:
+            row = msgspec.convert(json.loads(line), Row)
+        except (ValueError, msgspec.ValidationError) as error:
+            raise SystemExit(f"{path}, line {number}: no row of {COMMAND}: {error}; remove the line") from None
+        if row.experiment not in EXPERIMENTS:
+            known = ", ".join(EXPERIMENTS)
+            raise SystemExit(f"{path}, line {number}: no experiment {row.experiment!r} (there are {known}); remove it")
+        key = json.dumps([_identity(row.machine), row.experiment, row.settings, row.value, row.series])
+        rows.pop(key, None)
+        rows[key] = row
+    return list(rows.values())
+
+
+def write_row(path: Path, row: Row) -> None:
+    """Appends a row to a results file."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(asdict(row)) + "\n")
+
+
+def _identity(machine: Machine) -> str:
+    return json.dumps(asdict(machine), sort_keys=True)
+
+
+def fit_of(rows: Sequence[Row]) -> Fit | None:
+    """The fixed and the growing part of one series over its parameter, with the knee; null without rows."""
+    if not rows:
+        return None
+    points = [Point({row.parameter: row.value}, row.series, step_us=row.step_us) for row in rows]
+    (fit,) = fit_series(points, [rows[0].parameter])
+    return fit
+
+
+def growths(rows: Sequence[Row]) -> list[tuple[Row, Row, float]]:
+    """Each size with the one twice as large, and by which share the step grows from one to the other."""
+    by_value = {row.value: row for row in rows if row.step_us is not None}
+    pairs = [(row, by_value[2 * value]) for value, row in sorted(by_value.items()) if 2 * value in by_value]
+    return [(row, twice, _us(twice) / _us(row) - 1) for row, twice in pairs]
+
+
+def is_overhead(growth: float) -> bool:
+    """True where twice the batch takes a tenth more at most, the article's sign of overhead."""
+    return growth <= DOUBLED_AT_MOST
+
+
+def _us(row: Row) -> float:
+    assert row.step_us is not None
+    return row.step_us.median
+
+
+def intensity_rates(row: Row) -> tuple[float, float]:
+    """FLOP/s and bytes per second of the chain: N x repeat, and 8 N, over its time."""
+    elements = int(dict(text.split("=", 1) for text in row.settings)["elements"])
+    seconds = _us(row) / 1e6
+    return elements * row.value / seconds, elements * BYTES / seconds
+
+
+def results_text(differences: Sequence[Difference]) -> str:
+    """How the first results compare with eager's, of the kind of result that is furthest."""
+    if not differences:
+        return "eager's own"
+    wrong = [difference for difference in differences if difference.is_within is False]
+    if wrong:
+        one = wrong[0]
+        how = one.reason or f"by {one.relative:.1e}, {one.allowed:.1e} allowed"
+        return f"**wrong**: {one.claim}: {how}"
+    held = [difference for difference in differences if difference.relative is not None and difference.allowed]
+    if not held:
+        return f"not compared: {differences[0].reason}"
+    furthest = max(held, key=lambda one: (one.relative or 0.0) / (one.allowed or 1.0))
+    return f"{furthest.what} within {furthest.relative:.1e}, {furthest.allowed:.1e} allowed"
