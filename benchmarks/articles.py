@@ -16,13 +16,12 @@ import argparse
 import importlib.metadata
 import json
 import math
-import os
 import random
 import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -55,9 +54,10 @@ from bottleneck.harness.machine import available_bytes, cpu_facts, threads_from_
 from bottleneck.harness.messages import Program
 from bottleneck.harness.target import make_program
 from bottleneck.report.plots import save_figure
+from bottleneck.report.sweep import fit_sentences
 from bottleneck.schema.measurements import Difference, Timing
 from bottleneck.schema.trials import Fit, Point
-from bottleneck.units import counted, format_share, format_si, format_us
+from bottleneck.units import counted, format_ratio, format_si, format_us, listed
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks/results/articles.jsonl"
@@ -78,6 +78,8 @@ _ROOM = 1.25
 # The overhead test of the article: with twice the batch an overhead-bound step grows by a tenth at most.
 DOUBLED_AT_MOST = 0.10
 BYTES = 8.0  # per element of the chain: read once, written once
+# Of the processors: with more, other programs disturb what is measured.
+_MUCH_BESIDE = 0.25
 _LASTING = {"missing", "not applicable"}
 
 
@@ -85,13 +87,14 @@ _LASTING = {"missing", "not applicable"}
 class Experiment:
     """One experiment of an article: a program, its settings, and the values of one parameter.
 
-    ``values`` are those of the article or around them, ``quick`` small ones for a trial. ``settings`` hold for all
+    ``article`` says what the article measured. ``values`` are those of the article or around them, ``quick`` small ones for a trial. ``settings`` hold for all
     values, ``quick_settings`` only for the small ones. ``by_backend`` is false where eager alone runs, all values in
     turns with each other.
     """
 
     name: str
     title: str
+    article: str
     file: str
     parameter: str
     values: tuple[int, ...]
@@ -102,7 +105,8 @@ class Experiment:
 
     def small(self) -> "Experiment":
         """The same experiment with small sizes."""
-        return replace(self, values=self.quick, settings=self.settings + self.quick_settings)
+        settings = dict(text.split("=", 1) for text in (*self.settings, *self.quick_settings))
+        return replace(self, values=self.quick, settings=tuple(f"{name}={value}" for name, value in settings.items()))
 
     def program(self) -> Program:
         """The program, with its settings but for the parameter."""
@@ -110,60 +114,108 @@ class Experiment:
         return replace(made, settings=tuple(pair for pair in made.settings if pair[0] != self.parameter))
 
 
-_FORWARD, _SMALL = "benchmarks/article_networks.py", (1, 4, 16)
-_DOUBLED = tuple(2**power for power in range(13))
+_FORWARD = "benchmarks/article_networks.py"
+_SMALL, _DOUBLED = (1, 4, 16), tuple(2**power for power in range(13))
+_TOY = (
+    "10,000 epochs of a network of two layers took SimpleChains.jl 0.41 s and PyTorch 15 s on a CPU with AVX-512, "
+    "0.72 s and 70 s on one with AVX2; JAX took 2 to 22 times as long as SimpleChains.jl."
+)
+_LENET = (
+    "10 epochs of MNIST at batch 2048 took PyTorch 17.7 s on an A100 and 16 s on a V100, transfers included, and "
+    "SimpleChains.jl 3 s on a CPU of 32 cores, 1 s on one of 18 cores with AVX-512, and 5.3 s on a laptop. Of 600,000 "
+    "samples that is 29.5, 26.7, 5.0, 1.7 and 8.8 us for each."
+)
+_DOUBLING = (
+    "where twice the batch takes only 10 % longer, the step is overhead; where the time doubles, it is the work itself."
+)
 EXPERIMENTS = {
     one.name: one
     for one in (
-        Experiment("mlp", "Small MLP, forward", _FORWARD, BATCH, (1, 8, 64, 512, 4096, 32768), _SMALL, ("network=mlp",)),
         Experiment(
-            "mlp-training",
-            "Small MLP, training",
-            "examples/small_network.py",
-            BATCH,
-            (1, 8, 64, 512, 4096, 32768),
-            _SMALL,
-        ),
-        Experiment("lenet", "LeNet-5, forward", _FORWARD, BATCH, (1, 8, 32, 128, 512, 2048), _SMALL, ("network=lenet",)),
-        Experiment(
-            "lenet-training", "LeNet-5, training", "examples/lenet.py", BATCH, (1, 8, 32, 128, 512, 2048), _SMALL
+            name="mlp",
+            title="Small MLP, forward",
+            article=_TOY + " Those times are of training.",
+            file=_FORWARD,
+            parameter=BATCH,
+            values=(1, 8, 64, 512, 4096, 32768),
+            quick=_SMALL,
+            settings=("network=mlp",),
         ),
         Experiment(
-            "vgg19",
-            "VGG19, forward",
-            "examples/vgg19.py",
-            BATCH,
-            (1, 10, 100),
-            (1, 2, 4),
+            name="mlp-training",
+            title="Small MLP, training",
+            article=_TOY,
+            file="examples/small_network.py",
+            parameter=BATCH,
+            values=(1, 8, 64, 512, 4096, 32768),
+            quick=_SMALL,
+        ),
+        Experiment(
+            name="lenet",
+            title="LeNet-5, forward",
+            article=_LENET + " Those times are of training.",
+            file=_FORWARD,
+            parameter=BATCH,
+            values=(1, 8, 32, 128, 512, 2048),
+            quick=_SMALL,
+            settings=("network=lenet",),
+        ),
+        Experiment(
+            name="lenet-training",
+            title="LeNet-5, training",
+            article=_LENET,
+            file="examples/lenet.py",
+            parameter=BATCH,
+            values=(1, 8, 32, 128, 512, 2048),
+            quick=_SMALL,
+        ),
+        Experiment(
+            name="vgg19",
+            title="VGG19, forward",
+            article=(
+                "at batch 100 the network compiled whole by XLA took 0.23 s on a TPU core, and the original 52.4 s on "
+                "a CPU: 2.3 ms and 524 ms for each image. Batches of 1, 10 and 100 were measured."
+            ),
+            file="examples/vgg19.py",
+            parameter=BATCH,
+            values=(1, 10, 100),
+            quick=(1, 2, 4),
             quick_settings=("image=32", "width=4"),
         ),
         Experiment(
-            "intensity",
-            "Arithmetic intensity",
-            "examples/intensity.py",
-            "repeat",
-            tuple(2**power for power in range(9)),
-            (1, 8, 64, 512),
-            (f"elements={32 * 2**20}",),
-            (f"elements={2**16}",),
+            name="intensity",
+            title="Arithmetic intensity",
+            article=(
+                "on an A100 the time stays flat up to about 64 multiplications; the rate is 0.2 TFLOP/s at first and "
+                "doubles with them, up to 9.75 TFLOP/s; the bandwidth is saturated below 32 and falls above 64. The "
+                "data sheet's 19.5 TFLOP/s and 1.5 TB/s cross at 104 multiplications."
+            ),
+            file="examples/intensity.py",
+            parameter="repeat",
+            values=tuple(2**power for power in range(9)),
+            quick=(1, 8, 64, 512),
+            settings=(f"elements={32 * 2**20}",),
+            quick_settings=(f"elements={2**16}",),
             by_backend=False,
         ),
         Experiment(
-            "doubling-mlp",
-            "Batch doubling, small MLP, training",
-            "examples/small_network.py",
-            BATCH,
-            _DOUBLED,
-            (1, 2, 4),
+            name="doubling-mlp",
+            title="Batch doubling: small MLP, training",
+            article=_DOUBLING,
+            file="examples/small_network.py",
+            parameter=BATCH,
+            values=_DOUBLED,
+            quick=(1, 2, 4),
             by_backend=False,
         ),
         Experiment(
-            "doubling-lenet",
-            "Batch doubling, LeNet-5, training",
-            "examples/lenet.py",
-            BATCH,
-            _DOUBLED[:12],
-            (1, 2, 4),
+            name="doubling-lenet",
+            title="Batch doubling: LeNet-5, training",
+            article=_DOUBLING,
+            file="examples/lenet.py",
+            parameter=BATCH,
+            values=_DOUBLED[:12],
+            quick=(1, 2, 4),
             by_backend=False,
         ),
     )
@@ -458,3 +510,277 @@ def results_text(differences: Sequence[Difference]) -> str:
         return f"not compared: {differences[0].reason}"
     furthest = max(held, key=lambda one: (one.relative or 0.0) / (one.allowed or 1.0))
     return f"{furthest.what} within {furthest.relative:.1e}, {furthest.allowed:.1e} allowed"
+
+
+def tell(rows: Sequence[Row]) -> str:
+    """The text of the page: machine by machine, and of each the experiments in their order."""
+    if not rows:
+        return (
+            f"No results are here yet. `{COMMAND}` measures them, for hours, on a machine that nobody else uses, and "
+            f"`{COMMAND} --write` then makes this part of the page."
+        )
+    machines = {_identity(row.machine): row.machine for row in rows}
+    parts = []
+    for identity, machine in machines.items():
+        own = [row for row in rows if _identity(row.machine) == identity]
+        parts += [f"## {machine.model}", *_about(machine, own)]
+        for experiment in EXPERIMENTS.values():
+            chosen = [row for row in own if row.experiment == experiment.name]
+            if chosen:
+                parts.append("\n\n".join((f"### {experiment.title}", f"The article: {experiment.article}")))
+                parts += _told(experiment, sorted(chosen, key=lambda row: row.value))
+    return "\n\n".join(parts)
+
+
+def _about(machine: Machine, rows: Sequence[Row]) -> Iterator[str]:
+    threads = "" if machine.threads is None else f", {counted(machine.threads, 'thread')} of torch"
+    memory = "" if machine.memory_bytes is None else f", {format_si(machine.memory_bytes, 'B')} of memory"
+    versions = ", ".join(f"{name} {version}" for name, version in machine.versions.items())
+    dates = sorted({row.date for row in rows})
+    when = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    yield (
+        f"{counted(machine.processors, 'processor')}{threads}{memory}; {versions}, bottleneck {machine.bottleneck}; "
+        f"measured {when}."
+    )
+    busy = max((row.others for row in rows if row.others is not None), default=None)
+    if busy is not None and busy > _MUCH_BESIDE * machine.processors:
+        yield (
+            f"**Not a quiet machine**: other programs kept up to {busy:.1f} of its {machine.processors} processors "
+            "busy meanwhile. Rows of one size took turns and can be compared; times of different sizes less so."
+        )
+    if any(row.is_quick for row in rows):
+        yield "**Small sizes** (`--quick`): these rows show that the experiments run, and are not those of the articles."
+
+
+def _told(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
+    if experiment.by_backend:
+        return _by_backend(rows)
+    timed = [row for row in rows if row.step_us is not None]
+    table = _intensity_table(timed) if experiment.name == "intensity" else _doubling_table(timed)
+    return [*table, *_knee_line(rows), *_reasons(rows)]
+
+
+def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
+    cells = [head, ["---", *["---:"] * (len(head) - 1)], *lines]
+    return "\n".join(f"| {' | '.join(line)} |" for line in cells)
+
+
+def _by_backend(rows: Sequence[Row]) -> list[str]:
+    """A line for each back end: time per sample at each size, compile time, knee, and its results against eager's."""
+    values = sorted({row.value for row in rows})
+    lines = []
+    for series in dict.fromkeys(row.series for row in rows):
+        own = {row.value: row for row in rows if row.series == series}
+        if any(row.step_us is not None for row in own.values()):
+            times = [_per_sample(own.get(value)) for value in values]
+            lines.append([series, *times, _compile_time(own.values()), _knee(list(own.values())), _results(own)])
+    head = ["back end", *(f"{rows[0].parameter} {value}" for value in values), "compile", "knee", "results"]
+    if not lines:
+        return ["Nothing was measured.", *_reasons(rows)]
+    return ["Time per sample:", _table(head, lines), *_reasons(rows)]
+
+
+def _per_sample(row: Row | None) -> str:
+    return "-" if row is None or row.step_us is None else format_us(_us(row) / row.value)
+
+
+def _compile_time(rows: Iterable[Row]) -> str:
+    """The median over the sizes of what making the step took beyond eager's."""
+    seconds = [row.setup_s for row in rows if row.setup_s is not None]
+    return format_us(statistics.median(seconds) * 1e6) if seconds else "-"
+
+
+def _results(rows: Mapping[int, Row]) -> str:
+    """The comparison of results of the size at which they are furthest: a wrong one first."""
+    timed = [row.differences for row in rows.values() if row.step_us is not None]
+    return results_text([difference for differences in timed for difference in differences])
+
+
+def _knee(rows: Sequence[Row]) -> str:
+    fit = fit_of(rows)
+    return "none" if fit is None or not fit.knee else format_ratio(fit.knee)
+
+
+def _reasons(rows: Sequence[Row]) -> list[str]:
+    """Why rows have no time, and why back ends have no knee."""
+    lines: dict[str, None] = {}
+    for series in dict.fromkeys(row.series for row in rows):
+        own = [row for row in rows if row.series == series]
+        failed: dict[str | None, list[int]] = {row.reason: [] for row in own if row.step_us is None}
+        for row in own:
+            if row.step_us is None:
+                failed[row.reason].append(row.value)
+        for reason, values in failed.items():
+            where = "" if len(values) == len(own) else f" at {own[0].parameter} {listed(values)}"
+            lines[f"- {series}{where}: no time: {reason}"] = None
+        fit = fit_of(own)
+        if fit is not None and fit.points and not fit.knee:
+            lines[f"- {series}: no knee: {fit.knee_reason or 'the step has no fixed part that shows'}"] = None
+    return ["\n".join(lines)] if lines else []
+
+
+def _knee_line(rows: Sequence[Row]) -> list[str]:
+    fit = fit_of(rows)
+    if fit is None or not fit.points:
+        return []
+    return [" ".join(fit_sentences(fit))]
+
+
+def _intensity_table(rows: Sequence[Row]) -> list[str]:
+    lines = []
+    for row in rows:
+        flops_per_s, bytes_per_s = intensity_rates(row)
+        rates = (format_si(flops_per_s, "FLOP/s"), format_si(bytes_per_s, "B/s"))
+        lines.append([str(row.value), f"{row.value / BYTES:.3g}", format_us(_us(row)), *rates])
+    return [_table(["multiplications", "FLOP/B", "time", "arithmetic", "bandwidth"], lines)] if lines else []
+
+
+def _doubling_table(rows: Sequence[Row]) -> list[str]:
+    pairs = growths(rows)
+    lines = [
+        [f"{row.value} to {twice.value}", format_us(_us(row)), format_us(_us(twice)), f"{growth:+.0%}", _sign(growth)]
+        for row, twice, growth in pairs
+    ]
+    return (
+        [_table(["batch", "step", "with twice the batch", "grows by", "by the article's test"], lines)] if lines else []
+    )
+
+
+def _sign(growth: float) -> str:
+    return "overhead" if is_overhead(growth) else "not overhead alone"
+
+
+# Okabe and Ito's colours, with markers that say the same in grey.
+_STYLES = tuple(
+    zip(("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000"), "os^DvPX", strict=True)
+)
+
+
+def draw_batches(rows: Sequence[Row]) -> Figure:
+    """Time per sample over the batch size, by back end; a panel for each network, with each knee as a ring."""
+    experiments = [one for one in EXPERIMENTS.values() if one.by_backend and _timed(rows, one.name)]
+    names = list(dict.fromkeys(row.series for row in rows if row.step_us is not None))
+    figure = Figure(figsize=(8.0, 3.4 * math.ceil(len(experiments) / 2)), layout="constrained")
+    for place, experiment in enumerate(experiments, start=1):
+        axes = figure.add_subplot(math.ceil(len(experiments) / 2), 2, place)
+        own = _timed(rows, experiment.name)
+        for name in dict.fromkeys(row.series for row in own):
+            _draw_curve(axes, [row for row in own if row.series == name], names.index(name))
+        axes.set(xscale="log", yscale="log", title=experiment.title, xlabel="batch size", ylabel="us for each sample")
+        axes.legend(frameon=False, fontsize=6)
+    return figure
+
+
+def _draw_curve(axes: Axes, rows: Sequence[Row], number: int) -> None:
+    colour, marker = _STYLES[number % len(_STYLES)]
+    dashes = ("-", "--")[number // len(_STYLES) % 2]
+    style = {"color": colour, "marker": marker, "linestyle": dashes, "markersize": 4}
+    x = [row.value for row in rows]
+    axes.plot(x, [_us(row) / row.value for row in rows], label=rows[0].series, **style)
+    fit = fit_of(rows)
+    if fit is not None and fit.knee and x[0] <= fit.knee <= x[-1]:
+        at_knee_us = (fit.step_us(fit.knee) or math.nan) / fit.knee
+        axes.plot([fit.knee], [at_knee_us], "o", color=colour, fillstyle="none", markersize=10)
+
+
+def draw_intensity(rows: Sequence[Row]) -> Figure:
+    """The chain of multiplications: its time with the knee, and beside it the two rates."""
+    own = _timed(rows, "intensity")
+    figure = Figure(figsize=(8.0, 3.4), layout="constrained")
+    left, right = figure.subplots(1, 2)
+    x = [row.value for row in own]
+    left.plot(x, [_us(row) / 1e3 for row in own], "o-", color=_STYLES[0][0])
+    fit = fit_of(own)
+    if fit is not None and fit.knee:
+        left.axvline(fit.knee, color="#444444", linestyle=":", label=f"knee at {format_ratio(fit.knee)}")
+        left.legend(frameon=False)
+    left.set(xscale="log", yscale="log", xlabel="multiplications of each number", ylabel="ms", title="Time")
+    for index, (name, label) in enumerate((("GFLOP/s", "arithmetic"), ("GB/s", "bandwidth"))):
+        colour, marker = _STYLES[index]
+        rates = [intensity_rates(row)[index] / 1e9 for row in own]
+        right.plot(x, rates, marker=marker, color=colour, label=f"{label} ({name})")
+    right.set(xscale="log", yscale="log", xlabel="multiplications of each number", title="Rates")
+    right.legend(frameon=False)
+    return figure
+
+
+def _timed(rows: Sequence[Row], name: str) -> list[Row]:
+    return sorted(
+        (row for row in rows if row.experiment == name and row.step_us is not None), key=lambda row: row.value
+    )
+
+
+def pictures(rows: Sequence[Row]) -> dict[Path, Callable[[Sequence[Row]], Figure]]:
+    """The pictures that these rows suffice for."""
+    has_batches = any(one.by_backend and _timed(rows, one.name) for one in EXPERIMENTS.values())
+    drawn = {BATCHES_PICTURE: draw_batches} if has_batches else {}
+    return drawn | ({INTENSITY_PICTURE: draw_intensity} if _timed(rows, "intensity") else {})
+
+
+_CAPTIONS = {
+    BATCHES_PICTURE: "Time per sample over the batch size by back end; rings are knees",
+    INTENSITY_PICTURE: "Time and rates of the chain of multiplications",
+}
+
+
+def page_text(rows: Sequence[Row]) -> str:
+    """The generated part of the page: pictures of the machine that was measured last, then all tables."""
+    latest = _of_latest(rows)
+    images = [f"![{_CAPTIONS[path]}](../assets/{path.name})" for path in pictures(latest)]
+    caption = [f"The pictures are of {latest[-1].machine.model}."] if images else []
+    return "\n\n".join([*images, *caption, tell(rows)])
+
+
+def _of_latest(rows: Sequence[Row]) -> list[Row]:
+    return [row for row in rows if _identity(row.machine) == _identity(rows[-1].machine)]
+
+
+def write_page(rows: Sequence[Row]) -> None:
+    """Writes the generated part of the page and its pictures; SystemExit for rows of small sizes."""
+    if any(row.is_quick for row in rows):
+        raise SystemExit(f"{COMMAND} --write: some rows are of --quick, which are no figures of the articles")
+    latest = _of_latest(rows)
+    for path, draw in pictures(latest).items():
+        save_figure(draw, path, latest)
+    write_between_markers(PAGE, "articles", page_text(rows))
+
+
+def main() -> int:
+    """Measures the experiments, or writes the page; the exit status is 1 where no row has a time."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="small sizes and few rounds, to see that it runs")
+    parser.add_argument("--only", action="append", choices=tuple(EXPERIMENTS), metavar="NAME", help="one experiment")
+    parser.add_argument("--backends", default=ALL, metavar="A,B", help="back ends beside eager, as `sweep` names them")
+    parser.add_argument("--rounds", type=int, default=None, help=f"rounds of turns at most ({ROUNDS}; quick: 5)")
+    parser.add_argument("--seconds", type=float, default=SECONDS, help="seconds of turns for each size")
+    parser.add_argument("--results", type=Path, help=f"file of JSON lines (default {RESULTS.relative_to(ROOT)})")
+    parser.add_argument("--write", action="store_true", help="measure nothing; write the page of the results file")
+    chosen = parser.parse_args()
+    results: Path | None = chosen.results or (None if chosen.quick else RESULTS)
+    if chosen.write:
+        write_page(read_rows(chosen.results or RESULTS))
+        return 0
+    try:
+        series = make_series(f"{EAGER},{chosen.backends}", None, None)
+    except BottleneckError as error:
+        raise SystemExit(f"{error.what}; {error.fix}") from None
+    rounds = chosen.rounds or (5 if chosen.quick else ROUNDS)
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="articles-") as folder:
+        bench = Bench(Path(folder), Effort(rounds, chosen.seconds), _note, is_quick=chosen.quick)
+        for name in chosen.only or EXPERIMENTS:
+            experiment = EXPERIMENTS[name].small() if chosen.quick else EXPERIMENTS[name]
+            for row in bench.measure(experiment, series):
+                rows.append(row)
+                if results is not None:
+                    write_row(results, row)
+    print(tell(rows))
+    return 0 if any(row.step_us is not None for row in rows) else 1
+
+
+def _note(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
