@@ -48,7 +48,6 @@ from bottleneck.experiment.sweep import (
     make_series,
 )
 from bottleneck.experiment.turns import TimedStep, take_rounds
-from bottleneck.experiment.variants import Built
 from bottleneck.experiment.worker import Refused, Worker
 from bottleneck.harness.machine import available_bytes, cpu_facts, threads_from_environment, usable_processors
 from bottleneck.harness.messages import Program
@@ -87,9 +86,9 @@ _LASTING = {"missing", "not applicable"}
 class Experiment:
     """One experiment of an article: a program, its settings, and the values of one parameter.
 
-    ``article`` says what the article measured. ``values`` are those of the article or around them, ``quick`` small ones for a trial. ``settings`` hold for all
-    values, ``quick_settings`` only for the small ones. ``by_backend`` is false where eager alone runs, all values in
-    turns with each other.
+    ``article`` says what the article measured. ``values`` are those of the article or around them, ``quick`` small ones
+    for a trial. ``settings`` hold for all values, ``quick_settings`` only for the small ones. ``by_backend`` is false
+    where eager alone runs, all values in turns with each other.
     """
 
     name: str
@@ -115,7 +114,7 @@ class Experiment:
 
 
 _FORWARD = "benchmarks/article_networks.py"
-_SMALL, _DOUBLED = (1, 4, 16), tuple(2**power for power in range(13))
+_SMALL, _DOUBLED = (1, 64, 1024), tuple(2**power for power in range(13))
 _TOY = (
     "10,000 epochs of a network of two layers took SimpleChains.jl 0.41 s and PyTorch 15 s on a CPU with AVX-512, "
     "0.72 s and 70 s on one with AVX2; JAX took 2 to 22 times as long as SimpleChains.jl."
@@ -339,7 +338,7 @@ class _Group:
         self._rows: dict[int, Row] = {}
         self._is_counted: dict[int, bool] = {}
         self._peak_bytes = 0
-        self._reference: tuple[Worker, Built] | None = None
+        self._reference: tuple[Worker, float] | None = None
 
     def fill(self, waiting: Sequence[Configuration]) -> list[Configuration]:
         """Starts processes as long as they fit into memory, and returns the points that are left."""
@@ -392,17 +391,17 @@ class _Group:
         self._peak_bytes = max(self._peak_bytes, built.peak_bytes or 0)
         self._steps[number] = TimedStep(worker, _STEP, built.step_us, built.prefetched)
         if not changes:
-            self._reference = self._reference or (worker, built)
+            self._reference = self._reference or (worker, built.setup_s)
             return row
         if self._reference is None:
             return replace(row, differences=(_uncompared("eager itself did not run"),))
-        original, usual = self._reference
+        original, usual_s = self._reference
         try:
             differences = original.compare(changes, kept)
         except Refused as refused:
             differences = (_uncompared(refused.reason),)
         kept.unlink(missing_ok=True)
-        return replace(row, setup_s=max(0.0, built.setup_s - usual.setup_s), differences=differences)
+        return replace(row, setup_s=max(0.0, built.setup_s - usual_s), differences=differences)
 
     def rows(self) -> list[Row]:
         """Takes the rounds of turns, and returns the rows with their times."""
@@ -523,11 +522,11 @@ def tell(rows: Sequence[Row]) -> str:
     parts = []
     for identity, machine in machines.items():
         own = [row for row in rows if _identity(row.machine) == identity]
-        parts += [f"## {machine.model}", *_about(machine, own)]
+        parts += [f"### {machine.model}", *_about(machine, own)]
         for experiment in EXPERIMENTS.values():
             chosen = [row for row in own if row.experiment == experiment.name]
             if chosen:
-                parts.append("\n\n".join((f"### {experiment.title}", f"The article: {experiment.article}")))
+                parts.append("\n\n".join((f"#### {experiment.title}", f"The article: {experiment.article}")))
                 parts += _told(experiment, sorted(chosen, key=lambda row: row.value))
     return "\n\n".join(parts)
 
@@ -549,7 +548,7 @@ def _about(machine: Machine, rows: Sequence[Row]) -> Iterator[str]:
             "busy meanwhile. Rows of one size took turns and can be compared; times of different sizes less so."
         )
     if any(row.is_quick for row in rows):
-        yield "**Small sizes** (`--quick`): these rows show that the experiments run, and are not those of the articles."
+        yield "**Small sizes** (`--quick`): these rows only show that the experiments run."
 
 
 def _told(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
@@ -561,7 +560,7 @@ def _told(experiment: Experiment, rows: Sequence[Row]) -> list[str]:
 
 
 def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    cells = [head, ["---", *["---:"] * (len(head) - 1)], *lines]
+    cells = [head, ["---", *["---:"] * (len(head) - 2), "---"], *lines]
     return "\n".join(f"| {' | '.join(line)} |" for line in cells)
 
 
@@ -674,9 +673,16 @@ def draw_batches(rows: Sequence[Row]) -> Figure:
 def _draw_curve(axes: Axes, rows: Sequence[Row], number: int) -> None:
     colour, marker = _STYLES[number % len(_STYLES)]
     dashes = ("-", "--")[number // len(_STYLES) % 2]
-    style = {"color": colour, "marker": marker, "linestyle": dashes, "markersize": 4}
     x = [row.value for row in rows]
-    axes.plot(x, [_us(row) / row.value for row in rows], label=rows[0].series, **style)
+    axes.plot(
+        x,
+        [_us(row) / row.value for row in rows],
+        label=rows[0].series,
+        color=colour,
+        marker=marker,
+        linestyle=dashes,
+        markersize=4,
+    )
     fit = fit_of(rows)
     if fit is not None and fit.knee and x[0] <= fit.knee <= x[-1]:
         at_knee_us = (fit.step_us(fit.knee) or math.nan) / fit.knee
@@ -713,8 +719,9 @@ def _timed(rows: Sequence[Row], name: str) -> list[Row]:
 def pictures(rows: Sequence[Row]) -> dict[Path, Callable[[Sequence[Row]], Figure]]:
     """The pictures that these rows suffice for."""
     has_batches = any(one.by_backend and _timed(rows, one.name) for one in EXPERIMENTS.values())
-    drawn = {BATCHES_PICTURE: draw_batches} if has_batches else {}
-    return drawn | ({INTENSITY_PICTURE: draw_intensity} if _timed(rows, "intensity") else {})
+    has_chain = bool(_timed(rows, "intensity"))
+    every = ((BATCHES_PICTURE, draw_batches, has_batches), (INTENSITY_PICTURE, draw_intensity, has_chain))
+    return {path: draw for path, draw, is_there in every if is_there}
 
 
 _CAPTIONS = {
