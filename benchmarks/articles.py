@@ -14,6 +14,7 @@ implies. A back end that cannot run has its reason instead of a time.
 
 import argparse
 import importlib.metadata
+import itertools
 import json
 import math
 import random
@@ -29,6 +30,7 @@ from pathlib import Path
 import msgspec
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from benchmarks.pages import write_between_markers
 from bottleneck import __version__
@@ -659,15 +661,30 @@ def draw_batches(rows: Sequence[Row]) -> Figure:
     """Time per sample over the batch size, by back end; a panel for each network, with each knee as a ring."""
     experiments = [one for one in EXPERIMENTS.values() if one.by_backend and _timed(rows, one.name)]
     names = list(dict.fromkeys(row.series for row in rows if row.step_us is not None))
-    figure = Figure(figsize=(8.0, 3.4 * math.ceil(len(experiments) / 2)), layout="constrained")
+    figure = Figure(figsize=(9.0, 3.2 * math.ceil(len(experiments) / 2) + 0.8), layout="constrained")
     for place, experiment in enumerate(experiments, start=1):
         axes = figure.add_subplot(math.ceil(len(experiments) / 2), 2, place)
         own = _timed(rows, experiment.name)
         for name in dict.fromkeys(row.series for row in own):
             _draw_curve(axes, [row for row in own if row.series == name], names.index(name))
-        axes.set(xscale="log", yscale="log", title=experiment.title, xlabel="batch size", ylabel="us for each sample")
-        axes.legend(frameon=False, fontsize=6)
+        axes.set(title=experiment.title, xlabel="batch size", ylabel="us for each sample")
+        _log_axes(axes, [row.value for row in own])
+    labelled = {
+        label: line for axes in figure.axes for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    figure.legend(labelled.values(), labelled.keys(), loc="outside lower center", ncols=4, frameon=False)
     return figure
+
+
+def _log_axes(axes: Axes, values: Iterable[int]) -> None:
+    """Sets both axes logarithmic, with the measured values along x and plain numbers for ticks."""
+    axes.set(xscale="log", yscale="log")
+    axes.xaxis.set_major_locator(FixedLocator(sorted(set(values))))
+    axes.xaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0), numticks=12))
+    axes.yaxis.set_minor_locator(NullLocator())
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
 
 
 def _draw_curve(axes: Axes, rows: Sequence[Row], number: int) -> None:
@@ -692,7 +709,7 @@ def _draw_curve(axes: Axes, rows: Sequence[Row], number: int) -> None:
 def draw_intensity(rows: Sequence[Row]) -> Figure:
     """The chain of multiplications: its time with the knee, and beside it the two rates."""
     own = _timed(rows, "intensity")
-    figure = Figure(figsize=(8.0, 3.4), layout="constrained")
+    figure = Figure(figsize=(9.0, 3.4), layout="constrained")
     left, right = figure.subplots(1, 2)
     x = [row.value for row in own]
     left.plot(x, [_us(row) / 1e3 for row in own], "o-", color=_STYLES[0][0])
@@ -700,13 +717,15 @@ def draw_intensity(rows: Sequence[Row]) -> Figure:
     if fit is not None and fit.knee:
         left.axvline(fit.knee, color="#444444", linestyle=":", label=f"knee at {format_ratio(fit.knee)}")
         left.legend(frameon=False)
-    left.set(xscale="log", yscale="log", xlabel="multiplications of each number", ylabel="ms", title="Time")
+    left.set(xlabel="multiplications of each number", ylabel="ms", title="Time")
     for index, (name, label) in enumerate((("GFLOP/s", "arithmetic"), ("GB/s", "bandwidth"))):
         colour, marker = _STYLES[index]
         rates = [intensity_rates(row)[index] / 1e9 for row in own]
         right.plot(x, rates, marker=marker, color=colour, label=f"{label} ({name})")
-    right.set(xscale="log", yscale="log", xlabel="multiplications of each number", title="Rates")
+    right.set(xlabel="multiplications of each number", title="Rates")
     right.legend(frameon=False)
+    for axes in (left, right):
+        _log_axes(axes, x)
     return figure
 
 
@@ -775,12 +794,15 @@ def main() -> int:
     rows = []
     with tempfile.TemporaryDirectory(prefix="articles-") as folder:
         bench = Bench(Path(folder), Effort(rounds, chosen.seconds), _note, is_quick=chosen.quick)
-        for name in chosen.only or EXPERIMENTS:
-            experiment = EXPERIMENTS[name].small() if chosen.quick else EXPERIMENTS[name]
-            for row in bench.measure(experiment, series):
+        experiments = [EXPERIMENTS[name] for name in chosen.only or EXPERIMENTS]
+        every = (bench.measure(one.small() if chosen.quick else one, series) for one in experiments)
+        try:
+            for row in itertools.chain.from_iterable(every):
                 rows.append(row)
                 if results is not None:
                     write_row(results, row)
+        except KeyboardInterrupt:
+            _note("interrupted; the rows that are measured follow, and those of the size under way are lost")
     print(tell(rows))
     return 0 if any(row.step_us is not None for row in rows) else 1
 
