@@ -81,6 +81,8 @@ DOUBLED_AT_MOST = 0.10
 BYTES = 8.0  # per element of the chain: read once, written once
 # Of the processors: with more, other programs disturb what is measured.
 _MUCH_BESIDE = 0.25
+# First calls of processes without a compiler differ by so much.
+_NO_COMPILER_S = 0.1
 _LASTING = {"missing", "not applicable"}
 
 
@@ -588,7 +590,10 @@ def _per_sample(row: Row | None) -> str:
 def _compile_time(rows: Iterable[Row]) -> str:
     """The median over the sizes of what making the step took beyond eager's."""
     seconds = [row.setup_s for row in rows if row.setup_s is not None]
-    return format_us(statistics.median(seconds) * 1e6) if seconds else "-"
+    if not seconds:
+        return "-"
+    median_s = statistics.median(seconds)
+    return f"<{_NO_COMPILER_S:g} s" if median_s < _NO_COMPILER_S else format_us(median_s * 1e6)
 
 
 def _results(rows: Mapping[int, Row]) -> str:
@@ -603,20 +608,19 @@ def _knee(rows: Sequence[Row]) -> str:
 
 
 def _reasons(rows: Sequence[Row]) -> list[str]:
-    """Why rows have no time, and why back ends have no knee."""
-    lines: dict[str, None] = {}
+    """Why rows have no time, and why back ends have no knee; those with the same reason share a line."""
+    sharing: dict[str, list[str]] = {}
     for series in dict.fromkeys(row.series for row in rows):
         own = [row for row in rows if row.series == series]
-        failed: dict[str | None, list[int]] = {row.reason: [] for row in own if row.step_us is None}
-        for row in own:
-            if row.step_us is None:
-                failed[row.reason].append(row.value)
-        for reason, values in failed.items():
+        for reason in dict.fromkeys(row.reason for row in own if row.step_us is None):
+            values = [row.value for row in own if row.step_us is None and row.reason == reason]
             where = "" if len(values) == len(own) else f" at {own[0].parameter} {listed(values)}"
-            lines[f"- {series}{where}: no time: {reason}"] = None
+            sharing.setdefault(f"no time{where}: {reason}", []).append(series)
         fit = fit_of(own)
         if fit is not None and fit.points and not fit.knee:
-            lines[f"- {series}: no knee: {fit.knee_reason or 'the step has no fixed part that shows'}"] = None
+            reason = fit.knee_reason or "the step has no fixed part that shows"
+            sharing.setdefault(f"no knee: {reason}", []).append(series)
+    lines = [f"- {listed(series)}: {reason}" for reason, series in sharing.items()]
     return ["\n".join(lines)] if lines else []
 
 

@@ -148,8 +148,14 @@ def test_a_back_end_that_is_not_there_has_its_reason_and_one_that_failed_at_a_si
     rows += [row(SIZES[-1], None, "xla", reason="out of memory")]
     text = tell(rows)
     assert "- tvm: no time: TVM: pip install apache-tvm" in text and "| tvm |" not in text
-    assert "- xla at batch_size 4096: no time: out of memory" in text
+    assert "- xla: no time at batch_size 4096: out of memory" in text
     assert "| xla | 51.0 us | 7.25 us | 1.78 us | 1.10 us | - | 2.00 s | 50.0 |" in text
+
+
+def test_back_ends_with_the_same_reason_share_a_line_and_a_step_without_a_compiler_took_no_time_to_make() -> None:
+    rows = [row(1, None, name, reason="needs a GPU") for name in ("tensorrt", "cudagraphs")]
+    text = tell([*rows, row(1, 5.0, "torchscript", setup_s=0.01)])
+    assert "- tensorrt and cudagraphs: no time: needs a GPU" in text and "| <0.1 s |" in text
 
 
 def test_a_busy_machine_and_small_sizes_are_said() -> None:
