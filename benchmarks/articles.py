@@ -442,24 +442,40 @@ def read_rows(path: Path) -> list[Row]:
     rows: dict[str, Row] = {}
     if not path.exists():
         return []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
-            row = msgspec.convert(json.loads(line), Row)
-        except (ValueError, msgspec.ValidationError) as error:
-            raise SystemExit(f"{path}, line {number}: no row of {COMMAND}: {error}; remove the line") from None
-        if row.experiment not in EXPERIMENTS:
-            known = ", ".join(EXPERIMENTS)
-            raise SystemExit(f"{path}, line {number}: no experiment {row.experiment!r} (there are {known}); remove it")
+            row = msgspec.json.decode(line, type=Row)
+            fault = _fault(row)
+        except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+            fault = str(error)
+        if fault is not None:
+            raise SystemExit(f"{path}, line {number}: no row of {COMMAND}: {fault}; remove the line") from None
         key = json.dumps([_identity(row.machine), row.experiment, row.settings, row.value, row.series])
         rows.pop(key, None)
         rows[key] = row
     return list(rows.values())
 
 
+def _fault(row: Row) -> str | None:
+    """What keeps a row from being one of an experiment; null where nothing does."""
+    experiment = EXPERIMENTS.get(row.experiment)
+    if experiment is None:
+        return f"there is no experiment {row.experiment!r}, but {listed(list(EXPERIMENTS))}"
+    if (row.parameter, row.settings) not in {(experiment.parameter, one.settings) for one in _sizes(experiment)}:
+        return f"parameter and settings are not those of {experiment.name}"
+    times_us = () if row.step_us is None else (row.step_us.low, row.step_us.median, row.step_us.high)
+    is_ordered = list(times_us) == sorted(times_us) and all(time_us > 0 for time_us in times_us)
+    return None if row.value > 0 and is_ordered else "value and times have to be positive, and the interval in order"
+
+
+def _sizes(experiment: Experiment) -> tuple[Experiment, Experiment]:
+    return experiment, experiment.small()
+
+
 def write_row(path: Path, row: Row) -> None:
     """Appends a row to a results file."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(asdict(row)) + "\n")
+    with path.open("ab") as file:
+        file.write(msgspec.json.encode(row) + b"\n")
 
 
 def _identity(machine: Machine) -> str:
@@ -794,6 +810,8 @@ def main() -> int:
         series = make_series(f"{EAGER},{chosen.backends}", None, None)
     except BottleneckError as error:
         raise SystemExit(f"{error.what}; {error.fix}") from None
+    if results is not None and not results.absolute().parent.is_dir():
+        raise SystemExit(f"--results {results}: there is no folder {results.parent}; make it first")
     rounds = chosen.rounds or (5 if chosen.quick else ROUNDS)
     rows = []
     with tempfile.TemporaryDirectory(prefix="articles-") as folder:

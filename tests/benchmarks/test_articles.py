@@ -1,7 +1,6 @@
 """The articles' experiments: laws of knee and doubling, groups that fit into memory, refusals, the page."""
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -179,21 +178,42 @@ def test_rows_are_read_as_written_and_one_measured_again_replaces_the_older(tmp_
     assert read_rows(tmp_path / "none.jsonl") == []
 
 
-@pytest.mark.parametrize("line", ["{", "[]", "null", '{"experiment": "mlp"}', "\u0000"])
-def test_a_line_that_is_no_row_is_named(tmp_path: Path, line: str) -> None:
+NOT_ROWS = {
+    "cut": b'{"experiment": ',
+    "list": b"[]",
+    "nothing": b"null",
+    "empty": b"",
+    "too little": b'{"experiment": "mlp"}',
+    "not text": b"\xff\xfe",
+    "deep": b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("line", NOT_ROWS.values(), ids=NOT_ROWS)
+def test_a_line_that_is_no_row_is_named(tmp_path: Path, line: bytes) -> None:
     results = tmp_path / "articles.jsonl"
     write_row(results, row(1, 5.0))
-    with results.open("a", encoding="utf-8") as file:
-        file.write(f"{line}\n")
+    with results.open("ab") as file:
+        file.write(line + b"\n")
     with pytest.raises(SystemExit, match=r"articles\.jsonl, line 2: no row"):
         read_rows(results)
 
 
-def test_a_row_of_an_unknown_experiment_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({"experiment": "resnet"}, "no experiment 'resnet'"),
+        ({"settings": ("network=vgg",)}, "settings are not those of mlp"),
+        ({"parameter": "width"}, "settings are not those of mlp"),
+        ({"value": 0}, "positive"),
+        ({"step_us": Timing(0.0, 0.0, 0.0, 3)}, "positive"),
+        ({"step_us": Timing(5.0, 6.0, 7.0, 3)}, "interval in order"),
+    ],
+)
+def test_a_row_that_no_experiment_makes_is_named(tmp_path: Path, changed: dict[str, Any], why: str) -> None:
     results = tmp_path / "articles.jsonl"
-    values = {**dataclasses.asdict(row(1, 5.0)), "experiment": "resnet"}
-    results.write_text(json.dumps(values) + "\n", encoding="utf-8")
-    with pytest.raises(SystemExit, match="line 1: no experiment 'resnet'"):
+    write_row(results, dataclasses.replace(row(1, 5.0), **changed))
+    with pytest.raises(SystemExit, match=f"line 1: .*{why}.*; remove the line"):
         read_rows(results)
 
 
