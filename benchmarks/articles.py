@@ -183,7 +183,7 @@ EXPERIMENTS = {
             parameter=BATCH,
             values=(1, 10, 100),
             quick=(1, 2, 4),
-            quick_settings=("image=32", "width=4"),
+            quick_settings=("width=4",),
         ),
         Experiment(
             name="intensity",

@@ -98,9 +98,11 @@ def leave_at_once(status: int = 0) -> NoReturn:
 
 
 def describe_error(error: BaseException) -> str:
-    """The error in one line."""
-    lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0]}"[:_LONGEST_ERROR] if lines else type(error).__name__
+    """The error in one line: its first, with the one that a colon at its end announces."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    # torch's compiler wraps the error of a backend in "backend='…' raised:", which alone says nothing.
+    text = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])
+    return f"{type(error).__name__}: {text}"[:_LONGEST_ERROR] if text else type(error).__name__
 
 
 # What torch, Python and the system say where memory is short: torch has a type of error for some devices only.
