@@ -98,7 +98,7 @@ def leave_at_once(status: int = 0) -> NoReturn:
 
 
 def describe_error(error: BaseException) -> str:
-    """The error in one line: its first, with the one that a colon at its end announces."""
+    """The error in one line, with the next one where a colon announces it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     # torch's compiler wraps the error of a backend in "backend='…' raised:", which alone says nothing.
     text = " ".join(lines[:2] if lines and lines[0].endswith(":") else lines[:1])

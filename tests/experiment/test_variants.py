@@ -57,7 +57,7 @@ def test_several_changes_imply_the_loosest_precision_of_all() -> None:
 
 def test_an_error_is_one_line_whatever_its_message_holds() -> None:
     assert describe_error(ValueError("first\nsecond")) == "ValueError: first"
-    assert describe_error(ValueError("backend raised:\n\n  no such op\nmore")) == "ValueError: backend raised: no such op"
+    assert describe_error(ValueError("raised:\n\n  no such op\nmore")) == "ValueError: raised: no such op"
     assert describe_error(ValueError("nothing follows:")) == "ValueError: nothing follows:"
     assert describe_error(KeyError()) == "KeyError"
     assert len(describe_error(ValueError("long" * 1000))) == 300
