@@ -340,15 +340,15 @@ def _apart(ticks: Sequence[tuple[float, str]]) -> list[tuple[float, str]]:
 
     That is where the page is narrow.
     """
-    kept, end = [], -math.inf
+    shown, end = [], -math.inf
     for place, words in ticks:
         # Words at the right end of the axis end there, others have their middle at the place.
         at_right = place > WIDTH - _RIGHT - FROM_END
         start = place - _CHARACTER * len(words) / (1 if at_right else 2)
         if start >= end + _CHARACTER / 2:
-            kept.append((place, words))
+            shown.append((place, words))
             end = start + _CHARACTER * len(words)
-    return kept
+    return shown
 
 
 def _round_sizes(scale: ChartScale) -> Sequence[float]:
