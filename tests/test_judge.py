@@ -140,4 +140,4 @@ def test_numbers_on_standard_input_are_judged(
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("10 11 10 11 10 11 10 11\n20 22 20 22 20 22 20 22\n"))
     assert _run(["judge", "-"]) == 1
-    assert "slower 2.00x" in capsys.readouterr().out
+    assert "Slower 2.00x" in capsys.readouterr().out

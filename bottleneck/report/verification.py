@@ -154,9 +154,13 @@ def _lines(done: Verification) -> tuple[LabelledLine, ...]:
         if search is not None and search.constructor is not None
     ]
     if done.is_contended:
-        busy = f"other programs kept {done.other_processors:.1f} of {done.processors} processors busy meanwhile"
+        busy = f"other programs kept {done.other_processors:.1f} of {_processors(done)} busy meanwhile"
         lines.append(LabelledLine("But", f"{as_sentence(busy)}: what uses fewer processors looks better for it"))
     return *lines, LabelledLine("First", keep), *writes, *([LabelledLine("Leave", ", ".join(left))] if left else [])
+
+
+def _processors(done: Verification) -> str:
+    return counted(done.processors or 0, "processor")
 
 
 def _best(done: Verification) -> Trial | None:

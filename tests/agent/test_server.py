@@ -45,7 +45,7 @@ def test_a_client_goes_from_diagnosis_to_evidence_to_a_what_if(trace: Path) -> N
         return [diagnosis, evidence, whatif]
 
     diagnosis, evidence, whatif = (result.structured_content for result in over_stdio(loop))
-    assert diagnosis["verdict"] == "memory-bound"
+    assert diagnosis["verdict"] == "probably memory-bound"
     assert diagnosis["findings"][0]["id"] == "host-sync"
     assert evidence["finding"]["id"] == "host-sync" and evidence["tables"][0]["rows"]
     assert whatif["changed"]["speedup"]["low"] > 1.2

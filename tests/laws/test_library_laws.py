@@ -42,6 +42,6 @@ def test_libraries_and_the_unknown_add_up_to_the_time_of_the_kernels(kernels, bu
     times = library_times(named)
     assert math.isclose(math.fsum(times.values()), math.fsum(one.us for one in computing), rel_tol=1e-12)
     text = libraries(named)
-    assert bool(text) == bool(computing)
-    if computing and ">" not in text and "<" not in text:
+    assert bool(text) == any(one.library is not None for one in computing)
+    if text and ">" not in text and "<" not in text:
         assert sum(map(Decimal, re.findall(r"([\d.]+) %", text))) == 100
