@@ -615,6 +615,8 @@ def test_cells_of_the_tables_show_the_numbers_at_their_place_in_the_analysis(
             assert said == format_si(value, "B" if field.startswith("bytes") and title != "rate" else "B/s"), path
         elif field == "explained":
             assert said == format_share(value), path
+        elif field == "library":
+            assert said == value, path
         else:
             unit = "%" if said.endswith("%") else title if title in _SIZES else time_unit
             number = said.removesuffix(" %").lstrip("<>")
