@@ -104,7 +104,6 @@ def _events(frame: pd.DataFrame, device: int | None) -> _MemoryEvents:
     # Of the host, torch adds up what was allocated under any profiler and does not see what is freed between them.
     has_totals, has_addresses = device is not None and bool(totals.notna().all()), bool(address.notna().all())
     counted = np.cumsum(size)
-    total = as_integers(totals) if has_totals else counted - min(0, int(counted.min()))
     count, freed = size.size, np.full(size.size, size.size, dtype=np.int64)
     if has_addresses:
         key = as_integers(address)
@@ -112,6 +111,11 @@ def _events(frame: pd.DataFrame, device: int | None) -> _MemoryEvents:
         earlier, later = order[:-1], order[1:]
         ends = (key[earlier] == key[later]) & (size[earlier] > 0) & (size[later] < 0)
         freed[earlier[ends]] = later[ends]
+    # What is freed without having been allocated here was there before.
+    is_earlier = size < 0
+    is_earlier[freed[freed < count]] = False
+    before = -int(size[is_earlier].sum()) if has_addresses else -min(0, int(counted.min()))
+    total = as_integers(totals) if has_totals else counted + before
     return _MemoryEvents(frame, device, frame["ts_us"].to_numpy(), size, total, freed, has_totals, has_addresses)
 
 

@@ -391,15 +391,16 @@ def run_sweep(
             progress.measured.setdefault(index, []).append(done)
             number = sum(map(len, progress.measured.values()))
             tell(f"{number} of {total}: {describe(configuration)}: {_result(done.point)}")
-    _compare_results(progress, make_folder("results"), tell)
+    _compare_results(progress, make_folder, tell)
     if plan.turns:
         progress.turns = _take_turns(progress, ceilings.free_bytes, make_folder("turns"), tell)
 
 
-def _compare_results(progress: SweepProgress, folder: Path, tell: Callable[[str], None]) -> None:
+def _compare_results(progress: SweepProgress, make_folder: Callable[[str], Path], tell: Callable[[str], None]) -> None:
     """Compares each changed series with the unchanged program at one point.
 
-    The tolerance is that of `verify`. A series of other work has no results to compare.
+    The tolerance is that of `verify`. A series of other work has no results to compare. The folder is made where one
+    has.
     """
     points = progress.plan.configurations
     firsts: dict[str, Configuration] = {}
@@ -409,7 +410,7 @@ def _compare_results(progress: SweepProgress, folder: Path, tell: Callable[[str]
     for name, configuration in firsts.items():
         changes = configuration.series.changes
         if changes and all(CHANGES[change].precision != "other work" for change in changes):
-            progress.results.append(compare_series(progress.plan.program, configuration, folder))
+            progress.results.append(compare_series(progress.plan.program, configuration, make_folder("results")))
             tell(f"compared the results of {name}")
 
 

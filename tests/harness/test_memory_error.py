@@ -44,7 +44,7 @@ def test_what_held_the_memory_is_said_after_the_program_s_own_error(tmp_path: Pa
     words = " ".join(done.stderr.split())
     assert "OutOfMemoryError: CUDA out of memory" in words
     assert "A request of 60 MiB at a.py:31 forward() failed: it lacked 20 MiB" in words
-    assert "Largest: a.py:95 main(), optimizer state: 160 MiB (100.0 %) in 4 blocks" in words
+    assert "Largest: a.py:95 main(), optimizer state: 160 MiB (100.0 % of what is allocated) in 4 blocks" in words
     (kept,) = (tmp_path / "bottleneck-runs").glob("*.out-of-memory.rank0.pickle")
     assert f"bottleneck report bottleneck-runs/{kept.name}" in words
 
