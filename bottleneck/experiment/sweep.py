@@ -407,11 +407,17 @@ def _compare_results(progress: SweepProgress, make_folder: Callable[[str], Path]
     for index in sorted(progress.measured):
         if any(item.point.step_us is not None for item in progress.measured[index]):
             firsts.setdefault(points[index].series.name, points[index])
-    for name, configuration in firsts.items():
-        changes = configuration.series.changes
-        if changes and all(CHANGES[change].precision != "other work" for change in changes):
-            progress.results.append(compare_series(progress.plan.program, configuration, make_folder("results")))
-            tell(f"compared the results of {name}")
+    changed = {
+        name: configuration
+        for name, configuration in firsts.items()
+        if configuration.series.changes
+        and all(CHANGES[change].precision != "other work" for change in configuration.series.changes)
+    }
+    folder = make_folder("results") if changed else None
+    for name, configuration in changed.items():
+        assert folder is not None
+        progress.results.append(compare_series(progress.plan.program, configuration, folder))
+        tell(f"compared the results of {name}")
 
 
 def compare_series(program: Program, configuration: Configuration, folder: Path) -> SeriesResults:
