@@ -9,10 +9,6 @@ DEMO ?= examples/mlp.py
 
 demo: $(VENV)/.installed
 	$(BIN)/bottleneck run $(DEMO)
-	@echo
-	@echo "The same recording as markdown, rendered from disk (bottleneck report --format markdown):"
-	@echo
-	$(BIN)/bottleneck report --format markdown
 
 # Two tests at a time, those of a file one after the other: a file shares what it recorded. Python keeps the bytecode of
 # the tests, whatever the environment says: to make it takes each process of pytest 20 s.

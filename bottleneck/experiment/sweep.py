@@ -38,7 +38,7 @@ from bottleneck.schema.measurements import Timing
 from bottleneck.schema.recording import Recording
 from bottleneck.schema.records import replace
 from bottleneck.schema.statistics import summarise_durations
-from bottleneck.schema.trials import Point, Roof, SeriesResults, Sweep
+from bottleneck.schema.trials import EAGER, Point, Roof, SeriesResults, Sweep
 from bottleneck.units import US_PER_S, counted, format_si, format_us
 
 Value = int | float | str
@@ -163,8 +163,6 @@ def _parse_value(text: str) -> Value:
         return text
     return value if math.isfinite(value) else text
 
-
-EAGER = "eager"
 
 # What people call the ways of compiling a program, and the change that does it.
 BACKENDS: Mapping[str, tuple[str, ...]] = {

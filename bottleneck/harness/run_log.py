@@ -534,7 +534,7 @@ def _divide_long(
         compiled = _compiled_in(step, log.compilations)
         for place, (us, _) in compiled.items():
             place_us[place] += us
-        spans = [span for _, spans in compiled.values() for span in spans]
+        spans = [span for _, of_place in compiled.values() for span in of_place]
         others = [
             sample
             for sample in sampled.get(step.number, ())
@@ -568,7 +568,7 @@ def _compiled_in(
     for graph in sorted(graphs, key=lambda graph: graph.begin_ns):
         begin_ns, until_ns = max(graph.begin_ns, at_ns), min(graph.end_ns, end_ns)
         place = None if graph.source is None else place_of(graph.source)
-        if place is None or place.line is None or until_ns <= begin_ns:
+        if place is None or until_ns <= begin_ns:
             continue
         key: _Place = (place.file, place.line, graph.name.removesuffix("()"), "compile")
         us, spans = parts.get(key, (0.0, []))

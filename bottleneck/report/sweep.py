@@ -18,7 +18,7 @@ from bottleneck.report.text import UNKNOWN, clean
 from bottleneck.schema.device import peak_name, without_signs
 from bottleneck.schema.measurements import Ratio
 from bottleneck.schema.records import replace
-from bottleneck.schema.trials import Fit, Point, Roof, SeriesResults, Sweep
+from bottleneck.schema.trials import EAGER, Fit, Point, Roof, SeriesResults, Sweep
 from bottleneck.units import US_PER_S, counted, format_ratio, format_share, format_si, format_us, format_us_range
 
 # More curves than this do not fit side by side into 80 columns.
@@ -27,7 +27,6 @@ _SIDE_BY_SIDE = 5
 _SETUP_S = 0.5
 # Where the ends of an interval are so many times apart, nothing is chosen by it.
 _SCATTERED = 1.5
-EAGER = "eager"
 _FASTEST = "clearly the fastest"
 _SETUP_NOTE = ("set-up: what the first step took, compiling included, beyond a usual one",)
 _UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "us"))
@@ -329,8 +328,13 @@ def _results_words(one: SeriesResults) -> str:
     if not compared:
         reasons = [one.reason, *(item.reason for item in one.differences)]
         return f"{one.series}: not compared, {next(filter(None, reasons), 'it gave none')}"
-    parts = [f"{item.what} within {item.relative:.0e} ({item.allowed or 0.0:.0e} allowed)" for item in compared]
-    return f"{one.series}: {'WRONG, ' if one.is_wrong else ''}{', '.join(parts)} of the largest value"
+    parts = [
+        f"{item.what} within {item.relative:.0e} of the largest value ({item.allowed or 0.0:.0e} allowed)"
+        if item.relative
+        else f"{item.what} the same"
+        for item in compared
+    ]
+    return f"{one.series}: {'WRONG, ' if one.is_wrong else ''}{', '.join(parts)}"
 
 
 def fit_sentences(fit: Fit) -> tuple[str, ...]:

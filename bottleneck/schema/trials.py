@@ -9,6 +9,8 @@ from bottleneck.schema.measurements import Difference, LoaderSetting, Ratio, Tim
 
 VERIFY_SCHEMA = "bottleneck/verify/1"
 SWEEP_SCHEMA = "bottleneck/sweep/1"
+# The series of a sweep that runs the program as it is.
+EAGER = "eager"
 # Of the processors: turns of a change and of the original meet so much other work alike, but one that uses fewer of
 # them gains by it.
 _MUCH_BESIDE = 0.25

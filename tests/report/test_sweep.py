@@ -262,10 +262,12 @@ def test_results_stand_beside_what_is_allowed_and_a_wrong_one_is_named() -> None
     results = (
         SeriesResults("inductor", (good,)),
         SeriesResults("tvm", (wrong,)),
+        SeriesResults("torchscript", (Difference("loss", 0.0, 0.0, 1e-5, is_within=True),)),
         SeriesResults("xla", reason="it died"),
     )
     points = (timed("eager", 10.0), timed("inductor", 9.0))
     text = " ".join(render(Sweep(("net.py",), (), points, results=results), "terminal").split())
-    assert "inductor: outputs within 1e-07 (1e-05 allowed) of the largest value" in text
+    assert "inductor: outputs within 1e-07 of the largest value (1e-05 allowed)" in text
     assert "tvm: WRONG, outputs within 5e-01" in text
+    assert "torchscript: loss the same" in text
     assert "xla: not compared, it died" in text
