@@ -258,6 +258,8 @@ def test_windows_that_are_asked_for_are_recordings_and_leave_the_program_as_it_i
 
     assert run("watch", "-o", "log", "--every", "0.01s", "train.py") == "trained 384\n"
     watched = json.loads(run("watch", "--format", "json", "log"))
+    run("watch", "-o", "watched.html", "log")
+    assert (tmp_path / "watched.html").read_text().lower().startswith("<!doctype html")
     (rank,), windows = watched["ranks"], watched["windows"]
     assert len(windows) >= 2 and all(window["why"] == "asked for" for window in windows)
     # The steps of windows are in no record. The last one may have been open at the end.

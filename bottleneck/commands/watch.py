@@ -15,8 +15,8 @@ from bottleneck.commands.report_options import (
     ProgramArguments,
     Quiet,
     StepEnd,
-    choice_of_format,
     form_of,
+    format_option,
     output_style,
     write_report,
 )
@@ -44,7 +44,12 @@ def watch_command(
     step: StepEnd = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", metavar="DIR", help="Folder for the log; else one in bottleneck-runs/."),
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="DIR|FILE",
+            help="Folder for the log, else one in bottleneck-runs/; of a watched run the file for its report.",
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what an earlier run left in the folder.")] = False,
     windows: Annotated[
@@ -55,7 +60,7 @@ def watch_command(
         str | None,
         typer.Option(metavar="TIME", help="Record a profiler window every so often: 90s, 10m or 2h."),
     ] = None,
-    form: Annotated[str, choice_of_format("How to print the report.", RESULT_FORMATS)] = "terminal",
+    form: Annotated[str | None, format_option("the report")] = None,
     live: Annotated[
         bool, typer.Option("--live", help="Follow a run that goes on: name its folder, in another terminal.")
     ] = False,
@@ -99,7 +104,7 @@ def watch_command(
             fix=f"measure its step: bottleneck run {target}",
         )
     options = RecordOptions(step=step, windows=windows, every_s=None if every is None else _seconds(every))
-    raise typer.Exit(_watch(program, options, output, form, force=force, quiet=quiet))
+    raise typer.Exit(_watch(program, options, output, form or "terminal", force=force, quiet=quiet))
 
 
 _TIME, _UNITS_S = re.compile(r"([0-9]{1,6}(?:\.[0-9]{1,3})?)(s|m|h)"), {"s": 1.0, "m": 60.0, "h": 3600.0}
