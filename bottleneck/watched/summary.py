@@ -195,7 +195,7 @@ def _stretches(slow: SlowStretches, rank: WatchedRank, samples: Sequence[Sample]
     if len(slow.stretches) > _MOST_STRETCHES:
         ends.append(f"{counted(len(slow.stretches) - _MOST_STRETCHES, 'more stretch', 'more stretches')}")
     where = f"{slow.steps:,} of the steps {ends[0]}" if slow.is_scattered else f"steps {listed(ends)}"
-    pace = f"{format_us(slow.step_us)} each, the other {slow.other_steps:,} take {format_us(slow.other_us)}"
+    pace = f"{format_us(slow.step_us)} in the median, the other {slow.other_steps:,} take {format_us(slow.other_us)}"
     number, beyond_us = rank.header.rank, slow.beyond_us
     if slow.is_starved:
         (what, advice), others = _who_had_processor(rank, samples, slow.start_s, slow.end_s)

@@ -61,7 +61,7 @@ def test_most_of_a_run_without_processors_is_its_headline(tmp_path: Path) -> Non
     # 170 steps lost 179 ms each.
     assert lines[""] == "Slow steps hold your run up: 30.4 of 30.6 s (99.3 %) beyond its quick steps"
     assert lines["Worst"] == (
-        "Other programs or threads had the processor: steps 1 to 81, 92 to 109 and 121 to 191 take 180 ms each, the "
+        "Other programs or threads had the processor: steps 1 to 81, 92 to 109 and 121 to 191 take 180 ms in the median, the "
         "other 21 take 1.10 ms; their thread had a processor for 25.0 % of that time "
         "(others kept 1.5 processors busy meanwhile)"
     )
@@ -75,7 +75,7 @@ def test_most_of_a_run_without_processors_is_its_headline(tmp_path: Path) -> Non
 def test_a_run_that_is_slow_at_its_start_names_that_first(tmp_path: Path) -> None:
     run = summarise(log_of(tmp_path, STEPS <= 77, SLOW))
     stretch, step = build(run).sections[1].items
-    assert "steps 1 to 77 take 180 ms each" in stretch.title and stretch.key == "no-processor"
+    assert "steps 1 to 77 take 180 ms in the median" in stretch.title and stretch.key == "no-processor"
     assert step.key == "phase" and [line.text for line in step.lines] == [
         "150",
         "Record some steps of it: bottleneck run train.py --name 'a run'",
