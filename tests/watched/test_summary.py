@@ -61,8 +61,8 @@ def test_most_of_a_run_without_processors_is_its_headline(tmp_path: Path) -> Non
     # 170 steps lost 179 ms each.
     assert lines[""] == "Slow steps hold your run up: 30.4 of 30.6 s (99.3 %) beyond its quick steps"
     assert lines["Worst"] == (
-        "Other programs or threads had the processor: steps 1 to 81, 92 to 109 and 121 to 191 take 180 ms in the median, "
-        "the other 21 take 1.10 ms; their thread had a processor for 25.0 % of that time "
+        "Other programs or threads had the processor: steps 1 to 81, 92 to 109 and 121 to 191 take 180 ms in the "
+        "median, the other 21 take 1.10 ms; their thread had a processor for 25.0 % of that time "
         "(others kept 1.5 processors busy meanwhile)"
     )
     assert lines["First"].startswith("Leave it processors of its own") and "Note" not in lines
