@@ -7,7 +7,7 @@ op; what a line of Python takes grows with the batch as they do.
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 
 import numpy as np
 import pandas as pd
@@ -239,7 +239,8 @@ def _looped_ops(evidence: Evidence) -> Draft | None:
     low_us = _LEAST_OF_LOOP * (1.0 if is_mostly else loop.overhead) * high_us
     carrying = _carrying_line(evidence, loop) if remedy is _ROW_BY_ROW else None
     if carrying is not None:
-        remedy, source, (low_us, high_us) = _CARRIED, carrying, (part * high_us for part in _OF_CARRIED)
+        remedy = _SOLVED if _ADDS.match(_texts(evidence)[carrying]) else _CARRIED
+        source, (low_us, high_us) = carrying, (part * high_us for part in _OF_CARRIED)
     return Draft(
         slug="looped-op",
         title=remedy.title,
@@ -265,8 +266,8 @@ def _carrying_line(evidence: Evidence, loop: OpLoop) -> str | None:
     It is a line of the loop (`h = torch.tanh(x[t] + self.h(h))`), or calls the function that is a round of it
     (`h = self.cell(x[:, t], h)`). Null where none is known.
     """
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
-    carrying = [source for source, text in texts.items() if _CARRIES.search(text)]
+    texts = _texts(evidence)
+    carrying = [source for source, text in texts.items() if _CARRIES.search(text) or _adds_to_input(source, texts)]
     inside = next((source for source in carrying if source in loop.lines), None)
     if inside is not None or not carrying:
         return inside
@@ -284,6 +285,24 @@ def _carrying_line(evidence: Evidence, loop: OpLoop) -> str | None:
     return None
 
 
+def _texts(evidence: Evidence) -> Mapping[str, str]:
+    """Returns the text of each recorded line."""
+    return {} if evidence.recording is None else evidence.recording.source_texts
+
+
+def _adds_to_input(source: str, texts: Mapping[str, str]) -> bool:
+    """True for a line that adds to what lines before it take.
+
+    An example is `y = y + h * k1` after `k1 = f(t, y)`. A sum that no other line takes (`loss = loss + criterion(x[i])`) hands nothing on.
+    """
+    added, place = _ADDS.match(texts[source]), place_of(source)
+    if added is None or place is None or place.is_function:
+        return False
+    takes = re.compile(rf"^\w+\s*=[^=#]*\w\([^#]*\b{re.escape(added['state'])}\b")
+    before = (f"{source.rpartition(':')[0]}:{place.line - number}" for number in range(1, _LINES_OF_ROUND))
+    return any(takes.match(texts.get(line, "")) for line in before)
+
+
 def _in_window(evidence: Evidence, category: str) -> Flags:
     """Mask of the trace's events of this category that begin in the window."""
     events = evidence.linked.trace.events
@@ -297,7 +316,7 @@ def _head_of_loop(evidence: Evidence, loop: OpLoop) -> str:
 
     A comparison of tensors calls nothing that tells its own line.
     """
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = _texts(evidence)
     place = place_of(loop.source)
     if place is None or place.is_function or texts.get(loop.source, "").startswith(("for ", "while ")):
         return loop.source
@@ -337,6 +356,9 @@ _ROW_BY_ROW = _LoopRemedy(
 )
 # A name that is made anew of itself: `h = self.cell(x[:, t], h)`.
 _CARRIES = re.compile(r"^(?P<state>[A-Za-z_]\w*)(?:\s*,\s*\w+)*\s*=(?!=)[^#]*\([^#]*\b(?P=state)\b\s*[,)]")
+_ADDS = re.compile(r"^(?P<state>[A-Za-z_]\w*)\s*(?:[+-]=|=\s*(?P=state)\s*[+-])")
+# Lines of a round of such a loop, at most.
+_LINES_OF_ROUND = 12
 # Of the rounds of a loop: so many are calls from that line.
 _MOST_ROUNDS = 0.9
 # Of a loop whose rounds need one another: a cell of 96 numbers with a norm, over 50 steps, lost 28 % of its time with
@@ -348,6 +370,13 @@ _CARRIED = _LoopRemedy(
     "a round (torch.compile). Where the cell is that of nn.GRU or nn.LSTM, call that once for the whole sequence.",
     "inputs = self.x_gates(x)  # (batch, time, gates), once; then h = self.cell(inputs[:, t], h)",
     "Compute ahead of the loop {at} what depends on the inputs alone, for all rounds at once",
+)
+_SOLVED = _LoopRemedy(
+    "A Python loop takes step after step, and each needs the one before",
+    "Compile a round of the loop {at} (torch.compile): none can run beside another, but its small ops become few. "
+    "Where the accuracy allows it, take fewer and larger rounds.",
+    "step = torch.compile(step)  # a function of the state: y = step(f, t, y, h)",
+    "Compile a round of the loop {at} (torch.compile)",
 )
 _CLIPS = re.compile(r"\bclip_grad_(?:norm|value)_\(")
 _CLIPPED = _LoopRemedy(
@@ -389,7 +418,7 @@ FEW_ROWS = 4
 
 def _remedy_of_loop(evidence: Evidence, loop: OpLoop) -> _LoopRemedy:
     """Row by row, or what the line of the loop is known to do."""
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = _texts(evidence)
     text = texts.get(loop.source, "")
     if _DIFFERENTIATES.search(text) or cuts_windows(text):
         return _DIFFERENTIATED if _DIFFERENTIATES.search(text) else _WINDOW_BY_WINDOW
@@ -527,8 +556,7 @@ def reading_loop(evidence: Evidence) -> OpLoop | None:
     for function, mine in ops.groupby("function", observed=True, sort=False):
         often = min(int(mine["reads"].sum()), int(mine["works"].sum())) / evidence.steps
         worked = {work.sizes_of(signature)[0] for signature in mine["signature"][mine["works"]].unique().tolist()}
-        # Of all parameters: one size that is theirs may be that of a box or a row by chance.
-        if often >= LOOP_OF and len(worked) >= _MOST_SIZES * len(sizes):
+        if often >= LOOP_OF and _are_of_parameters(worked, sizes):
             lines = _lines_of_reading(evidence, mine)
             if lines:
                 loops.append(loop_of(evidence, lines, (*lines, *_beside(evidence, str(function), tuple(lines)))))
@@ -537,6 +565,16 @@ def reading_loop(evidence: Evidence) -> OpLoop | None:
 
 # Of the sizes of all parameters: what is read of each of them comes in at least so many.
 _MOST_SIZES = 0.5
+
+
+def _are_of_parameters(worked: Set[tuple[int, ...]], sizes: Set[tuple[int, ...]]) -> bool:
+    """True where tensors of these sizes are the parameters of those.
+
+    One size that is theirs may be that of a box by chance, and that of a bias is often the size of a batch or of a
+    list of classes: a weight is among them, where there is one.
+    """
+    weights = {size for size in sizes if len(size) > 1}
+    return len(worked & sizes) >= _MOST_SIZES * len(sizes) and (not weights or not weights.isdisjoint(worked))
 
 
 @remembered
@@ -634,7 +672,10 @@ def reading_spans(evidence: Evidence) -> Spans:
     top["run"] = (~top["looks"]).cumsum()
     begins, ends = [], []
     for _, run in top[top["looks"]].groupby(["run", "step"], sort=False):
-        if min(run["reads"].sum(), run["works"].sum()) < LOOP_OF or backward_nodes(evidence, run["row"]):
+        worked = {takes[code] for code in run["signature"][run["works"]].unique().tolist()}
+        if min(run["reads"].sum(), run["works"].sum()) < LOOP_OF or not _are_of_parameters(worked, sizes):
+            continue
+        if backward_nodes(evidence, run["row"]):
             continue
         end = (run["ts_us"] + run["dur_us"]).to_numpy()
         begins.append(run["ts_us"].iloc[0] if evidence.is_host_only else end[int(np.argmax(run["reads"]))])
@@ -734,7 +775,7 @@ def printed_tensor(evidence: Evidence) -> Draft | None:
         line = line_at(evidence, start)
         us_at[line] = us_at.get(line, 0.0) + end - start
     line = max(us_at, key=lambda place: us_at[place])
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = _texts(evidence)
     is_logged = _LOGS_MADE_TEXT.search(texts.get(line or "", "")) is not None
     return Draft(
         slug="printed-tensor",
@@ -851,7 +892,7 @@ def python_line(evidence: Evidence) -> Draft | None:
     line = slow_line(evidence)
     if line is None or evidence.share_of_step(line.us) < _LEAST_LINE:
         return None
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = _texts(evidence)
     text = texts.get(line.source, "")
     low, high = (part * line.us for part in _OF_LINE)
     return Draft(

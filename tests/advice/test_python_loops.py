@@ -112,6 +112,15 @@ def test_rounds_that_need_the_one_before_are_not_told_to_run_at_once(text: str, 
     assert carried.gain_us.high == pytest.approx(0.6 * at_once.gain_us.high)
 
 
+def test_rounds_of_a_solver_are_compiled_and_a_sum_is_none(tmp_path: Path) -> None:
+    texts = {"train.py:22": "y = y + h / 6 * k1", "train.py:21": "k1 = f(t, y)"}
+    solver = looped_op(case(tmp_path / "solver", rounds_of_a_cell(80), source_texts=texts))
+    assert solver is not None and "Compile a round of the loop at train.py:22" in solver.advice
+    texts["train.py:21"] = "k1 = f(t, x)"
+    total = looped_op(case(tmp_path / "sum", rounds_of_a_cell(80), source_texts=texts))
+    assert total is not None and "for all rows at once" in total.advice
+
+
 def test_a_line_outside_of_the_loop_carries_nothing_through_it(tmp_path: Path) -> None:
     """`x = block(x)` calls the function once, whose loop goes over rows."""
     body = [line(22, 11, 810.0), frame("train.py(7): cell", 11.5, 806), line(8, 11.6, 805, "cell"), *loop(80)[1:]]

@@ -1,4 +1,4 @@
-"""Rule of Fourier transforms whose length has a large prime factor."""
+"""Rules of Fourier transforms: slow lengths, and whole spectra of real signals."""
 
 import math
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice import advise
-from bottleneck.advice.fourier_lengths import next_fast_length, prime_factors, slow_fft_length
+from bottleneck.advice.fourier_transforms import next_fast_length, prime_factors, slow_fft_length, whole_spectrum
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import program_line, two_steps
 from tests.builders import op
@@ -60,3 +60,31 @@ def test_factors_multiply_to_their_number_and_lengths_are_the_next_ones() -> Non
     fast = [each for each in range(1, 2000) if prime_factors(each)[-1] <= 5]
     for least in range(1, 1900):
         assert next_fast_length(least) == next(each for each in fast if each >= least)
+
+
+def spectral(folder: Path, *, name: str = "aten::fft_fft2", dtype: str = "float") -> Evidence:
+    """A spectrum of 64 x 64 numbers at train.py:20, a shift, and the way back."""
+    size, whole = [[8, 20, 64, 64], [], [], []], ["c10::complex<float>", "", "ScalarList", ""]
+    calls = [
+        op(name, 110, 300, dims=size, types=[dtype, "", "ScalarList", ""]),
+        op("aten::_fft_c2c", 112, 296, dims=size, types=whole, concrete=["", "[2, 3]", "0", "True"]),
+        op("aten::fft_fftshift", 410, 100, dims=size, types=whole),
+        op("aten::roll", 412, 96, dims=size, types=whole),
+        op("aten::fft_ifft2", 510, 200, dims=size, types=whole),
+        op("aten::_fft_c2c", 512, 196, dims=size, types=whole, concrete=["", "[2, 3]", "2", "False"]),
+    ]
+    model = [program_line(50, 720, 250), op("aten::mm", 730, 200, dims=[[64, 64], [64, 64]])]
+    return two_steps(folder, [program_line(20, 100, 615), *calls, *model])
+
+
+def test_a_real_signal_needs_half_a_spectrum(tmp_path: Path) -> None:
+    draft = whole_spectrum(spectral(tmp_path))
+    assert draft is not None and draft.gain_us is not None and draft.removes
+    assert "real signals at train.py:20" in draft.advice
+    # 40 % of the 300 us there, up to 70 % of all 600.
+    assert 110 < draft.gain_us.low <= 120 and 400 < draft.gain_us.high <= 420
+
+
+def test_complex_signals_and_half_spectra_are_left_alone(tmp_path: Path) -> None:
+    assert whole_spectrum(spectral(tmp_path / "complex", dtype="c10::complex<float>")) is None
+    assert whole_spectrum(spectral(tmp_path / "half", name="aten::fft_rfft2")) is None
