@@ -3,7 +3,7 @@
 import itertools
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -11,7 +11,7 @@ from msgspec import Struct
 from bottleneck.advice.kernel_work import KernelWork, Size, has_backward_pass, requires_gain, work_of
 from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, overhead_us_per_op, rows_of_ops
 from bottleneck.advice.ranking import Draft
-from bottleneck.advice.removal import backward_of, issued_by, main_source, removal_of, top_rows
+from bottleneck.advice.removal import backward_of, issued_by, main_source, removal_of, roots_of, top_rows
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers
@@ -584,7 +584,7 @@ def _transform_us(work: KernelWork, signature: int) -> float | None:
     kernel is short, or the call or the device does not tell.
     """
     sizes, concrete = work.tensors_of(signature), [str(value) for value in work.text_column("concrete", signature)]
-    peak, bandwidth = _vector_peak(work), work.evidence.analysis.device.bandwidth_bytes_per_s
+    peak, bandwidth = _ceilings(work)
     if len(sizes) < 2 or len(sizes[0]) != len(sizes[1]) or len(sizes[0]) < 3 or not peak or not bandwidth:
         return None
     (batch, channels, *lengths), (results, per_group, *taps) = sizes[0], sizes[1]
@@ -602,9 +602,18 @@ def _transform_us(work: KernelWork, signature: int) -> float | None:
     return (flops / (_TRANSFORMS_AT * peak) + nbytes / bandwidth) * US_PER_S
 
 
-def _vector_peak(work: KernelWork) -> float | None:
-    peaks = work.evidence.analysis.device.peaks_flops_per_s
-    return next((peaks[name] for name in ("fp32_vector", "fp32_tensor", "fp32_matrix") if peaks.get(name)), None)
+# FLOP/s and bytes per second that a CPU which the trace does not name has at least.
+_ANY_CPU = (64e9, 8e9)
+
+
+def _ceilings(work: KernelWork) -> tuple[float | None, float | None]:
+    """Returns the peak of vectors and the bandwidth, or those of any CPU where the trace names none."""
+    device = work.evidence.analysis.device
+    names = ("fp32_vector", "fp32_tensor", "fp32_matrix")
+    peak = next((device.peaks_flops_per_s[name] for name in names if device.peaks_flops_per_s.get(name)), None)
+    if work.evidence.is_host_only and (peak is None or device.bandwidth_bytes_per_s is None):
+        return _ANY_CPU
+    return peak, device.bandwidth_bytes_per_s
 
 
 class _LongConvolution(Struct, frozen=True):
@@ -657,6 +666,11 @@ def long_convolution(evidence: Evidence) -> Draft | None:
     line = main_source(evidence, rows)
     longest = max((call.kernel for call in convolutions), key=lambda size: math.prod(size[2:]))
     is_data = not nodes and has_backward_pass(evidence)
+    is_fixed = not _learns_kernels(evidence, nodes)
+    gain_us, may_part = removal.gain, is_fixed and all(_may_be_product(call.kernel) for call in convolutions)
+    if may_part:
+        parted = max(sum(call.kernel[2:]) / math.prod(call.kernel[2:]) for call in convolutions)
+        gain_us = Interval(gain_us.low, max(gain_us.high, removal.us * (1 - _TWO_PASSES * parted)))
     return Draft(
         slug="long-convolution",
         title="A convolution with a very long kernel is computed tap by tap",
@@ -675,19 +689,46 @@ def long_convolution(evidence: Evidence) -> Draft | None:
             else ""
         )
         + (
-            " A kernel that is a product of two, such as a Gaussian, takes two short passes."
+            " A kernel that is a product of a column and a row, such as a Gaussian or a box, takes two short passes, "
+            f"with {sum(longest[2:])} products per result in place of {math.prod(longest[2:]):,}."
             if len(longest) > 3
             else ""
         ),
-        brief=f"Convolve by FFT {at_source(line)}",
+        brief=(
+            f"Convolve {at_source(line)} by columns, then by rows, if the kernel is a Gaussian or a box, else by FFT"
+            if may_part
+            else f"Convolve by FFT {at_source(line)}"
+        ),
         places=(line,),
         code="size = x.shape[-1] + kernel.shape[-1] - 1\n"
         "spectrum = torch.fft.rfft(x, size) * torch.fft.rfft(kernel.flip(-1), size)  # conv1d does not flip\n"
         "y = torch.fft.irfft(spectrum, size)[..., : x.shape[-1]]",
-        gain_us=removal.gain,
+        gain_us=gain_us,
         claims=removal.claims,
         removes=True,
     )
+
+
+# Two passes of short kernels are as far from the peak as one of a long kernel, or farther.
+_TWO_PASSES = 2.0
+
+
+def _learns_kernels(evidence: Evidence, nodes: Sequence[int]) -> bool:
+    """True where a backward pass of these nodes gives the kernels gradients, or does not tell."""
+    ops, work = evidence.linked.ops, work_of(evidence)
+    rows = np.flatnonzero((ops["name"] == "aten::convolution_backward").to_numpy())
+    calls = {int(ops["signature"].iloc[row]) for row in rows[np.isin(roots_of(evidence)[rows], nodes)].tolist()}
+    masks = ([str(value) for value in work.text_column("concrete", call)][-1:] for call in calls)
+    return any(not mask or _SECOND.match(mask[0]) is None for mask in masks)
+
+
+# The second of three: the kernel gets no gradient.
+_SECOND = re.compile(r"^\[\w+, False,")
+
+
+def _may_be_product(kernel: Size) -> bool:
+    """True for a kernel of each channel by itself that has rows and columns, as filters of images have."""
+    return len(kernel) > 3 and kernel[1] == 1
 
 
 _UPSAMPLES = re.compile(r"^aten::(?:upsample_\w+|_upsample_\w+)$")

@@ -276,6 +276,9 @@ _MOVES = re.compile(
 )
 
 
+_READS = re.compile(r"^aten::(?:item|_local_scalar_dense|is_nonzero)$")
+
+
 def _prepared_rows(evidence: Evidence) -> Integers:
     """Gives the outermost ops of a training's steps that prepare their inputs.
 
@@ -292,7 +295,11 @@ def _prepared_rows(evidence: Evidence) -> Integers:
     is_mine &= ops["module"].isna().to_numpy()[top]
     for marks in (outermost_spans(evidence, OPTIMIZER_MARK), outermost_spans(evidence, LOADER_FETCH)):
         is_mine &= ~marks.hold(at_us[top])
-    return top[is_mine]
+    # What ends in a number that the host reads is a metric, of the step before where steps end with the optimizer's.
+    reads = top[is_mine & text_matches(ops["name"], _READS.search)[top]]
+    read_us = pd.Series(at_us[reads]).groupby(step.iloc[reads].to_numpy(na_value=-1)).max()
+    last_us = step.iloc[top].map(read_us).to_numpy(dtype=np.float64, na_value=-np.inf)
+    return top[is_mine & ~(at_us[top] <= last_us)]
 
 
 def features_in_step(evidence: Evidence) -> Draft | None:

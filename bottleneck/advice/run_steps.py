@@ -12,7 +12,7 @@ from bottleneck.schema.compile_causes import RECOMPILES
 from bottleneck.schema.compile_health import CompileHealth
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import BetweenPlace, RunSteps, StepGrowth
-from bottleneck.schema.op_names import at_known
+from bottleneck.schema.op_names import at_known, at_source
 from bottleneck.units import counted, format_share, format_si, format_us
 
 # Of the run: less is no finding, and half of it or more is the first thing to say.
@@ -161,6 +161,21 @@ def _without_growth(run: RunSteps, growth: StepGrowth) -> str:
     )
 
 
+# What to do with parts that are joined in every step: in words, in a few, and in code.
+_AFTER_THE_LOOP = (
+    "Join the parts once after the loop, or write each into a tensor made beforehand",
+    "Join the parts once after the loop, and not in every step {at}",
+    "parts.append(part)  # in each step\nkept = torch.cat(parts)  # once, after the loop",
+)
+_IN_PLACE = (
+    "Make the tensor once, at its full size, and write each new part into it. The ops of a step then take a view of "
+    "what is filled",
+    "Make the tensor once, at its full size, and write each new part into it {at}",
+    "kept = new.new_empty(batch, heads, longest, width)  # once\n"
+    "kept[:, :, at : at + new.shape[2]] = new  # in each step; attend to kept[:, :, : at + new.shape[2]]",
+)
+
+
 def _growing_joins(evidence: Evidence, run: RunSteps | None, growth: StepGrowth | None) -> Draft | None:
     """Finds a line that joins all that was kept before with a step's part.
 
@@ -173,6 +188,7 @@ def _growing_joins(evidence: Evidence, run: RunSteps | None, growth: StepGrowth 
     high_us = float(join.less_us.sum())
     is_long = growth is not None and growth.last_us >= _GROWN * growth.first_us
     run_words = () if run is None or growth is None else (growth.words(), _without_growth(run, growth))
+    remedy, brief, code = _IN_PLACE if join.is_read else _AFTER_THE_LOOP
     return Draft(
         slug="growing-steps",
         title="Each step copies all that was kept before",
@@ -182,10 +198,10 @@ def _growing_joins(evidence: Evidence, run: RunSteps | None, growth: StepGrowth 
             *work.describe(join.rows, 1),
             *run_words,
         ),
-        advice=f"Join the parts once after the loop, or write each into a tensor made beforehand: {join.source} moves "
-        f"all rows kept so far in every step ({format_si(join.bytes, 'B')} read and written).",
-        brief=f"Join the parts once after the loop, and not in every step ({join.source})",
-        code="parts.append(part)  # in each step\nkept = torch.cat(parts)  # once, after the loop",
+        advice=f"{remedy}: {join.source} moves all rows kept so far in every step "
+        f"({format_si(join.bytes, 'B')} read and written).",
+        brief=brief.format(at=at_source(join.source)),
+        code=code,
         places=(join.source,),
         gain_us=Interval(_SURE_OF_JOINS * high_us, high_us),
         claims=work.claims(join.less_us),

@@ -829,6 +829,7 @@ SLOW_CALLS: Sequence[SlowCall] = (
             "{place} takes the numbers out of Python's objects one by one, {often}, where it is given a list."
         ),
         code="batch = torch.from_numpy(np.stack(arrays))  # in place of torch.tensor(arrays), a list of arrays",
+        functions=re.compile(r"^<built-in method (?:tensor|as_tensor) of type object"),
         by_text=called(r"torch\.(?:tensor|as_tensor|\w*Tensor)|(?:np|numpy)\.(?:array|asarray|fromiter)"),
         per_batch=True,
     ),

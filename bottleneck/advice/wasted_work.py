@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.discarded_branches import runs_each_expert
-from bottleneck.advice.kernel_work import KernelWork, has_backward_pass, is_size, requires_gain, work_of
+from bottleneck.advice.kernel_work import KernelWork, Size, has_backward_pass, is_size, requires_gain, work_of
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
@@ -259,6 +259,8 @@ class GrowingJoin(Struct, frozen=True):
 
     Such as ``kept = torch.cat([kept, new])``. ``rows`` masks them in the work, ``less_us`` is per row what is not the
     copy of the new part, ``new_share`` the part of the joined numbers that is new. ``bytes`` is what a step moves.
+    ``is_read`` tells that other ops of each step take the whole, as attention does of a cache: it cannot wait until
+    the loop is over.
     """
 
     source: str
@@ -266,6 +268,7 @@ class GrowingJoin(Struct, frozen=True):
     less_us: Floats
     bytes: float
     new_share: float
+    is_read: bool
 
 
 @remembered
@@ -310,7 +313,32 @@ def _join_of(work: KernelWork, places: Integers, steps: Integers) -> GrowingJoin
         return None
     source = work.evidence.linked.kernels["source"].iloc[int(work.row[np.flatnonzero(rows)[0]])]
     moved = float(np.nansum(work.roof("bytes_low")[rows])) / work.evidence.steps
-    return GrowingJoin(str(source), rows, less_us, moved, added / total)
+    return GrowingJoin(str(source), rows, less_us, moved, added / total, _is_read(work, rows))
+
+
+# What moves a tensor, or only looks at it, computes nothing from it.
+_MOVES = re.compile(r"^aten::(?:cat|stack|concat\w*|index\w*|gather|slice|select|view|_?copy\w*|clone|to|_to_copy)$")
+
+
+def _is_read(work: KernelWork, joins: Flags) -> bool:
+    """True if ops that compute take a tensor of the size which these joins make."""
+    sizes = {_joined_size(work, number) for number in np.unique(work.signature[joins]).tolist()} - {None}
+    others = np.unique(work.signature[~joins & (work.signature >= 0) & ~work.op_like(_MOVES)]).tolist()
+    return any(size in sizes for number in others for size in work.sizes_of(number))
+
+
+def _joined_size(work: KernelWork, signature: int) -> Size | None:
+    """Returns the size of what a call joins; null where its parts or its dimension are not recorded."""
+    dims, concrete = work.text_column("dims", signature), [str(value) for value in work.text_column("concrete", signature)]
+    parts = [part for part in dims[0] if is_size(part)] if dims and isinstance(dims[0], list) else []
+    if not parts or len(concrete) < 2 or re.fullmatch(r"-?\d", concrete[1]) is None:
+        return None
+    at = int(concrete[1])
+    if len({len(part) for part in parts}) > 1 or not -len(parts[0]) <= at < len(parts[0]):
+        return None
+    joined = list(parts[0])
+    joined[at] = sum(part[at] for part in parts)
+    return tuple(joined)
 
 
 def _grow(parts: list[list[int]], sums: Floats) -> bool:
