@@ -607,7 +607,10 @@ _ANY_CPU = (64e9, 8e9)
 
 
 def _ceilings(work: KernelWork) -> tuple[float | None, float | None]:
-    """Returns the peak of vectors and the bandwidth, or those of any CPU where the trace names none."""
+    """Returns the peak of vectors and the bandwidth.
+
+    They are those of any CPU where the trace names none.
+    """
     device = work.evidence.analysis.device
     names = ("fp32_vector", "fp32_tensor", "fp32_matrix")
     peak = next((device.peaks_flops_per_s[name] for name in names if device.peaks_flops_per_s.get(name)), None)
@@ -700,21 +703,31 @@ def long_convolution(evidence: Evidence) -> Draft | None:
             else f"Convolve by FFT {at_source(line)}"
         ),
         places=(line,),
-        code="size = x.shape[-1] + kernel.shape[-1] - 1\n"
-        "spectrum = torch.fft.rfft(x, size) * torch.fft.rfft(kernel.flip(-1), size)  # conv1d does not flip\n"
-        "y = torch.fft.irfft(spectrum, size)[..., : x.shape[-1]]",
+        code=_CODE_BY_PASSES if may_part else _CODE_BY_TRANSFORM,
         gain_us=gain_us,
         claims=removal.claims,
         removes=True,
     )
 
 
+_CODE_BY_TRANSFORM = (
+    "size = x.shape[-1] + kernel.shape[-1] - 1\n"
+    "spectrum = torch.fft.rfft(x, size) * torch.fft.rfft(kernel.flip(-1), size)  # conv1d does not flip\n"
+    "y = torch.fft.irfft(spectrum, size)[..., : x.shape[-1]]"
+)
+_CODE_BY_PASSES = (
+    "y = F.conv2d(x, column[:, :, :, None], padding=(n // 2, 0), groups=channels)  # column: (channels, 1, n)\n"
+    "y = F.conv2d(y, row[:, :, None, :], padding=(0, n // 2), groups=channels)"
+)
 # Two passes of short kernels are as far from the peak as one of a long kernel, or farther.
 _TWO_PASSES = 2.0
 
 
 def _learns_kernels(evidence: Evidence, nodes: Sequence[int]) -> bool:
-    """True where a backward pass of these nodes gives the kernels gradients, or does not tell."""
+    """True where the backward pass gives the kernels gradients.
+
+    Or where it does not tell.
+    """
     ops, work = evidence.linked.ops, work_of(evidence)
     rows = np.flatnonzero((ops["name"] == "aten::convolution_backward").to_numpy())
     calls = {int(ops["signature"].iloc[row]) for row in rows[np.isin(roots_of(evidence)[rows], nodes)].tolist()}
@@ -727,7 +740,10 @@ _SECOND = re.compile(r"^\[\w+, False,")
 
 
 def _may_be_product(kernel: Size) -> bool:
-    """True for a kernel of each channel by itself that has rows and columns, as filters of images have."""
+    """True for a kernel with rows and columns for each channel.
+
+    Filters of images are such ones.
+    """
     return len(kernel) > 3 and kernel[1] == 1
 
 

@@ -177,9 +177,9 @@ def whole_spectrum(evidence: Evidence) -> Draft | None:
             f"whole spectrum as result: {format_per_step(evidence, both.us)} with the way back",
             *work.describe(issued_by(evidence, work, forward)),
         ),
-        advice=f"Use torch.fft.rfft2 (rfft, rfftn) and irfft2 for the real signals {at_source(line)}: the other half of "
-        "their spectrum is the mirrored conjugate, and is neither computed nor multiplied. Weights on the spectrum are "
-        "then those of one half.",
+        advice=f"Use torch.fft.rfft2 (rfft, rfftn) and irfft2 for the real signals {at_source(line)}: the other half "
+        "of their spectrum is the mirrored conjugate, and is neither computed nor multiplied. Weights on the spectrum "
+        "are then those of one half.",
         brief=f"Use torch.fft.rfft2 and irfft2 (rfft, rfftn) for the real signals {at_source(line)}",
         places=(line,),
         code="spectrum = torch.fft.rfft2(x)  # its last dimension is n // 2 + 1\n"

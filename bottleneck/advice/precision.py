@@ -15,13 +15,13 @@ from msgspec import Struct
 from bottleneck.advice.kernel_work import LEAST_GAIN, PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
 from bottleneck.advice.quantities import format_per_step, is_compiled
 from bottleneck.advice.ranking import Draft
-from bottleneck.advice.removal import top_rows
+from bottleneck.advice.removal import DISPATCH, backward_of, removal_of, top_rows
 from bottleneck.schema.accounts import FEW_FLOPS_PER_BYTE
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.op_names import BACKWARD_NODE, at_source
-from bottleneck.schema.tables import as_integers
+from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import SHORT_DTYPE, US_PER_S, counted, format_share, format_si, format_us
 
 _LEAST_SHARE = 0.05
@@ -756,8 +756,13 @@ def double_precision(evidence: Evidence) -> Draft | None:
     least, most = (
         np.where(replaced, part * work.us, us) for part, us in zip(_OTHER_KERNEL, (least, most), strict=True)
     )
-    entry = _first_double(evidence)
+    entry, issued_us = _first_double(evidence), _issued_by_convolutions_us(evidence)
     where = "" if entry is None else f", {at_source(entry[0])}"
+    gain_us, claims = work.gain(least, most), work.claims(most)
+    if issued_us > 0:
+        low_us, high_us = (part * issued_us for part in _OTHER_KERNEL)
+        gain_us = Interval(gain_us.low + low_us, gain_us.high + high_us)
+        claims = {**claims, DISPATCH: claims.get(DISPATCH, 0.0) + high_us}
     return Draft(
         slug="double-precision",
         title="Work runs in fp64, which few programs need",
@@ -774,11 +779,32 @@ def double_precision(evidence: Evidence) -> Draft | None:
         ),
         advice=_single_precision(where, has_weights=bool((rows & work.op_like(_OF_LAYERS)).any())),
         places=() if entry is None else (entry[0],),
-        gain_us=work.gain(least, most),
-        claims=work.claims(most),
+        gain_us=gain_us,
+        claims=claims,
         code="x = torch.from_numpy(array).float()  # and model.float(), no torch.set_default_dtype(torch.float64)",
         changes_results=True,
     )
+
+
+_CONVOLUTIONS = re.compile(r"^aten::(?:conv[123]d|convolution)$")
+
+
+def _issued_by_convolutions_us(evidence: Evidence) -> float:
+    """Gives the dispatching per step in convolutions of fp64 on a CPU.
+
+    They go sample by sample. The kernel that fp32 has is one call for all samples.
+    """
+    if not evidence.is_host_only:
+        return 0.0
+    work, top = work_of(evidence), top_rows(evidence)
+    top = top[text_matches(evidence.linked.ops["name"], _CONVOLUTIONS.search)[top]]
+    calls = as_integers(evidence.linked.ops["signature"])[top]
+    rows = [
+        row
+        for row, call in zip(top.tolist(), calls.tolist(), strict=True)
+        if next(iter(work.text_column("types", call)), None) == "double"
+    ]
+    return removal_of(evidence, [*rows, *backward_of(evidence, rows)]).claims.get(DISPATCH, 0.0) if rows else 0.0
 
 
 def _single_precision(where: str, *, has_weights: bool) -> str:

@@ -293,7 +293,8 @@ def _texts(evidence: Evidence) -> Mapping[str, str]:
 def _adds_to_input(source: str, texts: Mapping[str, str]) -> bool:
     """True for a line that adds to what lines before it take.
 
-    An example is `y = y + h * k1` after `k1 = f(t, y)`. A sum that no other line takes (`loss = loss + criterion(x[i])`) hands nothing on.
+    An example is `y = y + h * k1` after `k1 = f(t, y)`. A sum that no other line takes hands nothing on
+    (`loss = loss + criterion(x[i])`).
     """
     added, place = _ADDS.match(texts[source]), place_of(source)
     if added is None or place is None or place.is_function:
@@ -378,6 +379,16 @@ _SOLVED = _LoopRemedy(
     "step = torch.compile(step)  # a function of the state: y = step(f, t, y, h)",
     "Compile a round of the loop {at} (torch.compile)",
 )
+# A cell of a table that takes the ones beside it: `r[i - 1][j - 1]`, `r[i-1, j]`.
+_RECURS = re.compile(r"\[\s*\w+\s*-\s*1\s*(?:\]\s*\[|,)\s*\w+(?:\s*-\s*1)?\s*\]")
+_WAVE_BY_WAVE = _LoopRemedy(
+    "A Python loop fills a table cell by cell, each from the cells beside it",
+    "Compute {at} at once all cells that do not need one another: of such a table one antidiagonal after the other, "
+    "each as one tensor.",
+    "# cells (i, j) with i + j = k: previous, before = the antidiagonals k - 1 and k - 2\n"
+    "new = cost[k] + softmin(torch.stack([before, previous[:, :-1], previous[:, 1:]]))",
+    "Compute {at} one antidiagonal of the table at once, in place of cell by cell",
+)
 _CLIPS = re.compile(r"\bclip_grad_(?:norm|value)_\(")
 _CLIPPED = _LoopRemedy(
     "Gradients are clipped parameter by parameter",
@@ -416,16 +427,29 @@ _POWER_ITERATIONS = _LoopRemedy(
 FEW_ROWS = 4
 
 
-def _remedy_of_loop(evidence: Evidence, loop: OpLoop) -> _LoopRemedy:
-    """Row by row, or what the line of the loop is known to do."""
+def _remedy_by_text(evidence: Evidence, loop: OpLoop) -> _LoopRemedy | None:
+    """Returns what the lines of a loop are known to do.
+
+    Or the calls at them. Null where neither tells.
+    """
     texts = _texts(evidence)
     text = texts.get(loop.source, "")
-    if _DIFFERENTIATES.search(text) or cuts_windows(text):
-        return _DIFFERENTIATED if _DIFFERENTIATES.search(text) else _WINDOW_BY_WINDOW
-    if _CLIPS_ALL.search(text) or _backward_calls(evidence) >= LOOP_OF:
-        return _SAMPLE_BY_SAMPLE
-    if _CLIPS.search(text) or _iterates(evidence, loop.source):
-        return _CLIPPED if _CLIPS.search(text) else _POWER_ITERATIONS
+    table = (
+        (_DIFFERENTIATES.search(text), _DIFFERENTIATED),
+        (cuts_windows(text), _WINDOW_BY_WINDOW),
+        (_CLIPS_ALL.search(text) or _backward_calls(evidence) >= LOOP_OF, _SAMPLE_BY_SAMPLE),
+        (_CLIPS.search(text), _CLIPPED),
+        (_iterates(evidence, loop.source), _POWER_ITERATIONS),
+        (any(_RECURS.search(texts.get(line, "")) for line in (loop.source, *loop.lines)), _WAVE_BY_WAVE),
+    )
+    return next((remedy for is_so, remedy in table if is_so), None)
+
+
+def _remedy_of_loop(evidence: Evidence, loop: OpLoop) -> _LoopRemedy:
+    """Row by row, or what the line of the loop is known to do."""
+    by_text = _remedy_by_text(evidence, loop)
+    if by_text is not None:
+        return by_text
     kind = _cell_of(evidence, loop.source)
     if kind is not None:
         return _LoopRemedy(

@@ -118,8 +118,10 @@ _GENERAL = frozenset(
 )
 # Of the step: a finding of needless work that gains less at least does not stand before general advice.
 _LEAST_SPECIFIC = 0.05
-# Advice that does the same work with less, where the program asks for more by mistake as a rule.
-_ACCIDENTS = frozenset({"double-precision", "slower-half-precision", "unfused-attention", "written-convolution"})
+# Advice that does the same work with less, or on more, where the program asks for that by mistake as a rule.
+_ACCIDENTS = frozenset(
+    {"double-precision", "slower-half-precision", "too-few-threads", "unfused-attention", "written-convolution"}
+)
 
 
 def put_general_behind(drafts: Sequence[Draft], step_us: float) -> list[Draft]:

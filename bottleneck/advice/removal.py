@@ -26,7 +26,7 @@ CERTAIN = 0.9
 MOVES_AT = 0.4
 BYTES_OF_NUMBER = 4.0  # of a number in fp32
 _NEARLY_ALL = 0.9
-_DISPATCH = "overhead.dispatch"
+DISPATCH = "overhead.dispatch"
 
 
 class Removal(Struct, frozen=True):
@@ -63,10 +63,10 @@ def removal_of(evidence: Evidence, roots: Sequence[int], *, certain: float = CER
     rows = issued_by(evidence, work, roots)
     less = np.where(rows, work.us, 0.0)
     passes = work.gain(certain * less, less, rows)
-    issued_us = _part_of_ops(evidence, roots) * evidence.account_us(_DISPATCH) if evidence.is_host_only else 0.0
+    issued_us = _part_of_ops(evidence, roots) * evidence.account_us(DISPATCH) if evidence.is_host_only else 0.0
     low = max(float(passes.low) + certain * issued_us - kept_us / MOVES_AT, 0.0)
     high = max(float(passes.high) + issued_us - kept_us, low)
-    claims = {_DISPATCH: issued_us} if issued_us > 0 else {}
+    claims = {DISPATCH: issued_us} if issued_us > 0 else {}
     return Removal(float(less.sum()) + issued_us, Interval(low, high), {**work.claims(less), **claims})
 
 

@@ -291,9 +291,8 @@ SLOW_CALLS: Sequence[SlowCall] = (
     SlowCall(
         "Images are resized or changed one by one {often}",
         change=(
-            "Resize once, beforehand, what {place} resizes or changes {often} (keep the images in the "
-            "size that training needs), or do it for the whole batch with ops of torch, or in the loader's "
-            "workers"
+            "Do once, beforehand, what of {place} is the same each time (resizing), and the rest by batch, with a "
+            "cheaper filter, or in workers where processors are left"
         ),
         code="images = F.interpolate(images, size=(224, 224), antialias=True, mode='bilinear')  # a batch at once",
         functions=re.compile(
@@ -302,6 +301,18 @@ SLOW_CALLS: Sequence[SlowCall] = (
             r"|imgaug/|scipy/ndimage/)"
         ),
         by_text=called(r"cv2\.(?:resize|warp\w+|cvtColor|GaussianBlur|remap)|thumbnail|imresize|Image\.fromarray|ndimage\.\w+"),
+    ),
+    SlowCall(
+        "An image is encoded and written {often}",
+        change="Write the image of {place} every so many steps only, or in another thread or process",
+        reason="encoding takes a processor, and the step waits for it. Less compression is quicker (compress_level=1).",
+        code="if step % 100 == 0:\n    image.save(path)",
+        functions=re.compile(
+            r"(?:^|/)(?:PIL/\w+\.py: _?save\w*|imageio/\S+: (?:imwrite|mimwrite|write)|skimage/io/\S+: imsave"
+            r"|torchvision/(?:utils\.py: save_image|io/image\.py: (?:write|encode)_\w+)|matplotlib/\S+: print_\w+)$"
+        ),
+        by_text=called(r"imwrite|imsave|imencode|save_image|write_(?:png|jpeg)|encode_(?:png|jpeg)"),
+        least=0.8,
     ),
     SlowCall(
         "Images are opened and decoded again {often}",

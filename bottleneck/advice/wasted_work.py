@@ -321,15 +321,21 @@ _MOVES = re.compile(r"^aten::(?:cat|stack|concat\w*|index\w*|gather|slice|select
 
 
 def _is_read(work: KernelWork, joins: Flags) -> bool:
-    """True if ops that compute take a tensor of the size which these joins make."""
+    """True if ops that compute take tensors of the size made here."""
     sizes = {_joined_size(work, number) for number in np.unique(work.signature[joins]).tolist()} - {None}
     others = np.unique(work.signature[~joins & (work.signature >= 0) & ~work.op_like(_MOVES)]).tolist()
     return any(size in sizes for number in others for size in work.sizes_of(number))
 
 
 def _joined_size(work: KernelWork, signature: int) -> Size | None:
-    """Returns the size of what a call joins; null where its parts or its dimension are not recorded."""
-    dims, concrete = work.text_column("dims", signature), [str(value) for value in work.text_column("concrete", signature)]
+    """Returns the size of what a call joins.
+
+    Null where its parts or its dimension are not recorded.
+    """
+    dims, concrete = (
+        work.text_column("dims", signature),
+        [str(value) for value in work.text_column("concrete", signature)],
+    )
     parts = [part for part in dims[0] if is_size(part)] if dims and isinstance(dims[0], list) else []
     if not parts or len(concrete) < 2 or re.fullmatch(r"-?\d", concrete[1]) is None:
         return None

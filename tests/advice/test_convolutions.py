@@ -393,6 +393,18 @@ def test_a_convolution_with_a_long_kernel_is_better_done_by_transforms(tmp_path:
     assert advise(evidence)[0].slug == "long-convolution"
 
 
+def test_a_blur_of_each_channel_may_go_by_columns_and_rows(tmp_path: Path) -> None:
+    """Of 31 x 31 products per result 62 are left, at half of the rate."""
+    draft = long_convolution(long_case(tmp_path / "blur", ([8, 3, 96, 96], [3, 1, 31, 31]), 15_000))
+    assert draft is not None and draft.gain_us is not None
+    assert (
+        "by columns, then by rows" in (draft.brief or "") and "62 products per result in place of 961" in draft.advice
+    )
+    assert draft.gain_us.high == pytest.approx(15_000 * (1 - 2 * 62 / 961), rel=0.02)
+    learned = long_convolution(long_case(tmp_path / "learned", ([4, 3, 64, 64], [3, 1, 31, 31]), 8_000, trains=True))
+    assert learned is not None and (learned.brief or "").startswith("Convolve by FFT")
+
+
 def test_the_backward_pass_of_a_long_convolution_counts_with_its_transforms(tmp_path: Path) -> None:
     forward = long_convolution(long_case(tmp_path / "forward", ([4, 1, 17599], RESPONSE), 8_000))
     both = long_convolution(long_case(tmp_path / "both", ([4, 1, 17599], RESPONSE), 8_000, trains=True))

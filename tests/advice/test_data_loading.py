@@ -160,6 +160,17 @@ def test_a_loader_that_computes_cannot_win_more_than_the_processors_have(tmp_pat
     assert loader_without_workers(short) is None
 
 
+def test_where_threads_take_all_processors_a_sample_has_to_become_cheaper(tmp_path: Path) -> None:
+    case = with_recording(loading_case(tmp_path, 10_000.0), processors=2, threads=2)
+    low, high = gain_of(case)
+    assert low < 0 < high
+    draft = input_wait(case)
+    assert draft is not None and draft.gain_us is not None and draft.brief == "Make a sample cheaper to load"
+    assert draft.gain_us.low == pytest.approx(0.3 * draft.gain_us.high)
+    spare = input_wait(with_recording(case, processors=16, threads=2))
+    assert spare is not None and (spare.brief or "").startswith("Load the next batches while the step computes")
+
+
 def test_with_processors_to_spare_workers_hide_the_whole_wait(tmp_path: Path) -> None:
     low, high = gain_of(with_recording(loading_case(tmp_path, 8_000.0), processors=16))
     assert high == pytest.approx(8_000, rel=0.03) and low > 3_000

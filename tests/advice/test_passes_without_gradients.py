@@ -108,6 +108,8 @@ def test_inputs_that_are_drawn_moved_or_loaded_are_no_features(tmp_path: Path) -
     assert features_in_step(prepared(tmp_path / "drawn", *noise)) is None
     moved = [program_line(5, 98, 400), feature("aten::copy_", 100, 350), feature("aten::abs", 460, 20)]
     assert features_in_step(prepared(tmp_path / "moved", *moved)) is None
+    metric = [program_line(5, 98, 400), feature("aten::argmax", 100, 370), feature("aten::item", 480, 10)]
+    assert features_in_step(prepared(tmp_path / "read", *metric)) is None
     loader = complete("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation", 99, 395)
     loaded = [loader, program_line(5, 98, 400), feature("aten::_fft_r2c", 100, 370)]
     assert features_in_step(prepared(tmp_path / "loaded", *loaded)) is None

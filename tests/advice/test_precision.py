@@ -19,7 +19,7 @@ from bottleneck.devices.match import device_by_name
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import AtAnyPace, Evidence
 from bottleneck.schema.records import replace
-from tests.advice.cases import case_of, with_analysis
+from tests.advice.cases import case_of, program_line, two_steps, with_analysis
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
 from tests.analysis.frames import CPU
 from tests.builders import Event, frame, kernel, launch, op, step
@@ -390,6 +390,23 @@ def test_products_in_fp64_on_a_cpu_gain_from_fp32(tmp_path: Path, types: dict[st
         assert draft.gain_us.high == pytest.approx(60_000 * 0.6 * 1.25, rel=0.01)
         assert draft.gain_us.low == pytest.approx(draft.gain_us.high * 0.6)
         assert "in fp64 (" in draft.evidence[0]
+
+
+def test_convolutions_in_fp64_that_go_sample_by_sample_gain_their_dispatching_too(tmp_path: Path) -> None:
+    """Of 1,000 us the products take 600; the rest of the convolution are calls for each of its samples."""
+    sizes = [[8, 16, 168], [16, 16, 3], [], [], [], [], []]
+
+    inner = {"dims": [[16], [16, 48], [48, 168]], "types": ["double"] * 3}
+
+    def gained(name: str) -> float:
+        calls = [op(name, 100, 900, dims=sizes, types=["double", "double"])]
+        for sample in range(8):
+            at = 102 + 110.0 * sample
+            calls += [op("aten::select", at, 2), op("aten::addmm", at + 10, 75, **inner)]
+        draft = double_precision(two_steps(tmp_path / name[6:], [program_line(21, 90, 915), *calls]))
+        return 0.0 if draft is None or draft.gain_us is None else draft.gain_us.high
+
+    assert gained("aten::conv1d") > gained("aten::linear") + 100
 
 
 BF16 = {"types": ["c10::BFloat16", "c10::BFloat16"]}

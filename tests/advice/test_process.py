@@ -42,13 +42,13 @@ def test_threads_that_fit_or_are_not_known_are_left_alone(tmp_path: Path, count:
 LARGE_MM: dict[str, Any] = {"name": "aten::mm", "dims": [[512, 512], [512, 512]]}
 
 
-def test_long_ops_on_fewer_threads_than_processors_may_gain_the_ideal_and_a_tenth_at_least(tmp_path: Path) -> None:
+def test_long_ops_on_fewer_threads_than_processors_may_gain_the_ideal_and_a_fifth_at_least(tmp_path: Path) -> None:
     case = threads(case_of(tmp_path, cpu_events(5, 2000, 2100, **LARGE_MM), unprofiled_us=10_500.0), 1, 4)
     draft = too_few_threads(case)
     assert draft is not None and draft.gain_us is not None and draft.title == "Ops compute on 1 of 4 processors"
     long_us = sum(row.us for row in case.analysis.kernels)
     assert draft.gain_us.high == pytest.approx(0.75 * long_us)
-    assert draft.gain_us.low == pytest.approx(0.1 * draft.gain_us.high)
+    assert draft.gain_us.low == pytest.approx(0.2 * draft.gain_us.high)
     assert "torch.set_num_threads(4)" in (draft.code or "")
 
 

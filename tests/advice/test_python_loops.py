@@ -112,6 +112,12 @@ def test_rounds_that_need_the_one_before_are_not_told_to_run_at_once(text: str, 
     assert carried.gain_us.high == pytest.approx(0.6 * at_once.gain_us.high)
 
 
+@pytest.mark.parametrize("text", ["three = stack([r[i - 1][j - 1], r[i][j - 1]])", "t[i, j] = f(t[i-1, j])"])
+def test_cells_that_need_their_neighbours_go_by_antidiagonals(text: str, tmp_path: Path) -> None:
+    draft = looped_op(case(tmp_path, rounds_of_a_cell(80), source_texts={"train.py:8": text, "train.py:22": text}))
+    assert draft is not None and "one antidiagonal" in draft.advice and "table cell by cell" in draft.title
+
+
 def test_rounds_of_a_solver_are_compiled_and_a_sum_is_none(tmp_path: Path) -> None:
     texts = {"train.py:22": "y = y + h / 6 * k1", "train.py:21": "k1 = f(t, y)"}
     solver = looped_op(case(tmp_path / "solver", rounds_of_a_cell(80), source_texts=texts))

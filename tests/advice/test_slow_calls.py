@@ -138,6 +138,7 @@ def test_a_checkpoint_is_told_apart_from_other_objects_turned_into_bytes() -> No
         ('path = sorted(glob.glob(os.path.join(d, "*.npy")))[k]', "folder is listed"),
         ("names = os.listdir(folder)", "folder is listed"),
         ("image = Image.open(path)", "Images are opened"),
+        ("cv2.imwrite(path, image)", "encoded and written"),
         ("tokens = text.lower().split()", "tokenised"),
         ("first = queue.pop(0)", "moved or searched"),
         ("kept = np.concatenate([kept, part])", "copied to add"),

@@ -174,9 +174,16 @@ def test_a_join_of_all_that_was_kept_before_is_worth_its_time_but_the_new_rows(t
     draft = growing_steps(case)
     assert draft is not None and draft.gain_us is not None and draft.comes_first
     assert "index.py" in draft.advice and "moves all rows kept so far in every step" in draft.advice
+    assert "write each new part into it" in draft.advice  # the gelu of each step takes all rows
     assert draft.gain_us.high == pytest.approx(80 * (1 - (1 / 11 + 1 / 12 + 1 / 13 + 1 / 14) / 4), rel=1e-3)
     assert draft.gain_us.low == pytest.approx(0.8 * draft.gain_us.high)
     assert not find_chains(case).where(find_chains(case).ops > 0)[work_of(case).op_like(re.compile("cat"))].any()
+
+
+def test_parts_that_no_step_reads_as_a_whole_are_joined_once_after_the_loop(tmp_path: Path) -> None:
+    unread = [event for event in joins(kept(4)) if event["name"] not in {"aten::gelu", "aten::neg"}]
+    draft = growing_steps(case_of(tmp_path, unread, unprofiled_us=130.0))
+    assert draft is not None and draft.advice.startswith("Join the parts once after the loop")
 
 
 def test_a_list_that_gets_longer_and_is_joined_anew_in_each_step_grows_too(tmp_path: Path) -> None:
