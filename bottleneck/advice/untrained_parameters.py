@@ -240,8 +240,13 @@ def _numbers_read(evidence: Evidence, gradients: Sequence[_Gradient]) -> set[int
 
 
 def _numbers_reset(evidence: Evidence) -> set[int]:
-    """Returns the sizes, in numbers, of what is filled or scaled in place."""
+    """Returns the sizes, in numbers, of what is filled or scaled in place.
+
+    A step of an optimizer scales its own tensors, such as momentum, and resets no gradient.
+    """
     top = _outside_modules(evidence)
+    in_step = outermost_spans(evidence, OPTIMIZER_STEP).hold(evidence.linked.ops["ts_us"].to_numpy()[top])
+    top = top[~in_step]
     return set(_numbers(evidence, top[text_matches(evidence.linked.ops["name"], _RESETS.search)[top]]))
 
 

@@ -129,6 +129,14 @@ def test_a_network_that_gradients_pass_through_keeps_a_part_of_its_backward_pass
     assert through.gain_us.high == pytest.approx(alone.gain_us.high * 0.6, rel=0.02)
 
 
+def test_momentum_of_the_same_size_resets_no_gradient(tmp_path: Path) -> None:
+    momentum = [op("aten::mul_", 980, 5, dims=[TEACHER, []])]
+    draft = untrained_parameters(case_of(tmp_path, distilling(beside=momentum), unprofiled_us=1000.0))
+    assert draft is not None and "Freeze Teacher_0" in draft.advice
+    outside = distilling(beside=[op("aten::mul_", 940, 5, dims=[TEACHER, []])])
+    assert untrained_parameters(case_of(tmp_path / "outside", outside, unprofiled_us=1000.0)) is None
+
+
 def test_gradients_that_start_anew_are_unread_where_no_optimizer_has_their_sizes(tmp_path: Path) -> None:
     draft = untrained_parameters(case_of(tmp_path, distilling(added="aten::detach"), unprofiled_us=1000.0))
     assert draft is not None and "Freeze Teacher_0" in draft.advice
