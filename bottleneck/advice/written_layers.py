@@ -14,6 +14,7 @@ from bottleneck.advice.removal import backward_of, issued_by, main_source, remov
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.op_names import at_source
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import as_integers
 from bottleneck.units import counted
 
@@ -24,8 +25,9 @@ _LEAST, _LEAST_NUMBERS = 0.03, 16_384
 class _Layer(Struct, frozen=True):
     """Call that does what several ops do, and its part of their time.
 
-    It is the least and the most of it. On a CPU as timed forward and with the backward pass, on 98,304 to 4,194,304 numbers (torch 2.13, one and two
-    threads of a Xeon); rms_norm is a row of ops there itself. On a device by the passes over memory.
+    It is the least and the most of it. On a CPU as timed forward and with the backward pass, on 98,304 to 4,194,304
+    numbers (torch 2.13, one and two threads of a Xeon); rms_norm is a row of ops there itself. On a device by the
+    passes over memory.
     """
 
     call: str
@@ -145,7 +147,7 @@ def _is_step(ops: _Ops, at: int, size: Size) -> bool:
     return ops.names[at] in _OF_ACTIVATION and bool(ops.sizes(at)) and set(ops.sizes(at)) == {size}
 
 
-def _draft(evidence: Evidence, layers: Iterable[_Written], slug: str, what: str) -> Draft | None:
+def _draft(evidence: Evidence, layers: Iterable[_Written]) -> Draft | None:
     """The draft for layers of the most frequent kind.
 
     Null where they take too little.
@@ -164,8 +166,8 @@ def _draft(evidence: Evidence, layers: Iterable[_Written], slug: str, what: str)
         return None
     line, ops = main_source(evidence, rows), counted(format_count(len(rows) / len(alike)), "op")
     return Draft(
-        slug=slug,
-        title=f"{what} is written out op by op",
+        slug="written-norm",
+        title="A norm is written out op by op",
         evidence=(
             f"{counted(format_count(len(alike) / evidence.steps), 'time')} per step {ops} in a row, on tensors such as "
             f"{'x'.join(map(str, alike[0].size))}: {format_per_step(evidence, removal.us)} with their backward pass",
@@ -187,7 +189,7 @@ def written_norm(evidence: Evidence) -> Draft | None:
 
     Gain: the time of their ops with their backward pass, less the part of it that one call takes.
     """
-    return _draft(evidence, _norms(_ops(evidence)), "written-norm", "A norm")
+    return _draft(evidence, _norms(_ops(evidence)))
 
 
 def written_activation(evidence: Evidence) -> Draft | None:
@@ -195,7 +197,8 @@ def written_activation(evidence: Evidence) -> Draft | None:
 
     Gain as for ``written_norm``.
     """
-    return _draft(evidence, _activations(_ops(evidence)), "written-activation", "GELU")
+    draft = _draft(evidence, _activations(_ops(evidence)))
+    return draft and replace(draft, slug="written-activation", title="GELU is written out op by op")
 
 
 RULES = (written_norm, written_activation)
