@@ -4,16 +4,21 @@ They are tensors joined onto themselves, rolled or shifted.
 """
 
 import ast
+import math
 import re
+
+import numpy as np
 
 from bottleneck.advice.hot_lines import HotLine
 from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.line_patterns import calls_in, dotted, joins_onto_itself, shifts_itself
 from bottleneck.advice.quantities import format_per_step
 from bottleneck.advice.ranking import Draft
-from bottleneck.advice.removal import issued_by, removal_of, top_rows, with_python
+from bottleneck.advice.removal import autograd_records, issued_by, main_source, removal_of, top_rows, with_python
+from bottleneck.advice.wasted_work import joined_size
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.op_names import forward_of, is_backward
+from bottleneck.schema.tables import as_integers
 
 # Below this part of the step the copies are not worth a change; from the second on they are the first thing to say.
 _LEAST, _FIRST = 0.1, 0.3
@@ -30,15 +35,18 @@ def moved_buffer(evidence: Evidence) -> Draft | None:
     trained = {forward_of(fold.name) for fold in evidence.analysis.lines if is_backward(fold.name)}
     lines = {source for source, text in texts.items() if source not in trained and _moves_all(source, text)}
     top = top_rows(evidence)
-    if not lines or not top.size:
-        return None
     sources = evidence.linked.ops["source"].iloc[top]
-    mine = top[sources.isin(lines).to_numpy()].tolist()
+    mine = [*top[sources.isin(lines).to_numpy()].tolist(), *_turned_over(evidence)] if top.size else []
+    mine = sorted(set(mine))
+    if not mine:
+        return None
     removal = with_python(evidence, removal_of(evidence, mine), mine)
     if evidence.share_of_step(removal.us) < _LEAST:
         return None
-    us = evidence.linked.ops.iloc[mine].groupby("source", observed=True)["dur_us"].sum().sort_values(ascending=False)
-    line = HotLine(str(us.index[0]), (), 0.0, texts[str(us.index[0])])
+    source = main_source(evidence, mine)
+    if source is None:
+        return None
+    line = HotLine(source, (), 0.0, texts.get(source, ""))
     work = work_of(evidence)
     return Draft(
         slug="moved-buffer",
@@ -58,6 +66,32 @@ def moved_buffer(evidence: Evidence) -> Draft | None:
         removes=True,
         comes_first=evidence.share_of_step(removal.us) >= _FIRST,
     )
+
+
+# Of the rows that such a join makes: so many come from the tensor itself.
+_NEARLY_ALL = 0.8
+# Ops between the slice of the tensor and the join, at most.
+_NEAR, _SLICE = 4, "aten::slice"
+
+
+def _turned_over(evidence: Evidence) -> list[int]:
+    """Returns joins that make a tensor anew of nearly all of itself and a few new rows.
+
+    Such as ``queue = torch.cat([new, queue[:-n]])``, or ``torch.cat([queue, new])[-size:]``: just before or after them
+    a tensor of the size that they make is sliced. Autograd records none of them.
+    """
+    ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
+    names, calls = ops["name"].astype(str).to_numpy()[top], as_integers(ops["signature"])[top]
+    joins = []
+    for at in np.flatnonzero((names == "aten::cat") & ~autograd_records(evidence, top)).tolist():
+        size = joined_size(work, int(calls[at]))
+        parts = [math.prod(part) for part in work.tensors_of(int(calls[at]))]
+        if size is None or len(parts) != 2 or max(parts) < _NEARLY_ALL * math.prod(size):
+            continue
+        beside = [place for place in range(max(at - _NEAR, 0), min(at + _NEAR, top.size)) if names[place] == _SLICE]
+        if any(tuple(next(iter(work.sizes_of(int(calls[place]))), ())) == size for place in beside):
+            joins.append(int(top[at]))
+    return joins
 
 
 def _moves_all(source: str, text: str) -> bool:

@@ -107,7 +107,7 @@ def program_ops(evidence: Evidence) -> pd.DataFrame:
     frames = (outermost_frames(evidence, pattern) for pattern in (BACKWARD_CALL, _FORMATS))
     for spans in (outermost_spans(evidence, _NOT_THE_PROGRAMS), *frames):
         rows = rows[~spans.hold(ops["ts_us"].to_numpy()[rows])]
-    return ops.iloc[rows][["source", "name", "module", "signature", "thread", "step"]].reset_index(drop=True)
+    return ops.iloc[rows][["source", "name", "module", "signature", "thread", "step", "dur_us"]].reset_index(drop=True)
 
 
 @remembered
@@ -964,7 +964,7 @@ def class_by_class(evidence: Evidence) -> Draft | None:
     runs = mine.groupby(["source", "name", "step"], observed=True, dropna=False).size()
     lines = sorted({str(code[0]) for code in runs[runs >= LOOP_OF].index})
     folds = [fold for fold in evidence.analysis.lines if fold.name in lines]
-    us = math.fsum(fold.us + fold.idle_us for fold in folds)
+    us = math.fsum(_part_in_rounds(ops, runs, fold.name) * fold.us + fold.idle_us for fold in folds)
     if evidence.share_of_step(us) < _LEAST_SHARE or any(_has_backward(evidence, line) for line in lines):
         return None
     high_us = us * (1 - min(4 / max(count, 1), 1.0))
@@ -988,6 +988,17 @@ def class_by_class(evidence: Evidence) -> Draft | None:
         lines=tuple(fold.name for fold in folds),
         comes_first=evidence.share_of_step(us) >= _MOST_CLASSES_FIRST,
     )
+
+
+def _part_in_rounds(ops: pd.DataFrame, runs: pd.Series, source: str) -> float:
+    """Returns the part of a source's time in ops that run as often as a loop.
+
+    Where the source is a function, ops before its loop are among its time.
+    """
+    mine = ops[ops["source"] == source]
+    often = {code[1] for code in runs[runs >= LOOP_OF].index if code[0] == source}
+    whole_us = float(mine["dur_us"].sum())
+    return float(mine["dur_us"][mine["name"].isin(often)].sum()) / whole_us if whole_us > 0 else 1.0
 
 
 def _with_a_number(sizes: Sequence[Sequence[int]]) -> bool:

@@ -322,12 +322,12 @@ _MOVES = re.compile(r"^aten::(?:cat|stack|concat\w*|index\w*|gather|slice|select
 
 def _is_read(work: KernelWork, joins: Flags) -> bool:
     """True if ops that compute take tensors of the size made here."""
-    sizes = {_joined_size(work, number) for number in np.unique(work.signature[joins]).tolist()} - {None}
+    sizes = {joined_size(work, number) for number in np.unique(work.signature[joins]).tolist()} - {None}
     others = np.unique(work.signature[~joins & (work.signature >= 0) & ~work.op_like(_MOVES)]).tolist()
     return any(size in sizes for number in others for size in work.sizes_of(number))
 
 
-def _joined_size(work: KernelWork, signature: int) -> Size | None:
+def joined_size(work: KernelWork, signature: int) -> Size | None:
     """Returns the size of what a call joins.
 
     Null where its parts or its dimension are not recorded.

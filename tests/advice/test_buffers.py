@@ -9,7 +9,7 @@ from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.op_names import backward_of
 from bottleneck.schema.records import replace
 from tests.advice.cases import program_line, two_steps, with_analysis, with_recording
-from tests.builders import op
+from tests.builders import frame, op
 
 ROWS = [[9996, 64], [4, 64]]
 
@@ -57,3 +57,22 @@ def test_a_short_join_and_one_that_is_trained_through_are_none(tmp_path: Path) -
     assert moved_buffer(case) is not None
     backward = replace(case.analysis.lines[0], name=backward_of("train.py:12"))
     assert moved_buffer(with_analysis(case, lines=(*case.analysis.lines, backward))) is None
+
+
+@pytest.mark.parametrize(
+    ("slice_at", "sliced", "is_told"),
+    [(11.0, [10000, 64], True), (413.0, [10000, 64], True), (11.0, [20000, 64], False)],
+)
+def test_sizes_show_a_queue_that_is_made_anew_where_no_line_is_recorded(
+    tmp_path: Path, slice_at: float, sliced: list[int], is_told: bool
+) -> None:
+    """`cat([queue[4:], new])` or `cat([queue, new])[-size:]`; a part of another tensor is none."""
+    body = [
+        op("aten::slice", slice_at, 0.5, dims=[sliced, [], [], [], []]),
+        op("aten::cat", 12, 400, dims=[ROWS, []], concrete=["", "0"]),
+        op("aten::mm", 510, 380, dims=[[64, 64], [64, 64]]),
+    ]
+    draft = moved_buffer(two_steps(tmp_path, [frame("train.py(26): enqueue", 5, 900), *body]))
+    assert (draft is not None) == is_told
+    if draft is not None:
+        assert "in enqueue() (train.py:26)" in draft.advice and draft.comes_first
