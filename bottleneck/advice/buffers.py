@@ -75,7 +75,7 @@ _NEAR, _SLICE = 4, "aten::slice"
 
 
 def _turned_over(evidence: Evidence) -> list[int]:
-    """Returns joins that make a tensor anew of nearly all of itself and a few new rows.
+    """Returns joins that make a tensor anew to add a few rows.
 
     Such as ``queue = torch.cat([new, queue[:-n]])``, or ``torch.cat([queue, new])[-size:]``: just before or after them
     a tensor of the size that they make is sliced. Autograd records none of them.

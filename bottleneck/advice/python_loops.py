@@ -991,9 +991,9 @@ def class_by_class(evidence: Evidence) -> Draft | None:
 
 
 def _part_in_rounds(ops: pd.DataFrame, runs: pd.Series, source: str) -> float:
-    """Returns the part of a source's time in ops that run as often as a loop.
+    """Returns the part of a source's time that is in rounds of a loop.
 
-    Where the source is a function, ops before its loop are among its time.
+    It is in ops that run as often. Where the source is a function, ops before its loop are among its time.
     """
     mine = ops[ops["source"] == source]
     often = {code[1] for code in runs[runs >= LOOP_OF].index if code[0] == source}
