@@ -34,6 +34,8 @@ _DRAWS = re.compile(r"\b(?:integers|randint|random_integers)\(")
 # An array that is indexed by another, or by names: `table[:, rows]`.
 _INDEXES = re.compile(r"\w\[[^\[\]'\"]*[A-Za-z_]\w*[^\[\]'\"]*\]")
 _NUMBER = re.compile(r"\(\d{1,9}\): ")
+# Where an object lies in memory: `<built-in method tensor of type object at 0x7f14cbacea40>`.
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]{1,16}(?=>$)")
 
 
 class HotLine(Struct, frozen=True):
@@ -247,5 +249,5 @@ def _called(evidence: Evidence, source: str) -> tuple[str, ...]:
     codes = events["name"].cat.codes.to_numpy()[rows]
     us = np.bincount(codes, weights=dur[rows], minlength=len(events["name"].cat.categories))
     most = [code for code in np.argsort(-us).tolist() if us[code] >= _MOST_OF_LINE * whole_us]
-    names = (str(events["name"].cat.categories[code]) for code in most)
+    names = (_ADDRESS.sub("", str(events["name"].cat.categories[code])) for code in most)
     return tuple(_NUMBER.sub(": ", name, count=1).replace("\\", "/") for name in names)
