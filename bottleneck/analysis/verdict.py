@@ -611,11 +611,11 @@ def _of_one_group(grounds: Grounds, group: str) -> Iterator[Clause]:
     wall_us = grounds.ledger.wall_us
     if group in _WORK:
         rate = _rate(grounds, [at for at, row in enumerate(grounds.kernels) if row.bound == group])
-        reached = f", at {rate}" if rate is not None else ""
+        is_far = _regime(grounds, group) == "far_below_roof"
+        reached = f", at {'only ' if is_far else ''}{rate}" if rate is not None else ""
+        held = _takes(grounds, group, group_us / wall_us) if is_far else _limits(grounds, group)
         share = _shown(grounds, group)
-        yield Clause(
-            "bound", f"{_limits(grounds, group)}: {format_part(group_us, wall_us)} per step ({share}){reached}"
-        )
+        yield Clause("bound", f"{held}: {format_part(group_us, wall_us)} per step ({share}){reached}")
         unknown = _larger_of_unknown_bound(grounds, largest)
         if unknown is not None:
             yield Clause("place", f"{_with_time(grounds, unknown)}, of unknown bound", label="Largest")
@@ -647,6 +647,12 @@ def _limits(grounds: Grounds, group: str, how_sure: str = "") -> str:
     if group not in _WORK:
         return f"{_GROUP_WORDS[group].capitalize()} {how_sure}limits {_whose(grounds)}"
     return f"{'Arithmetic' if group == 'compute' else 'Memory access'} {how_sure}limits {_whose(grounds)}"
+
+
+def _takes(grounds: Grounds, group: str, share: float) -> str:
+    """Says what takes the time where its roof is far from being the limit."""
+    part = "most" if share >= _MOST else "the largest part"
+    return f"{'Arithmetic' if group == 'compute' else 'Memory access'} takes {part} of {_whose(grounds)}'s time"
 
 
 def _whose(grounds: Grounds) -> str:

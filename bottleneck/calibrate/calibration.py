@@ -142,7 +142,7 @@ def noise_caveats(
     settle in a short measurement is not named: nothing settles in two rounds of it but by luck.
     """
     if is_short:
-        beside = f", and {load}" if load else ""
+        beside = f", made while {load}" if load else ""
         message = f"the ceilings of {device} come from a short measurement{beside}; the long one: bottleneck calibrate"
         text = f"{message} {options}"
         return (Caveat("noisy-calibration", text) if load else Caveat("short-calibration", text),)

@@ -68,10 +68,15 @@ def no_gain(lines: tuple[NoGain, ...], most: int = 3) -> ListSection | None:
 def no_gain_in_brief(lines: tuple[NoGain, ...], characters: int) -> tuple[str, ...]:
     """Names the changes that will not help in a sentence.
 
-    There is none where nothing is listed.
+    Those that fit, in whole. There is none where nothing is listed.
     """
     texts = [f"{name_change(line)} (at most {most_text(line.most_share)})" for line in lines[:3]]
-    return (cut_text(f"Will not help: {', '.join(texts)}.", characters),) if texts else ()
+    while len(texts) > 1 and len(_BRIEF.format(", ".join(texts))) > characters:
+        texts.pop()
+    return (cut_text(_BRIEF.format(", ".join(texts)), characters),) if texts else ()
+
+
+_BRIEF = "Will not help: {}."
 
 
 def describe_no_gain(line: NoGain) -> str:
