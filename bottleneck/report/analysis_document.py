@@ -218,7 +218,7 @@ def facts(analysis: Analysis) -> Facts:
     rows = (
         ("step", _step(analysis.steps)),
         ("window", window(analysis.steps)),
-        ("run", describe_run(analysis.run, analysis.steps.count, analysis.start_up)),
+        ("run", describe_run(analysis.run, analysis.steps.count, analysis.start_up, analysis.steps.wall_us)),
         ("varies", variation(analysis.steps)),
         ("left out", left_out(analysis.steps)),
         ("kept", windows(analysis.steps)),
@@ -318,19 +318,35 @@ def _reached(analysis: Analysis) -> str:
     return f"{shares[0][0]}{words}, over the whole step" if shares else ""
 
 
-def describe_run(run: RunSteps | None, recorded: int, start: StartLedger | None = None) -> str:
+# The usual step of the run is that of the recording where they differ by no more than this.
+_LIKE = 1.5
+
+
+def are_usual(run: RunSteps, step_us: float) -> bool:
+    """True where recorded steps of so long are like the usual one of the run."""
+    return run.typical_us / _LIKE <= step_us <= run.typical_us * _LIKE
+
+
+def describe_run(
+    run: RunSteps | None, recorded: int, start: StartLedger | None = None, step_us: float | None = None
+) -> str:
     """Describes the part of the run that the recorded steps represent.
 
     Also says where the rest is. First steps that were not sampled compiled code, where that took as long. Nothing where
-    the run was not followed. Steps that grow are typical of no part of it: their growth is told instead.
+    the run was not followed. Steps that grow are typical of no part of it: their growth is told instead. So is the
+    usual step of the run where the recorded ones, of ``step_us`` without the profiler, are far from it.
     """
     if run is None:
         return ""
     held_share = run.held_us / run.total_us if run.total_us > 0 else 0.0
+    steps = f"the {recorded} recorded steps are" if recorded != 1 else "the recorded step is"
+    usual_us = run.typical_us
     if run.growth is not None:
         text = run.growth.words()  # no step is typical of such a run
+    elif step_us is not None and not are_usual(run, step_us):
+        text = f"{steps} {'longer' if step_us > usual_us else 'shorter'} than usual: half of the run's steps take "
+        text += f"{format_us(usual_us)} or less"
     else:
-        steps = f"the {recorded} recorded steps are" if recorded != 1 else "the recorded step is"
         text = f"{steps} typical of {format_share(1 - run.elsewhere_share - held_share)} of the run"
     if run.elsewhere_share >= _LEAST_ELSEWHERE:
         where = ", ".join(

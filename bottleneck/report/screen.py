@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from bottleneck.report import render_report, terminal
-from bottleneck.report.analysis_document import WHOLE_FACTS, build, ledger_bar, to_terminal, trust_in_brief
+from bottleneck.report.analysis_document import WHOLE_FACTS, are_usual, build, ledger_bar, to_terminal, trust_in_brief
 from bottleneck.report.document import Document, LabelledLine
 from bottleneck.report.findings import findings_in_brief
 from bottleneck.report.job_section import worst_ranks
@@ -95,11 +95,19 @@ def _screen(analysis: Analysis, whole: Document, room: _Room) -> Document:
         lines=_shortened(whole.lines, room),
         ending=tuple(cut_text(text, room.answer) for text in whole.ending),
         facts=tuple((label, text) for label, text in whole.facts if label in WHOLE_FACTS)
-        if room.facts or (analysis.run is not None and analysis.run.elsewhere_share >= _MUCH_ELSEWHERE)
+        if room.facts or _stands_for_little(analysis)
         else (),
         sections=tuple(filter(None, sections)),
         facts_title="",
         closing="",
+    )
+
+
+def _stands_for_little(analysis: Analysis) -> bool:
+    """True where much of the run is not like the recorded steps."""
+    run = analysis.run
+    return run is not None and (
+        run.elsewhere_share >= _MUCH_ELSEWHERE or not (run.growth or are_usual(run, analysis.steps.wall_us))
     )
 
 

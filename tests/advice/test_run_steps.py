@@ -121,6 +121,14 @@ def test_the_report_has_one_line_on_the_run() -> None:
     )
 
 
+def test_recorded_steps_far_from_the_usual_one_of_the_run_are_not_called_typical() -> None:
+    usual_us = run_of(0.0).typical_us
+    assert "typical" in describe_run(run_of(0.0), 5, step_us=1.4 * usual_us)
+    told = describe_run(run_of(0.0), 5, step_us=2 * usual_us)
+    assert told.startswith("the 5 recorded steps are longer than usual: half of the run's steps take ")
+    assert "shorter than usual" in describe_run(run_of(0.0), 5, step_us=usual_us / 2)
+
+
 def test_first_steps_that_were_not_sampled_compiled_code_where_that_took_as_long() -> None:
     start = StartLedger(2.0, 0.0, (StartPart("compile", "forward()", 0.9, "train.py:19"),))
     told = describe_run(run_of(9.4e5), 5, start)
