@@ -63,7 +63,6 @@ from bottleneck.advice import (
     wasted_work,
     weight_work,
     whole_copies,
-    written_layers,
     written_views,
     zero_matrices,
 )
@@ -84,7 +83,6 @@ RULES: tuple[Rule, ...] = (
     *needless_ops.RULES,
     *constants.RULES,
     *whole_copies.RULES,
-    *written_layers.RULES,
     *written_views.RULES,
     *fourier_transforms.RULES,
     *slow_reductions.RULES,
