@@ -66,6 +66,7 @@ SURE_FINDINGS = frozenset(
         "unused-gradients",
         "unused-result",
         "written-convolution",
+        "written-function",
         "zero-matrix-product",
     }
 )

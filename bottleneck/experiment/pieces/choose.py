@@ -12,10 +12,10 @@ from typing import TypedDict
 import numpy as np
 
 from bottleneck.advice.fusion import attention_rows, find_chains
+from bottleneck.advice.hand_written import find_hand_written
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, work_of
 from bottleneck.advice.measured import LIBRARY_OP
 from bottleneck.advice.quantities import optimizer_names, outermost_spans
-from bottleneck.experiment.pieces.hand_written import find_hand_written
 from bottleneck.experiment.pieces.kinds import seconds_of
 from bottleneck.experiment.pieces.specs import OpCallSpec, PieceSpec
 from bottleneck.schema.analysis import Finding
