@@ -1,6 +1,6 @@
-"""Finds norms, softmax and GELU written out op by op, and the rule of them.
+"""Finds norms, softmax and GELU written out op by op.
 
-It goes by the order of the names of a program's ops.
+They are told by the order of the names of a program's ops.
 """
 
 import re
@@ -75,6 +75,9 @@ class _LibraryCall:
     code: str
 
 
+# On a CPU this function runs the same ops itself: 0.78 to 1.18 times their time (torch 2.13, one and two threads of a
+# Xeon, 4,096 to 4,194,304 numbers).
+_ROWS_ON_A_CPU = frozenset({"rms_norm"})
 _CALLS: Mapping[str, _LibraryCall] = {
     "layer_norm": _LibraryCall("F.layer_norm", "F.layer_norm(x, (x.shape[-1],), weight, bias, eps)"),
     "rms_norm": _LibraryCall("F.rms_norm", "F.rms_norm(x, (x.shape[-1],), weight, eps)"),
@@ -106,16 +109,16 @@ def _written_out(evidence: Evidence) -> Iterator[_WrittenOut]:
         of_norm = written.op in {"layer_norm", "rms_norm"}
         parts = [plain[at] for at in places]
         held = _norm_in(parts, sizes) if of_norm else _gelu_in(parts, sizes)
-        if written.op in _CALLS and held is not None:
+        if written.op in _CALLS and held is not None and not (evidence.is_host_only and written.op in _ROWS_ON_A_CPU):
             first, last, stays = held
             rows = tuple(int(top[at]) for at in places[first : last + 1])
             yield _WrittenOut(written.op, rows, int(top[places[stays]]))
 
 
 def _norm_in(names: Sequence[str], sizes: Sequence[Sequence[Size]]) -> tuple[int, int, int] | None:
-    """Gives the first and last op of a norm over the last dimension, and the op that scales.
+    """Gives the first and last op of a norm, and the op that scales.
 
-    Null where these ops are another thing.
+    The norm is over the last dimension. Null where these ops are another thing.
     """
     root = next((at for at, name in enumerate(names) if name in _ROOTS), None)
     if root is None or not sizes[root] or not sizes[0]:
@@ -136,7 +139,7 @@ def _norm_in(names: Sequence[str], sizes: Sequence[Sequence[Size]]) -> tuple[int
 
 
 def _gelu_in(names: Sequence[str], sizes: Sequence[Sequence[Size]]) -> tuple[int, int, int] | None:
-    """Gives the first and last op of a GELU, and the op of its curve.
+    """Gives the first and last op of a GELU, and its curve.
 
     Null where these ops are another thing.
     """
@@ -158,9 +161,10 @@ def _gelu_in(names: Sequence[str], sizes: Sequence[Sequence[Size]]) -> tuple[int
 
 @requires_gain
 def written_function(evidence: Evidence) -> Draft | None:
-    """Finds norms and GELU written out op by op, each of which one op of the library does.
+    """Finds norms and GELU written out op by op.
 
-    Gain: these ops with their backward nodes, but for one pass over the tensor with its own backward pass, from half.
+    One op of the library does the work of each. Gain: these ops with their backward nodes, but for one pass over the
+    tensor with its own backward pass, from half.
     """
     written = list(_written_out(evidence))
     gone = [row for one in written for row in one.rows if row != one.stays]

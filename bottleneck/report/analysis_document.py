@@ -323,7 +323,7 @@ _LIKE = 1.5
 
 
 def are_usual(run: RunSteps, step_us: float) -> bool:
-    """True where recorded steps of so long are like the usual one of the run."""
+    """True where steps of so long are like the run's usual one."""
     return run.typical_us / _LIKE <= step_us <= run.typical_us * _LIKE
 
 

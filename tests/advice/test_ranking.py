@@ -330,3 +330,8 @@ def test_a_disturbance_of_the_machine_stands_behind_sure_advice_on_the_program(
     stalls = draft(Interval(150.0, 300.0), slug="host-stalls")
     findings = ranked(stalls, draft(Interval(-50.0, most_us), slug=slug))
     assert in_reading_order(findings, 1000.0, "overhead")[0].slug == first
+
+
+def test_a_question_is_no_finding_to_read_first() -> None:
+    findings = ranked(draft(None, slug="padding-not-known"), draft(None, slug="not-known"))
+    assert [finding.slug for finding in in_reading_order(findings, 1000.0, "compute")] == ["not-known"]
