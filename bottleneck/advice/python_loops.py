@@ -150,8 +150,20 @@ def op_loop(evidence: Evidence) -> OpLoop | None:
     same = ["source", "name", "module", "signature", "thread", "step"]
     often = _per_source(ops.groupby(same, observed=True, dropna=False).size(), evidence.steps)
     often = {source: count for source, count in often.items() if source not in others}
-    # Where only the function is known, its lines may do the same one after the other.
-    return loop_of(evidence, often, tuple(often)) if any(map(_is_line, often)) else None
+    if not any(map(_is_line, often)):
+        # Where only the function is known, its lines may do the same one after the other, but not as often as a loop.
+        plain = _per_source(ops[ops["module"].isna()].groupby(same, observed=True, dropna=False).size(), evidence.steps)
+        often = {
+            line: plain[line] for line in often if line in plain and _loops_in_a_call(evidence, line, plain[line][0])
+        }
+    return loop_of(evidence, often, tuple(often)) if often else None
+
+
+def _loops_in_a_call(evidence: Evidence, source: str, count: float) -> bool:
+    """True for a function in which an op runs many times per call."""
+    is_line, is_frame = _in_window(evidence, "line"), _in_window(evidence, "python")
+    calls = int(_rows_of_source(evidence.linked.trace.events, source, is_line, is_frame).sum())
+    return calls > 0 and count * evidence.steps >= _MANY_ROUNDS * calls
 
 
 def _per_source(counts: "pd.Series[int]", steps: int) -> dict[str, tuple[float, float]]:

@@ -60,6 +60,26 @@ def test_a_nested_loop_of_small_ops_is_named_by_its_line_and_worth_its_time(tmp_
     assert draft.gain_us.low == pytest.approx(0.6 * draft.gain_us.high)
 
 
+def function_with(rounds: int, calls: int, module: str | None = None) -> list[Event]:
+    """A function without recorded lines, called so often, that runs an op so many times in each call."""
+    body = []
+    for call in range(calls):
+        at = 11 + 10.0 * rounds * call
+        body.append(frame("train.py(7): recursion", at, 10.0 * rounds))
+        for number in range(rounds):
+            inner = at + 1 + 10.0 * number
+            body += [frame(f"nn.Module: {module}", inner, 8)] if module else []
+            body.append(op("aten::add", inner + 1, 2, dims=[[8], [8], []]))
+    return body
+
+
+def test_a_loop_in_a_function_whose_lines_are_not_known_is_found(tmp_path: Path) -> None:
+    draft = looped_op(case(tmp_path / "loop", function_with(80, 1)))
+    assert draft is not None and "recursion()" in draft.advice and "80 times per step" in draft.evidence[0]
+    assert looped_op(case(tmp_path / "calls", function_with(4, 20))) is None
+    assert looped_op(case(tmp_path / "layers", function_with(80, 1, "Linear_0"))) is None
+
+
 def calls_of_a_model(rows: int, rounds: int = 20) -> list[Event]:
     """One line that calls a module so often, for so many rows, and a loss of the size of a parameter."""
     events = [line(22, 11, 40.0 * rounds)]
