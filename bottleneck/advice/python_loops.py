@@ -367,6 +367,13 @@ _ROW_BY_ROW = _LoopRemedy(
     "Do {at} for all rows at once (samples, steps, environments) what the loop does one by one.",
     "out = torch.bmm(batch, weights)  # or torch.vmap(function)(batch), or an op along a dimension",
 )
+_IN_FUNCTION = _LoopRemedy(
+    "A Python loop runs the same small ops again and again",
+    "Do what the loop {at} does for all its rounds at once (rows, samples, steps). Where a round needs the one before, "
+    "do so with what does not, and compile the rest (torch.compile).",
+    _ROW_BY_ROW.code,
+    "Do for all rounds at once what the loop {at} does one by one, or compile a round where it needs the one before",
+)
 # A name that is made anew of itself: `h = self.cell(x[:, t], h)`.
 _CARRIES = re.compile(r"^(?P<state>[A-Za-z_]\w*)(?:\s*,\s*\w+)*\s*=(?!=)[^#]*\([^#]*\b(?P=state)\b\s*[,)]")
 _ADDS = re.compile(r"^(?P<state>[A-Za-z_]\w*)\s*(?:[+-]=|=\s*(?P=state)\s*[+-])")
@@ -475,7 +482,8 @@ def _remedy_of_loop(evidence: Evidence, loop: OpLoop) -> _LoopRemedy:
         )
     rows, calls = rows_of_call(evidence, loop.source), model_calls(evidence).get(loop.source, (0.0, 0.0))[1]
     if rows is None or rows > FEW_ROWS or calls < LOOP_OF:
-        return _ROW_BY_ROW
+        place = place_of(loop.source)
+        return _IN_FUNCTION if place is not None and place.is_function else _ROW_BY_ROW
     return _LoopRemedy(
         "The model is called again and again for few rows each",
         f"Call the model {{at}} once for the whole batch: it is called {format_count(calls)} times per step, for "
