@@ -79,7 +79,7 @@ def input_wait(evidence: Evidence) -> Draft | None:
         claims=claims_of(evidence, INPUT),
         brief=_loading_brief(evidence, wait_us),
         tries=("replay-batch",) if loader_kinds(evidence) else (),
-        remedies=(*_by_line(evidence), "loader-without-workers"),
+        remedies=(*_by_line(evidence), "slow-call", "loader-without-workers"),
         confidence="high" if share >= _SEVERE else "medium",
         transformation=Transformation(("remove input",), _LEAST_REMOVED),
     )
@@ -91,8 +91,7 @@ def _by_line(evidence: Evidence) -> tuple[str, ...]:
     They come before the general ones, where that line is most of the loading.
     """
     is_most = ONE_PROCESS in loader_kinds(evidence) and _slowest_line(evidence)[1] >= _MOST_OF_LOADING
-    is_only_way = not _may_hide(evidence)
-    return ("row-fetching", "slow-call", *(["loader-hot-spot"] if is_most or is_only_way else []))
+    return ("row-fetching", *(["slow-call", "loader-hot-spot"] if is_most or not _may_hide(evidence) else []))
 
 
 def _may_hide(evidence: Evidence) -> bool:

@@ -1126,8 +1126,13 @@ def slow_call(evidence: Evidence) -> Draft | None:
         claims=claims_of(evidence, f"overhead.{slow.cause}", most_us=us),
         removes=True,
         lines=tuple(dict.fromkeys(name for match in slow.lines for name in match.named if name in folds)),
-        comes_first=evidence.share_of_step(us) >= _FIRST,
+        comes_first=evidence.share_of_step(us) >= _FIRST
+        and (slow.cause != "input" or us >= _MOST_OF_LOADING * evidence.account_us("overhead.input")),
     )
+
+
+# Of the loading: less of it does not come before what helps all of it.
+_MOST_OF_LOADING = 0.6
 
 
 def _brief(call: SlowCall, words: Mapping[str, str], line: HotLine) -> str:
