@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from bottleneck.advice.distributed import transfers_steadily
 from bottleneck.advice.quantities import record_again
-from bottleneck.advice.ranking import Draft
+from bottleneck.advice.ranking import GENERAL, Draft
 from bottleneck.schema.accounts import UNMODELLED, UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import (
     APPLE_UNRECORDED,
@@ -102,7 +102,8 @@ def with_new_recording(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draf
     leading = [draft for draft in drafts if draft.comes_first and draft.gain_us is None]
     others = [draft for draft in drafts if draft not in leading]
     if evidence.bound == "inconclusive" and not evidence.is_incomplete and evidence.is_broken:
-        sure = max((draft for draft in others if draft.slug in SURE_FINDINGS), key=_middle_us, default=None)
+        certain = [draft for draft in others if draft.slug in SURE_FINDINGS]
+        sure = max(certain, key=lambda draft: (draft.slug not in GENERAL, _middle_us(draft)), default=None)
         if sure is not None:
             return [*leading, replace(sure, comes_first=True), *(draft for draft in others if draft is not sure)]
     anew = _new_recording(evidence, others)

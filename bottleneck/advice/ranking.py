@@ -100,7 +100,7 @@ class Draft(Struct, frozen=True):
 
 
 # Advice that fits nearly every program, whatever its work is for.
-_GENERAL = frozenset(
+GENERAL = frozenset(
     {
         "half-precision",
         "needless-copies",
@@ -143,7 +143,7 @@ def put_general_behind(drafts: Sequence[Draft], step_us: float) -> list[Draft]:
         return tuple(slug for slug, most_us in specific if most_us >= least_us)
 
     return [
-        replace(draft, remedies=(*draft.remedies, *ahead_of(draft))) if draft.slug in _GENERAL else draft
+        replace(draft, remedies=(*draft.remedies, *ahead_of(draft))) if draft.slug in GENERAL else draft
         for draft in drafts
     ]
 

@@ -1057,4 +1057,4 @@ def _continuing(advice: str) -> str:
     Names such as CUDA keep their capitals, the full stop goes.
     """
     text = advice.strip().rstrip(".")
-    return text[:1].lower() + text[1:] if text[1:2].islower() else text
+    return text[:1].lower() + text[1:] if text[1:2].islower() or text.startswith("A ") else text

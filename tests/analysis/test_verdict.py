@@ -283,7 +283,12 @@ def test_regime_is_that_of_all_kernels_of_the_group_together(second: float, regi
         replace(_KERNEL, regime="far_below_roof", explained=second, us=25),
         replace(_KERNEL, bound="compute", regime="far_below_roof", explained=0.1, us=45),
     )
-    assert decide(_grounds({"memory": 55, "compute": 45}, *kernels)).regime == regime
+    verdict = decide(_grounds({"memory": 55, "compute": 45}, *kernels))
+    assert verdict.regime == regime
+    # What is far from its roof takes time, and is not limited by that roof.
+    takes = verdict.sentence.startswith("Memory access takes most of your device's time: 55.0 of 100 us")
+    assert takes == (regime == "far_below_roof")
+    assert takes != verdict.sentence.startswith("Memory access limits your device: 55.0 of 100 us")
 
 
 @pytest.mark.parametrize(
@@ -300,8 +305,8 @@ def test_a_largest_part_that_no_finding_answers_is_said_to_be_so_with_its_line_a
     )
     verdict = decide(_grounds({"memory": 60.0, "compute": 40.0}, kernel))
     assert verdict.sentence == (
-        "Memory access limits your device: 60.0 of 100 us per step (60.0 %), at 31.0 % of the bandwidth. Worst: "
-        "aten::softmax at model.py:9, 10.0 us (40.0 %). This op reaches 31.0 % of the bandwidth, and "
+        "Memory access takes most of your device's time: 60.0 of 100 us per step (60.0 %), at only 31.0 % of the "
+        "bandwidth. Worst: aten::softmax at model.py:9, 10.0 us (40.0 %). This op reaches 31.0 % of the bandwidth, and "
         "no advice here makes it faster."
     )
     assert verdict.first_step is None

@@ -7,7 +7,7 @@ import pytest
 from bottleneck.advice import no_gain as advice
 from bottleneck.report import no_gain as words
 from bottleneck.report.analysis_document import to_markdown, to_terminal
-from bottleneck.report.no_gain import describe_no_gain, most_text
+from bottleneck.report.no_gain import describe_no_gain, most_text, no_gain_in_brief
 from bottleneck.report.page import to_html
 from bottleneck.report.screen import to_screen
 from bottleneck.schema.analysis import NoGain
@@ -62,6 +62,14 @@ def test_a_cause_of_a_later_version_is_left_out() -> None:
 @pytest.mark.parametrize(("share", "text"), [(0.0, "0.0 %"), (0.00001, "0.1 %"), (0.004, "0.4 %"), (0.0041, "0.5 %")])
 def test_a_bound_is_rounded_up(share: float, text: str) -> None:
     assert most_text(share) == text
+
+
+def test_a_sentence_names_whole_changes_only() -> None:
+    several = (READ, replace(READ, slug="fused-optimizer", source=None))
+    (whole,) = no_gain_in_brief(several, 300)
+    assert whole.count("at most") == 2 and whole.endswith(").")
+    (short,) = no_gain_in_brief(several, len(whole) - 1)
+    assert short == whole.partition(", ")[0] + "."
 
 
 def test_every_medium_lists_them_and_a_hostile_line_acts_as_no_markup() -> None:
