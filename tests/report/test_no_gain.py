@@ -65,7 +65,7 @@ def test_a_bound_is_rounded_up(share: float, text: str) -> None:
 
 
 def test_a_sentence_names_whole_changes_only() -> None:
-    several = (READ, replace(READ, slug="fused-optimizer", source=None))
+    several = (READ, replace(READ, code="fused-optimizer", source=None))
     (whole,) = no_gain_in_brief(several, 300)
     assert whole.count("at most") == 2 and whole.endswith(").")
     (short,) = no_gain_in_brief(several, len(whole) - 1)
