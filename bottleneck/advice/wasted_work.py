@@ -377,6 +377,9 @@ _MOSTLY, _ROWS, _COLUMNS = 0.6, 4, 32
 _EMBEDDING = re.compile(r"^aten::embedding$")
 
 
+_PADS = "aten::pad_sequence"
+
+
 def padded_inputs(evidence: Evidence) -> Draft | None:
     """Finds rows of ids that end in padding, on which ops compute.
 
@@ -387,6 +390,7 @@ def padded_inputs(evidence: Evidence) -> Draft | None:
         return None
     work_us = sum(evidence.group_us(group) for group in _COMPUTED)
     low_us, high_us = (min(part * padding.share, 0.9) * work_us for part in _PADDED)
+    is_by_batch = _PADS in evidence.op_sums
     return Draft(
         slug="padded-inputs",
         title="Ops compute on padding",
@@ -395,9 +399,15 @@ def padded_inputs(evidence: Evidence) -> Draft | None:
             f"{counted(padding.columns, 'id')} are one id repeated at an end",
             f"arithmetic and bytes take {format_us(work_us)} per step",
         ),
-        advice="Pad each batch to its longest row only, batch rows of like length (bucketing), or pack several into "
-        "one row.",
-        code="torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)  # in the loader's collate_fn: no fixed length",
+        advice=(
+            "Batch rows of like length (bucketing): a batch is padded to its longest row. Or pack several into one row."
+            if is_by_batch
+            else "Pad each batch to its longest row only, batch rows of like length (bucketing), or pack several into "
+            "one row."
+        ),
+        code="order = sorted(range(len(rows)), key=lambda at: len(rows[at]))  # batches are cut from this order"
+        if is_by_batch
+        else "torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)  # in the loader's collate_fn: no fixed length",
         removes=True,
         gain_us=Interval(low_us, high_us),
         claims=claims_of(evidence, *_COMPUTED, most_us=high_us),
@@ -419,7 +429,7 @@ def ragged_batch(evidence: Evidence) -> Draft | None:
     """
     if evidence.recording is not None and evidence.recording.padding is not None:
         return None
-    rows, work = rows_of_ops(evidence, ("aten::pad_sequence",)), work_of(evidence)
+    rows, work = rows_of_ops(evidence, (_PADS,)), work_of(evidence)
     batches = [_parts_of(work, signature) for signature in as_integers(evidence.linked.ops["signature"])[rows].tolist()]
     padded = math.fsum(len(lengths) * max(lengths, default=0) for lengths in batches)
     share = 1 - math.fsum(math.fsum(lengths) for lengths in batches) / padded if padded else 0.0

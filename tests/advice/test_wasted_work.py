@@ -136,6 +136,14 @@ def test_padding_that_was_sampled_is_worth_its_share_of_the_work(tmp_path: Path)
     assert padding_not_known(case) is None
 
 
+def test_batches_that_are_padded_to_their_longest_row_are_to_hold_rows_of_like_length(tmp_path: Path) -> None:
+    fixed = padded_inputs(case_of(tmp_path / "fixed", embedded(8, 64), padding=Padding(0.5, 8, 64), device=FAST))
+    events = [*embedded(8, 64), op("aten::pad_sequence", 25, 3, dims=[[[64], [12]], [], [], []])]
+    longest = padded_inputs(case_of(tmp_path / "longest", events, padding=Padding(0.5, 8, 64), device=FAST))
+    assert fixed is not None and fixed.advice.startswith("Pad each batch to its longest row only")
+    assert longest is not None and longest.advice.startswith("Batch rows of like length")
+
+
 def test_a_little_padding_and_none_that_was_looked_for_are_left_alone(tmp_path: Path) -> None:
     assert padded_inputs(case_of(tmp_path / "a", embedded(8, 64), padding=Padding(0.05, 8, 64))) is None
     assert padded_inputs(case_of(tmp_path / "b", embedded(8, 64), command=("train.py",))) is None
