@@ -251,8 +251,8 @@ def _looped_ops(evidence: Evidence) -> Draft | None:
     low_us = _LEAST_OF_LOOP * (1.0 if is_mostly else loop.overhead) * high_us
     carrying = _carrying_line(evidence, loop) if remedy is _ROW_BY_ROW else None
     if carrying is not None:
-        remedy = _SOLVED if _ADDS.match(_texts(evidence)[carrying]) else _CARRIED
-        source, (low_us, high_us) = carrying, (part * high_us for part in _OF_CARRIED)
+        remedy, parts = (_SOLVED, _OF_SOLVED) if _ADDS.match(_texts(evidence)[carrying]) else (_CARRIED, _OF_CARRIED)
+        source, (low_us, high_us) = carrying, (part * high_us for part in parts)
     return Draft(
         slug="looped-op",
         title=remedy.title,
@@ -391,12 +391,15 @@ _CARRIED = _LoopRemedy(
     "inputs = self.x_gates(x)  # (batch, time, gates), once; then h = self.cell(inputs[:, t], h)",
     "Compute ahead of the loop {at} what depends on the inputs alone, for all rounds at once",
 )
+# Of a loop of Runge and Kutta through a network of three layers, with its backward pass, torch.compile of a round took
+# 15 and 27 % away with 64 numbers per layer, and added 8 % with 256 (torch 2.13, one thread of a Xeon, processor time).
+_OF_SOLVED = (-0.1, 0.3)
 _SOLVED = _LoopRemedy(
     "A Python loop takes step after step, and each needs the one before",
-    "Compile a round of the loop {at} (torch.compile): none can run beside another, but its small ops become few. "
-    "Where the accuracy allows it, take fewer and larger rounds.",
+    "Take fewer and larger rounds of the loop {at}, where the accuracy allows it, or compile a round (torch.compile): "
+    "none can run beside another, but its small ops become few.",
     "step = torch.compile(step)  # a function of the state: y = step(f, t, y, h)",
-    "Compile a round of the loop {at} (torch.compile)",
+    "Take fewer rounds of the loop {at}, or compile one (torch.compile)",
 )
 # A cell of a table that takes the ones beside it: `r[i - 1][j - 1]`, `r[i-1, j]`.
 _RECURS = re.compile(r"\[\s*\w+\s*-\s*1\s*(?:\]\s*\[|,)\s*\w+(?:\s*-\s*1)?\s*\]")
