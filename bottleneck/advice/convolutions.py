@@ -506,6 +506,8 @@ def _on_host(work: KernelWork, rows: Flags) -> Draft | None:
     There oneDNN turns each input and result. Convolutions of torch's own loops turn nothing.
     """
     rows = rows & ~work.op_like(_OWN_LOOPS)
+    if work.evidence.analysis.device.bandwidth_bytes_per_s is None:
+        return _on_unknown_host(work, rows)
     turned_us = np.where(rows, _turning_us(work, rows), 0.0)
     compute_us = work.roof("compute_us") * work.scale / work.evidence.steps
     floors = np.maximum(compute_us, work.memory_us())  # unknown where there is no cost
@@ -533,6 +535,29 @@ def _on_host(work: KernelWork, rows: Flags) -> Draft | None:
         confidence="low",
         only_measured=asks,
     )
+
+
+def _on_unknown_host(work: KernelWork, rows: Flags) -> Draft | None:
+    """Gives the finding where the trace does not tell the CPU.
+
+    Its convolutions have to be a large part of the step.
+    """
+    if work.share(rows) < _MOSTLY_CONVOLUTIONS:
+        return None
+    return Draft(
+        slug="channels-first",
+        title="Images are NCHW, and each convolution may transpose them",
+        evidence=(f"convolutions take {format_share(work.share(rows))} of the step", *work.describe(rows)),
+        advice="Try model and images in channels_last.",
+        gain_reason="only a trial shows it: what a convolution costs by pixels depends on the CPU",
+        code=_LAST.format(layout="channels_last"),
+        tries=("channels-last",),
+        confidence="low",
+    )
+
+
+# Of the step, on a CPU that is not known.
+_MOSTLY_CONVOLUTIONS = 0.3
 
 
 def _turning_us(work: KernelWork, rows: Flags) -> Floats:

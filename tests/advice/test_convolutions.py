@@ -354,6 +354,18 @@ def test_planes_far_beyond_their_floors_are_a_question_where_turning_is_little(t
     assert finding("near", 1.05 * floor_us) is None
 
 
+@pytest.mark.parametrize(("us", "is_told"), [(9000, True), (20, False)])
+def test_on_an_unknown_cpu_only_a_trial_tells_what_another_layout_gains(
+    tmp_path: Path, us: float, is_told: bool
+) -> None:
+    unknown = replace(CPU, bandwidth_bytes_per_s=None, peaks_flops_per_s={})
+    calls = [convolution(us, strides=PLANES), Call("aten::mm", 1000, [[512, 512], [512, 512]])]
+    draft = channels_first(on_cpu(tmp_path, calls, device=unknown))
+    assert (draft is not None) == is_told
+    if draft is not None:
+        assert draft.gain_us is None and "only a trial shows it" in (draft.gain_reason or "")
+
+
 def test_a_convolution_at_its_floor_has_no_layout_to_win_by(tmp_path: Path) -> None:
     assert channels_first(on_cpu(tmp_path, [convolution(9000, strides=PLANES)])) is None
 
