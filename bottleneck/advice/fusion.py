@@ -554,7 +554,7 @@ _LARGE_TIME = 0.08
 
 @requires_gain
 def vocabulary_loss(evidence: Evidence) -> Draft | None:
-    """Finds cross-entropy over a large vocabulary (rule 23).
+    """Finds cross-entropy over very many classes (rule 23).
 
     It moves a fifth of the step's bytes, or takes 8 % of its time. Casts of tensors as large as the logits count with
     it. The loss reads and writes as many numbers as logits four times and more. In parts that stay in cache, or in one
@@ -574,7 +574,7 @@ def vocabulary_loss(evidence: Evidence) -> Draft | None:
     high = np.where(rows, work.us - work.memory_us() / 4, 0.0)
     return Draft(
         slug="vocabulary-loss",
-        title="The loss over a large vocabulary moves its logits again and again",
+        title="The loss over many classes moves its logits again and again",
         evidence=(
             f"the loss moves {format_share(min(part, 1.0))} of the step's bytes, "
             f"{format_si(float(moved[rows].sum()) / evidence.steps, 'B')} per step",
