@@ -163,7 +163,8 @@ def _loops_in_a_call(evidence: Evidence, source: str, count: float) -> bool:
     """True for a function in which an op runs many times per call."""
     is_line, is_frame = _in_window(evidence, "line"), _in_window(evidence, "python")
     calls = int(_rows_of_source(evidence.linked.trace.events, source, is_line, is_frame).sum())
-    return calls > 0 and count * evidence.steps >= _MANY_ROUNDS * calls
+    # A function whose one call spans all steps, such as that of the training, runs each op once per step and more.
+    return calls > 0 and count * evidence.steps >= _MANY_ROUNDS * max(calls, evidence.steps)
 
 
 def _per_source(counts: "pd.Series[int]", steps: int) -> dict[str, tuple[float, float]]:
