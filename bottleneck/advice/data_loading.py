@@ -34,6 +34,8 @@ _ENDS_WORKERS = re.compile(r"dataloader\.py\(\d+\): _shutdown_workers$")
 _LEAST_REMOVED = 0.85
 # Where loading can only be made cheaper: another resampling took a third of it away, a simpler augmentation two thirds.
 _LEAST_CHEAPER = 0.3
+# And where the trace does not tell how many processors a CPU has.
+_LEAST_OF_UNKNOWN = 0.5
 # Below so many batches, or rounds of all workers, waits at regular distances are a coincidence. A batch that was there
 # already takes this part of the longest wait at most.
 _LEAST_BATCHES, _LEAST_ROUNDS, _SHORT = 6, 2, 0.2
@@ -75,7 +77,7 @@ def input_wait(evidence: Evidence) -> Draft | None:
         ),
         advice=_loading_advice(evidence, wait_us),
         code=f"{_remedy(evidence, wait_us, enough)}\n{_REPLAYED}",
-        gain_us=Interval((_LEAST_REMOVED if _may_hide(evidence) else _LEAST_CHEAPER) * wait_us, wait_us),
+        gain_us=Interval(_least_removed(evidence) * wait_us, wait_us),
         claims=claims_of(evidence, INPUT),
         brief=_loading_brief(evidence, wait_us),
         tries=("replay-batch",) if loader_kinds(evidence) else (),
@@ -91,18 +93,25 @@ def _by_line(evidence: Evidence) -> tuple[str, ...]:
     They come before the general ones, where that line is most of the loading.
     """
     is_most = ONE_PROCESS in loader_kinds(evidence) and _slowest_line(evidence)[1] >= _MOST_OF_LOADING
-    return ("row-fetching", *(["slow-call", "loader-hot-spot"] if is_most or not _may_hide(evidence) else []))
+    return ("row-fetching", *(["slow-call", "loader-hot-spot"] if is_most or _is_crowded(evidence) else []))
 
 
-def _may_hide(evidence: Evidence) -> bool:
-    """True where loading may hide behind the step.
+def _is_crowded(evidence: Evidence) -> bool:
+    """True on a CPU whose threads take all processors.
 
-    A device computes it, or processors are to spare. On a CPU whose threads take all processors, a worker holds one of
-    them up, and each op waits for all: there workers have to gain at worst, as where loading is nearly all of the
-    step.
+    A worker holds one of them up, and each op waits for all: there workers have to gain at worst, as where loading is
+    nearly all of the step.
     """
-    side = _loader_resources(evidence, evidence.account_us(INPUT))
-    return not evidence.is_host_only or side.worst_us() < evidence.step_us
+    if not evidence.is_host_only or evidence.recording is None:
+        return False
+    return _loader_resources(evidence, evidence.account_us(INPUT)).worst_us() >= evidence.step_us
+
+
+def _least_removed(evidence: Evidence) -> float:
+    """Returns the part of a wait for data that goes at least."""
+    if _is_crowded(evidence):
+        return _LEAST_CHEAPER
+    return _LEAST_OF_UNKNOWN if evidence.is_host_only and evidence.recording is None else _LEAST_REMOVED
 
 
 def _keep_up(evidence: Evidence) -> bool:
@@ -133,7 +142,7 @@ def _loading_advice(evidence: Evidence, wait_us: float) -> str:
         )
     if _is_short(evidence, wait_us):
         return "Make a batch cheaper to load: a worker process takes longer to hand one over than this wait."
-    if not _may_hide(evidence):
+    if _is_crowded(evidence):
         return (
             "Make a sample cheaper to load. Workers take processors from the ops of the step, which run on them too: "
             "they help where processors are left, for example with fewer threads (torch.set_num_threads)."
@@ -153,7 +162,7 @@ def _loading_brief(evidence: Evidence, wait_us: float) -> str:
         return "Give the loader more workers, or make a sample cheaper to load"
     if _is_short(evidence, wait_us):
         return "Make a batch cheaper to load"
-    if not _may_hide(evidence):
+    if _is_crowded(evidence):
         return "Make a sample cheaper to load"
     return "Load the next batches while the step computes, or make a sample cheaper to load"
 
