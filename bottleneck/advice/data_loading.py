@@ -443,9 +443,9 @@ def loader_without_workers(evidence: Evidence) -> Draft | None:
     side = _loader_resources(evidence, wait_us)
     high_us = min(wait_us, max(0.0, evidence.step_us - side.best_us()))
     low_us = min(high_us, evidence.step_us - side.worst_us())
-    # Of a machine that the trace does not tell, the worst is only what it may be.
-    usual_us = high_us if side.processors is None else (low_us + high_us) / 2
-    if evidence.share_of_step(max(usual_us, 0.0)) < _LEAST_HANDED:
+    if side.processors is None:
+        low_us = max(low_us, 0.0)  # a loss on a machine that the trace does not tell would be a guess
+    if evidence.share_of_step(max(low_us + high_us, 0.0) / 2) < _LEAST_HANDED:
         return None
     return Draft(
         slug="loader-without-workers",
