@@ -40,7 +40,15 @@ from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Fold, Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Integers, Spans, union
-from bottleneck.schema.op_names import AUTOGRAD_PREFIX, OPTIMIZER_STEP, at_source, backward_of, is_backward, place_of
+from bottleneck.schema.op_names import (
+    AUTOGRAD_PREFIX,
+    OPTIMIZER_STEP,
+    RUNS_BACKWARD,
+    at_source,
+    backward_of,
+    is_backward,
+    place_of,
+)
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import counted, format_share, format_us
 
@@ -64,7 +72,6 @@ _IN_PLACE = re.compile(r"^aten::(?:add_|mul_|sub_|div_|lerp_|copy_|zero_|addcmul
 _OF_FOREACH = (0.5, 0.95)
 # Traversing state_dict() detaches each tensor.
 _TRAVERSES = "aten::detach"
-_RUNS_BACKWARD = re.compile(r"(?:^|> )run_backward$")
 BACKWARD_CALL = re.compile(r"^<built-in method run_backward|autograd[/\\]__init__\.py\(\d+\): backward$")
 # What makes the text of a tensor.
 _FORMATS = re.compile(r"torch[/\\]_tensor_str\.py\(\d+\): _str$")
@@ -209,7 +216,7 @@ def loop_of(evidence: Evidence, often: Mapping[str, tuple[float, float]], source
     names = {name for source in sources for name in (source, backward_of(source))}
     folds = [fold for fold in evidence.analysis.lines if fold.name in names]
     part = _part_of_backward(evidence, folds)
-    backward = [row for row in idle_rows(evidence, "python") if _RUNS_BACKWARD.search(row.detail or "")]
+    backward = [row for row in idle_rows(evidence, "python") if RUNS_BACKWARD.search(row.detail or "")]
     backward = [row for row in backward if row.source not in sources and part > 0]
     idle_us, busy_us = math.fsum(fold.idle_us for fold in folds), math.fsum(fold.us for fold in folds)
     idle_us += part * math.fsum(row.us for row in backward)

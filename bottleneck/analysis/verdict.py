@@ -41,7 +41,7 @@ from bottleneck.schema.evidence import Evidence, TwoSided
 from bottleneck.schema.finding_order import LITTLE, SURE_FINDINGS, in_reading_order
 from bottleneck.schema.kernel_names import between, name_in_sentence
 from bottleneck.schema.measurements import LEAST_SAMPLED_US, RunSteps
-from bottleneck.schema.op_names import at_source
+from bottleneck.schema.op_names import RUNS_BACKWARD, at_source
 from bottleneck.schema.records import replace
 from bottleneck.schema.serving import WAIT, Serving, describe_pace, serving_of
 from bottleneck.schema.tables import WAITS, are_calls
@@ -838,7 +838,18 @@ def _worst_place(grounds: Grounds, entry: LedgerEntry) -> str:
     # A line that has the whole account is as long as the account, and that was said.
     time = "" if math.isclose(line_us, entry.us, rel_tol=1e-3) else f", {format_part(line_us, entry.us)}"
     beside = f"{time}{_around(grounds, entry.account, line)}"
-    return "" if line == grounds.late_line and not beside else f"{line}{beside}"
+    place = f"{line}{_of_engine(grounds, entry.account, line)}"
+    return "" if line == grounds.late_line and not beside else f"{place}{beside}"
+
+
+def _of_engine(grounds: Grounds, account: str, line: str) -> str:
+    """Says that autograd's engine takes most of an idle cause's time at a line.
+
+    That is no Python of the program. Empty where it is not so.
+    """
+    rows = [row for row in grounds.idle if f"overhead.{row.cause}" == account and row.source == line]
+    engine_us = math.fsum(row.us for row in rows if RUNS_BACKWARD.search(row.detail or ""))
+    return " (autograd between its ops)" if engine_us > _MOST * math.fsum(row.us for row in rows) else ""
 
 
 # Advice to record or to look, which makes nothing faster.

@@ -26,6 +26,8 @@ OWN_FRAME = (
 # Work of the autograd engine, whose threads run the backward pass.
 AUTOGRAD_PREFIX = "autograd::engine::"
 BACKWARD_NODE = "autograd::engine::evaluate_function"
+# The end of the detail of idle time inside the call that runs all nodes of a backward pass.
+RUNS_BACKWARD = re.compile(r"(?:^|> )run_backward$")
 # Ops that only a training step has: nodes of the backward pass, and the optimizer.
 TRAINING = re.compile(rf"^{BACKWARD_NODE}|^Optimizer\.step#")
 

@@ -398,6 +398,16 @@ def test_sentence_about_a_wait_names_its_line_and_gives_it_no_share_of_others() 
     assert "(60.0 %). Worst: train.py:57. No advice here shortens " in sentence
 
 
+@pytest.mark.parametrize(
+    ("engine_us", "words"), [(40.0, "train.py:57 (autograd between its ops)."), (20.0, "train.py:57.")]
+)
+def test_time_at_the_line_of_a_backward_pass_is_said_to_be_that_of_autograd(engine_us: float, words: str) -> None:
+    engine = IdleCause("python", engine_us, engine_us / 100, "train.py:57", 1, "main > run_backward")
+    own = IdleCause("python", 60 - engine_us, 0.6 - engine_us / 100, "train.py:57", 1, "main")
+    sentence = decide(_grounds({"overhead.python": 60, "compute": 40}, idle=(engine, own))).sentence
+    assert f"Worst: {words}" in sentence
+
+
 def test_sentence_about_a_wait_without_a_known_line_names_none() -> None:
     sentence = decide(_grounds({"overhead.sync": 60, "compute": 40})).sentence
     assert "(60.0 %). No advice here shortens " in sentence and "Worst" not in sentence
