@@ -26,7 +26,6 @@ from bottleneck.analysis.ledger import LedgerResult, build_ledger
 from bottleneck.analysis.libraries import name_libraries
 from bottleneck.analysis.roofline import classify
 from bottleneck.analysis.scaling import (
-    LightAmounts,
     find_held_up_timing,
     find_profiler_cost,
     measure_light,
@@ -467,8 +466,9 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     device, device_caveats = choose_device(trace, source.recording, options.device)
     linked = link(trace, window)
     timing = unprofiled
-    unprofiled, timing_caveats = find_held_up_timing(linked, timing)
-    light = None if unprofiled is None else _read_light(source, linked, device)
+    light_window = None if unprofiled is None else _light_window(source, linked)
+    unprofiled, timing_caveats = find_held_up_timing(linked, timing, light_window)
+    light = None if light_window is None else measure_light(light_window, unprofiled, device.launch_floor_us)
     linked = subtract_profiler_overhead(linked, unprofiled, device.launch_floor_us, light)
     captures = [_cost(link(capture, whole_window(capture)))[0] for capture in map(read_trace, options.captures)]
     costed, replay_caveats = _cost(linked, source.compiled, captures)
@@ -549,18 +549,16 @@ def _ledger(
     return build_ledger(linked, roofline, device, host, light), host if _is_replayed(linked) else None
 
 
-def _read_light(source: TraceSource, linked: Linked, device: Device) -> LightAmounts | None:
-    """Reads the amounts of the recording's lighter window.
+def _light_window(source: TraceSource, linked: Linked) -> Linked | None:
+    """Reads the recording's window with the fewest options.
 
-    It is the one with the fewest options; null where there is none of the same kind.
+    Null where there is none of the same kind.
     """
     if source.light is None:
         return None
     trace = read_trace(source.trace.parent / source.light.file)
     light = link(trace, find_steps(trace, source.light.step_marks_ns))
-    if light.is_host_only is not linked.is_host_only:
-        return None
-    return measure_light(light, source.unprofiled, device.launch_floor_us)
+    return light if light.is_host_only is linked.is_host_only else None
 
 
 def finish_with_advice(evidence: Evidence) -> Explanation:

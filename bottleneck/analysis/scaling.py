@@ -18,7 +18,7 @@ from bottleneck.analysis.host import own_stretches, read_host
 from bottleneck.analysis.idle import IDLE_FIELDS, NEIGHBOURS, RECORDS
 from bottleneck.analysis.ledger import IdleTimes, LedgerResult, build_ledger, ledger_of
 from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, label_of
-from bottleneck.schema.analysis import DISTURBED, Caveat, Ledger
+from bottleneck.schema.analysis import CONTENDED, DISTURBED, Caveat, Ledger
 from bottleneck.schema.intervals import Flags, Floats, joined, tally, union
 from bottleneck.schema.linked_trace import Linked, Step, Window
 from bottleneck.schema.measurements import Timing
@@ -44,20 +44,30 @@ _TOLD_BY_FRAMES = ("gc", "compile", "input", "wait", "python", "unknown")
 _WORK, _PYTHON, _UNKNOWN, _PROFILER = "work", "overhead.python", "overhead.unknown", "overhead.profiler"
 
 
-def find_held_up_timing(linked: Linked, unprofiled: Timing | None) -> tuple[Timing | None, tuple[Caveat, ...]]:
+def find_held_up_timing(
+    linked: Linked, unprofiled: Timing | None, light: Linked | None = None
+) -> tuple[Timing | None, tuple[Caveat, ...]]:
     """Gives the unprofiled step time that the ledger can add up to.
 
     With a caveat where it is left out. On a CPU only: there other programs take the processors from the steps without
     the profiler as from those with it, by chance from some more than from others. What the profile shows is then the
-    better answer.
+    better answer, and the window with the fewest options (``light``) where only that was left alone.
     """
     steps = linked.window.steps
     if unprofiled is None or not steps or not linked.is_host_only:
         return unprofiled, ()
     profiled_us = linked.window.wall_us / len(steps)
-    longest_us = max(step.end_us - step.start_us for step in steps)
+    longest_us = max(step.us for step in steps)
     are_several = min(unprofiled.n, len(steps)) >= _LEAST_STEPS
     are_apart = are_several and unprofiled.low > _MOST_DRIFT * longest_us
+    lightly = None if light is None else _calm_timing(light, unprofiled)
+    if lightly is not None and lightly.median * _HELD_UP_WITHOUT < profiled_us:
+        message = (
+            f"other programs held up the steps: one took {format_us(unprofiled.median)} without the profiler and "
+            f"{format_us(profiled_us)} with it, and {format_us(lightly.median)} in a short window with the fewest "
+            "options, to which the amounts are scaled"
+        )
+        return lightly, (Caveat(CONTENDED, message, 1.0 - lightly.median / unprofiled.median),)
     if not (are_apart or unprofiled.median > _HELD_UP_WITHOUT * profiled_us):
         return unprofiled, ()
     message = (
@@ -65,6 +75,17 @@ def find_held_up_timing(linked: Linked, unprofiled: Timing | None) -> tuple[Timi
         "programs held up the steps that were timed without it, so that those with it are explained"
     )
     return None, (Caveat("held-up-timing", message, 1.0 - profiled_us / unprofiled.median),)
+
+
+def _calm_timing(light: Linked, unprofiled: Timing) -> Timing | None:
+    """Gives the step time of a lighter window where each of its steps is far shorter than those without the profiler.
+
+    The median is the best that is known then, and its own steps its bounds. Null elsewhere.
+    """
+    steps_us = sorted(step.us for step in light.window.steps)
+    if len(steps_us) < _LEAST_STEPS or steps_us[-1] * _HELD_UP_WITHOUT > unprofiled.low:
+        return None
+    return Timing(statistics.median(steps_us), steps_us[0], steps_us[-1], len(steps_us))
 
 
 class LightAmounts(Struct, frozen=True):

@@ -140,3 +140,24 @@ def test_steps_that_all_took_longer_without_the_profiler_were_held_up() -> None:
     assert left is None and [caveat.slug for caveat in caveats] == ["held-up-timing"]
     overlapping = Timing(125.0, 102.0, 140.0, 9)
     assert find_held_up_timing(linked, overlapping) == (overlapping, ())
+
+
+@pytest.mark.parametrize(("light_us", "is_calm"), [(120.0, True), (500.0, False)])
+def test_where_only_the_lightest_window_was_left_alone_its_steps_are_the_times(light_us: float, is_calm: bool) -> None:
+    held_up = Scene(4000.0, ops=[Op(1000 * at, 990, bound="compute") for at in range(4)], steps=4).linked()
+    ops = [Op(light_us * at, 0.9 * light_us, bound="compute") for at in range(4)]
+    light = Scene(4 * light_us, ops=ops, steps=4).linked()
+    unprofiled = Timing(900.0, 850.0, 950.0, 9)
+    answer, caveats = find_held_up_timing(held_up, unprofiled, light)
+    if is_calm:
+        assert answer == Timing(light_us, light_us, light_us, 4)
+        assert [caveat.slug for caveat in caveats] == ["contended"]
+        assert "one took 900 us without the profiler and 1.00 ms with it, and 120 us" in caveats[0].message
+    else:
+        assert (answer, caveats) == (unprofiled, ())
+
+
+def test_a_lightest_window_says_nothing_of_profiled_steps_that_are_as_short() -> None:
+    steps = [Scene(480.0, ops=[Op(120 * at, 110, bound="compute") for at in range(4)], steps=4).linked()] * 2
+    answer, caveats = find_held_up_timing(steps[0], Timing(900.0, 850.0, 950.0, 9), steps[1])
+    assert answer is None and [caveat.slug for caveat in caveats] == ["held-up-timing"]
