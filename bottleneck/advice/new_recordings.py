@@ -81,6 +81,12 @@ _HOST = _Anew(
     "What the host did is not in the trace",
     "Record the host too: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], with_stack=True.",
 )
+# The host was recorded, and yet most of the step has no event.
+_NO_EVENTS = _Anew(
+    "Most of the step leaves no event",
+    "Record it again while nothing else runs: a process without its processor leaves no event, nor does waiting inside "
+    "a library.",
+)
 _CUT_OFF = _Anew("The file was cut off", "Record it again, and let the program end by itself.")
 _LOADED = _Anew("Other programs disturbed the recording", "Record it again while nothing else runs.")
 _ALL_RANKS = _Anew(
@@ -198,7 +204,8 @@ def _where_nothing_gains(evidence: Evidence, drafts: Sequence[Draft]) -> list[Dr
     if any(draft.gain_us is not None and draft.gain_us.high >= least_us for draft in drafts):
         return []
     if evidence.share_of_step(evidence.account_us("overhead.unknown")) > _MOST:
-        return [replace(_draft(_HOST), comes_first=False)]
+        lacks = _HOST if evidence.linked.places is None else _NO_EVENTS
+        return [replace(_draft(lacks), comes_first=False)]
     anew = _of_unmodelled(evidence) if evidence.share_of_step(evidence.group_us(UNMODELLED)) > _MOST else None
     return [] if anew is None else [replace(_draft(anew), comes_first=False)]
 

@@ -192,7 +192,10 @@ def test_work_that_cannot_be_modelled_is_recorded_with_more_only_where_nothing_g
     assert advised(replace(undecided(tmp_path, "no_formula"), bound="device")) == []
 
 
-def test_idle_time_of_which_nothing_is_told_asks_for_the_host(tmp_path: Path) -> None:
+def test_idle_time_of_which_nothing_is_told_asks_for_the_host_unless_that_was_recorded(tmp_path: Path) -> None:
     silent = with_ledger(case(tmp_path), {"overhead.unknown": 60.0, "memory": 40.0})
-    assert advised(silent)[0][1].startswith("Record the host too")
+    assert silent.linked.places is not None
+    assert advised(silent)[0][1].startswith("Record it again while nothing else runs")
+    without_frames = replace(silent, linked=replace(silent.linked, places=None))
+    assert advised(without_frames)[0][1].startswith("Record the host too")
     assert advised(with_ledger(silent, {"overhead.unknown": 40.0, "memory": 60.0})) == []
