@@ -140,6 +140,14 @@ def _looks_up_by_mask(line: HotLine) -> bool:
     return False
 
 
+_CONVERTS = re.compile(r"^(?:pil_)?to_tensor\(\) \(")
+
+
+def _makes_tensor_of_image(line: HotLine) -> bool:
+    """True in torchvision's function that does it, and for a line that calls it."""
+    return bool(_CONVERTS.match(line.source)) or called("to_tensor|pil_to_tensor|ToTensor")(line)
+
+
 def _compares(node: ast.AST) -> bool:
     equal = (one for one in ast.walk(node) if isinstance(one, ast.Compare))
     return any(isinstance(operator, ast.Eq) for one in equal for operator in one.ops)
@@ -287,6 +295,16 @@ SLOW_CALLS: Sequence[SlowCall] = (
         functions=re.compile(r"(?:^|/)PIL/(?:Image\.py: (?:getpixel|putpixel|point)|PyAccess\.py: )"),
         by_text=called(r"getpixel|putpixel|getdata|putdata"),
         least=0.8,
+    ),
+    SlowCall(
+        "Images are turned into tensors one by one {often}",
+        change=(
+            "Turn all images into one tensor beforehand, where they fit into memory, and pick the rows of a batch from "
+            "it, in place of {place}"
+        ),
+        code="images = torch.from_numpy(array).float().div(255)  # once; images[rows] is a batch",
+        functions=re.compile(r"(?:^|/)torchvision/transforms/\S*functional\S*\.py: (?:pil_)?to_(?:tensor|image)$"),
+        by_text=_makes_tensor_of_image,
     ),
     SlowCall(
         "Images are resized or changed one by one {often}",

@@ -115,6 +115,14 @@ def title(text: str = "", callees: tuple[str, ...] = (), searched: SearchedConta
     return None if found is None else found.title
 
 
+def test_images_are_told_to_be_turned_into_tensors_in_the_function_that_does_it() -> None:
+    source = "to_tensor() (functional.py:127)"
+    row = match_of(HotLine(source, (source,), 1.0, ""))
+    assert row is not None and row.title.startswith("Images are turned into tensors")
+    inside = title("x = self.tf(image)", ("torchvision/transforms/functional.py: to_tensor",))
+    assert inside == row.title and "resized" in str(title("", ("torchvision/transforms/transforms.py: __call__",)))
+
+
 def test_a_checkpoint_is_told_apart_from_other_objects_turned_into_bytes() -> None:
     assert title("torch.save(state, path)", ("torch/serialization.py: save",)) == "A checkpoint is written in each step"
     other = title("text = json.dumps(row)", ("json/encoder.py: encode",))
@@ -139,6 +147,8 @@ def test_a_checkpoint_is_told_apart_from_other_objects_turned_into_bytes() -> No
         ("names = os.listdir(folder)", "folder is listed"),
         ("image = Image.open(path)", "Images are opened"),
         ("cv2.imwrite(path, image)", "encoded and written"),
+        ("x = to_tensor(image)", "turned into tensors one by one"),
+        ("x = transforms.ToTensor()(image)", "turned into tensors one by one"),
         ("tokens = text.lower().split()", "tokenised"),
         ("first = queue.pop(0)", "moved or searched"),
         ("kept = np.concatenate([kept, part])", "copied to add"),
