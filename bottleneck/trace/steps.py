@@ -4,6 +4,7 @@ Without any, the whole trace is one step.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
@@ -13,10 +14,10 @@ import pandas as pd
 from bottleneck.errors import UsageError
 from bottleneck.schema.intervals import Flags, Floats, hold_on_tracks, union
 from bottleneck.schema.linked_trace import Step, Trace, Window
-from bottleneck.schema.op_names import LOADER_FETCH, OPTIMIZER_STEP, PROFILER_STEP
+from bottleneck.schema.op_names import BACKWARD_NODE, LOADER_FETCH, OPTIMIZER_STEP, PROFILER_STEP
 from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
-from bottleneck.schema.tables import LAUNCHES, are_calls
+from bottleneck.schema.tables import LAUNCHES, are_calls, main_thread
 from bottleneck.trace.integrity import queued_at_end
 from bottleneck.trace.joins import are_named, find_launches, is_any_of
 from bottleneck.trace.repeats import StepReasons, find_repeats, wall_spans
@@ -520,16 +521,89 @@ def _number_of(name: str) -> int | None:
 def _from_optimizer(trace: Trace) -> tuple[Step, ...]:
     """Gives steps from one end of an optimizer's step to the next.
 
-    Of several optimizers the first one seen counts. Where long and short intervals take turns, as where each round of
-    collecting data is followed by some updates, a step is a whole round. A recording that begins with a loader's fetch
-    holds the first step whole.
+    Of several optimizers the first one seen counts, by name, and of those with its name one that steps once in each
+    turn. Where long and short intervals take turns, as where each round of collecting data is
+    followed by some updates, a step is a whole round. A recording that begins with a loader's fetch holds the first
+    step whole.
     """
     calls = _annotations(trace, OPTIMIZER_STEP)
     calls = calls[calls["name"] == calls["name"].iloc[0]] if len(calls) else calls
-    ends_us = [step.end_us for step in _apart(calls)]
+    updates = _apart(calls)
+    turn = _optimizers_by_turn(trace, updates)
+    counting = _of_leader(turn, len(updates))
+    ends_us = [step.end_us for step, counts in zip(updates, counting, strict=True) if counts]
     ends_us = ends_us[:: _updates_per_round(np.diff(ends_us))]
-    ends_us = [*_first_fetch(trace, ends_us), *ends_us]
+    holds_turn = not turn or not any(counting[: len(turn) - 1])
+    ends_us = [*(_first_fetch(trace, ends_us) if holds_turn else []), *ends_us]
     return tuple(Step(f"step {number}", start, end) for number, (start, end) in enumerate(pairwise(ends_us)))
+
+
+def _of_leader(turn: Sequence[int], updates: int) -> list[bool]:
+    """Marks the updates of the one optimizer whose ends bound steps.
+
+    A GAN steps that of its discriminator and that of its generator by turns: one turn is a step. Of optimizers that
+    step once in each turn it is the one seen most often, of equal ones the last of the turn. All updates count without
+    turns.
+    """
+    kinds = [turn[at % len(turn)] for at in range(updates)] if turn else []
+    once = [kind for kind in reversed(turn) if turn.count(kind) == 1]
+    leader = max(once, key=kinds.count) if once else _steps_always(turn)
+    return [leader is None or kind == leader for kind in kinds] if kinds else [True] * updates
+
+
+_BACKWARD_NODE = re.compile("^" + re.escape(BACKWARD_NODE))
+
+
+def _steps_always(turn: Sequence[int]) -> int | None:
+    """Finds the optimizer that steps in each iteration of a turn.
+
+    The others step in some iterations, always the same way: the critic of SAC in all, its actor in each second one.
+    """
+    for kind in dict.fromkeys(turn):
+        others: list[tuple[int, ...]] = [()]
+        first = turn.index(kind)
+        for one in (*turn[first:], *turn[:first]):
+            others = [*others, ()] if one == kind else [*others[:-1], (*others[-1], one)]
+        if len(set(filter(None, others))) == 1:
+            return kind
+    return None
+
+
+def _optimizers_by_turn(trace: Trace, updates: Sequence[Step]) -> list[int]:
+    """Gives the optimizers of the updates of one turn, by number of ops.
+
+    Updates begin with such a turn. None where all are of one optimizer, or where they follow no pattern. The first turn
+    may differ: there optimizers make their state.
+    """
+    start_us, end_us = (np.array([getattr(step, name) for step in updates]) for name in ("start_us", "end_us"))
+    is_own = is_any_of(trace, ("op",)) & (trace.events["thread"].cat.codes.to_numpy() == main_thread(trace.events))
+    ops_us = np.sort(trace.events["ts_us"].to_numpy()[is_own])
+    counts = np.searchsorted(ops_us, end_us) - np.searchsorted(ops_us, start_us)
+    for period in range(2, min(_MOST_UPDATES, len(counts) // _LEAST_ROUNDS) + 1):
+        (differing,) = np.nonzero(counts[period:] != counts[:-period])
+        first = int(differing[-1]) + 1 if differing.size else 0
+        if first <= period and len(counts) - first >= _LEAST_ROUNDS * period:
+            turn: list[int] = np.roll(counts[first : first + period], first).tolist()
+            return turn if _have_own_passes(trace, updates[first:], counts[first:].tolist()) else []
+    return []
+
+
+def _have_own_passes(trace: Trace, updates: Sequence[Step], counts: Sequence[int]) -> bool:
+    """True if no two optimizers come after the same backward pass.
+
+    Optimizers are told apart by their counts of ops. One that averages its parameters now and then calls more ops after
+    the same pass. Optimizers may share one pass and step right after one another. The pass before the first update may
+    be cut.
+    """
+    rows = np.flatnonzero(is_any_of(trace, ("op",)))
+    rows = rows[are_named(trace, _BACKWARD_NODE, rows)]
+    at_us, nodes = trace.events["ts_us"].to_numpy()[rows], trace.events["name"].iloc[rows].astype(object)
+    optimizers: dict[tuple[tuple[str, int], ...], set[int]] = {}
+    for (earlier, update), count in zip(pairwise(updates), counts[1:], strict=True):
+        called = nodes[(at_us >= earlier.end_us) & (at_us < update.start_us)]
+        optimizers.setdefault(tuple(sorted(Counter(called).items())), set()).add(count)
+    optimizers.pop((), None)
+    return len(set(counts)) > 1 and bool(optimizers) and all(len(counted) == 1 for counted in optimizers.values())
 
 
 # Old profilers call a few ops of their own before a mark.

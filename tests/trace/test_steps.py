@@ -1,6 +1,7 @@
 """The window of a trace, its sources of steps, and the steps that are set aside as warm-up or outliers."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from bottleneck.analysis.faults import step_caveats
 from bottleneck.schema.linked_trace import Window
+from bottleneck.schema.op_names import BACKWARD_NODE
 from bottleneck.trace.steps import find_steps, set_aside_reasons, whole_window
 from tests.builders import Event, complete, frame, kernel, launch, op, step
 from tests.trace.traces import read
@@ -161,6 +163,74 @@ def test_rounds_of_collecting_and_some_updates_are_steps(tmp_path: Path) -> None
 def test_intervals_that_take_no_turns_are_steps_each(tmp_path: Path) -> None:
     window = find_steps(read(tmp_path, updates([100, 300, 1200, 1300, 1500, 1530])))
     assert len(window.steps) + len(window.set_aside) == 5
+
+
+def trained(letters: str, joined: str = "") -> list[Event]:
+    """Updates that end 100 us apart, of one optimizer of Adam for each letter.
+
+    Its step calls one op for a, two for b and so on, after a backward pass of its own; none comes before ``joined``. A
+    capital is the same optimizer in a step with ten more ops.
+    """
+    events = []
+    for at, letter in zip(range(0, 100 * len(letters), 100), letters, strict=True):
+        count = "abcdefghij".index(letter.lower()) + 1 + 10 * letter.isupper()
+        passes = [op("aten::mm", at, 40), op(f"{BACKWARD_NODE}: {letter.lower()}Backward0", at + 50, 30, tid=7)]
+        events += [] if letter in joined else passes
+        events += [optimizer("Adam", at + 84, 16), *(op("aten::add_", at + 85 + row / 2, 0.25) for row in range(count))]
+    return events
+
+
+@pytest.mark.parametrize(
+    ("letters", "ends"),
+    [
+        ("abababab", [200, 400, 600, 800]),  # a GAN
+        ("babababa", [200, 400, 600, 800]),  # of which the recording began within an iteration
+        ("ABababab", [200, 400, 600, 800]),  # of which the recording holds the first steps
+        ("ababa", [100, 300, 500]),  # the optimizer that is seen most often
+        ("aaabaaab", [400, 800]),  # a critic that steps three times for each step of the generator
+        ("aabcbcaabcbc", [100, 200, 700, 800]),  # a critic in all iterations, an actor and a temperature in some
+        ("bcaabcbcaabc", [300, 400, 900, 1000]),
+    ],
+)
+@pytest.mark.parametrize("later_us", [0.0, 7777.0])
+def test_one_turn_of_several_optimizers_is_a_step(
+    tmp_path: Path, letters: str, ends: list[float], later_us: float
+) -> None:
+    first = op("aten::zeros", later_us, 1)
+    events = [{**event, "ts": event["ts"] + 10 + later_us} for event in trained(letters)]
+    window = find_steps(read(tmp_path, [first, *events]))
+    steps = sorted([*window.steps, *(one for one, _ in window.set_aside)], key=lambda one: one.start_us)
+    assert window.source == "optimizer"
+    assert [(one.start_us - 10, one.end_us - 10) for one in steps] == list(pairwise(ends))
+
+
+def test_optimizers_that_step_right_after_one_another_are_of_one_step(tmp_path: Path) -> None:
+    assert spans(find_steps(read(tmp_path, trained("abcabcabc", joined="bc")))) == [(300, 600), (600, 900)]
+
+
+@pytest.mark.parametrize(
+    "letters",
+    [
+        "aaaaaa",  # one optimizer
+        "aaAaaA",  # which averages its parameters now and then
+        "AAaaaa",  # and makes its state when it first steps
+        "abaabbab",  # no pattern
+        "aba",  # seen only once
+    ],
+)
+def test_each_update_ends_a_step_without_turns(tmp_path: Path, letters: str) -> None:
+    window = find_steps(read(tmp_path, trained(letters)))
+    assert len(window.steps) + len(window.set_aside) == len(letters) - 1
+
+
+@pytest.mark.parametrize(("letters", "first"), [("ababab", 0), ("ababa", 100)])
+def test_a_fetch_begins_the_first_step_only_where_that_holds_a_whole_turn(
+    tmp_path: Path, letters: str, first: float
+) -> None:
+    """The optimizer that ends the steps of the second recording does not end the iterations."""
+    name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
+    loads = [complete(name, "user_annotation", at, 5) for at in range(0, 100 * len(letters), 200)]
+    assert find_steps(read(tmp_path, [*loads, *trained(letters)])).steps[0].start_us == first
 
 
 def test_one_optimizer_step_alone_bounds_nothing(tmp_path: Path) -> None:
