@@ -522,20 +522,44 @@ def _from_optimizer(trace: Trace) -> tuple[Step, ...]:
     """Gives steps from one end of an optimizer's step to the next.
 
     Of several optimizers the first one seen counts, by name, and of those with its name one that steps once in each
-    turn. Where long and short intervals take turns, as where each round of collecting data is
-    followed by some updates, a step is a whole round. A recording that begins with a loader's fetch holds the first
-    step whole.
+    turn. Where long and short intervals take turns, as where each round of collecting data is followed by some updates,
+    a step is a whole round. A recording that begins with a loader's fetch holds the first step whole, if that is no
+    part of a turn.
     """
     calls = _annotations(trace, OPTIMIZER_STEP)
     calls = calls[calls["name"] == calls["name"].iloc[0]] if len(calls) else calls
-    updates = _apart(calls)
+    updates = _without_stop(trace, _apart(calls))
     turn = _optimizers_by_turn(trace, updates)
     counting = _of_leader(turn, len(updates))
     ends_us = [step.end_us for step, counts in zip(updates, counting, strict=True) if counts]
     ends_us = ends_us[:: _updates_per_round(np.diff(ends_us))]
-    holds_turn = not turn or not any(counting[: len(turn) - 1])
+    holds_turn = all(counting) or not any(counting[: len(turn) - 1])
     ends_us = [*(_first_fetch(trace, ends_us) if holds_turn else []), *ends_us]
     return tuple(Step(f"step {number}", start, end) for number, (start, end) in enumerate(pairwise(ends_us)))
+
+
+def _without_stop(trace: Trace, updates: tuple[Step, ...]) -> tuple[Step, ...]:
+    """Ends the last update with its ops where the profiler stopped in it.
+
+    A hook of the optimizer stops it, and the annotation lasts until then. Nothing of the program runs after the last op
+    or call in it, for longer than any other update takes.
+    """
+    host = is_any_of(trace, ("op", "runtime")) & ~closing_syncs(trace) & ~_calls_of_profiler(trace)
+    start_us, dur_us = (trace.events[name].to_numpy()[host] for name in ("ts_us", "dur_us"))
+    order = np.argsort(start_us, kind="stable")
+    start_us, done_us = start_us[order], (start_us + dur_us)[order]
+
+    def rest_us(update: Step) -> float:
+        first, end = np.searchsorted(start_us, (update.start_us, update.end_us))
+        return float(update.end_us - done_us[first:end].max(initial=-np.inf))
+
+    if len(updates) < 2 or start_us.max(initial=-np.inf) >= updates[-1].end_us:
+        return updates
+    *others, last = updates
+    usual_us = max(rest_us(update) for update in others)
+    if not max(usual_us, *(update.us for update in others)) < rest_us(last) < np.inf:
+        return updates
+    return (*others, replace(last, end_us=last.end_us - rest_us(last) + max(usual_us, 0.0)))
 
 
 def _of_leader(turn: Sequence[int], updates: int) -> list[bool]:
@@ -572,14 +596,15 @@ def _steps_always(turn: Sequence[int]) -> int | None:
 def _optimizers_by_turn(trace: Trace, updates: Sequence[Step]) -> list[int]:
     """Gives the optimizers of the updates of one turn, by number of ops.
 
-    Updates begin with such a turn. None where all are of one optimizer, or where they follow no pattern. The first turn
-    may differ: there optimizers make their state.
+    Updates begin with such a turn. Empty where they follow no pattern or their counts are equal. The first turn may
+    differ: there optimizers make their state.
     """
     start_us, end_us = (np.array([getattr(step, name) for step in updates]) for name in ("start_us", "end_us"))
     is_own = is_any_of(trace, ("op",)) & (trace.events["thread"].cat.codes.to_numpy() == main_thread(trace.events))
     ops_us = np.sort(trace.events["ts_us"].to_numpy()[is_own])
     counts = np.searchsorted(ops_us, end_us) - np.searchsorted(ops_us, start_us)
-    for period in range(2, min(_MOST_UPDATES, len(counts) // _LEAST_ROUNDS) + 1):
+    most = min(_MOST_UPDATES, len(counts) // _LEAST_ROUNDS) if len(set(counts.tolist())) > 1 else 0
+    for period in range(2, most + 1):
         (differing,) = np.nonzero(counts[period:] != counts[:-period])
         first = int(differing[-1]) + 1 if differing.size else 0
         if first <= period and len(counts) - first >= _LEAST_ROUNDS * period:
@@ -597,13 +622,15 @@ def _have_own_passes(trace: Trace, updates: Sequence[Step], counts: Sequence[int
     """
     rows = np.flatnonzero(is_any_of(trace, ("op",)))
     rows = rows[are_named(trace, _BACKWARD_NODE, rows)]
+    rows = rows[np.argsort(trace.events["ts_us"].to_numpy()[rows], kind="stable")]
     at_us, nodes = trace.events["ts_us"].to_numpy()[rows], trace.events["name"].iloc[rows].astype(object)
     optimizers: dict[tuple[tuple[str, int], ...], set[int]] = {}
     for (earlier, update), count in zip(pairwise(updates), counts[1:], strict=True):
-        called = nodes[(at_us >= earlier.end_us) & (at_us < update.start_us)]
+        first, end = np.searchsorted(at_us, (earlier.end_us, update.start_us))
+        called = nodes.iloc[first:end]
         optimizers.setdefault(tuple(sorted(Counter(called).items())), set()).add(count)
     optimizers.pop((), None)
-    return len(set(counts)) > 1 and bool(optimizers) and all(len(counted) == 1 for counted in optimizers.values())
+    return bool(optimizers) and all(len(counted) == 1 for counted in optimizers.values())
 
 
 # Old profilers call a few ops of their own before a mark.

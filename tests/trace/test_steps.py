@@ -223,14 +223,31 @@ def test_each_update_ends_a_step_without_turns(tmp_path: Path, letters: str) -> 
     assert len(window.steps) + len(window.set_aside) == len(letters) - 1
 
 
-@pytest.mark.parametrize(("letters", "first"), [("ababab", 0), ("ababa", 100)])
+@pytest.mark.parametrize(("letters", "first"), [("ababab", 0), ("ababa", 100), ("Aaaaa", 0)])
 def test_a_fetch_begins_the_first_step_only_where_that_holds_a_whole_turn(
     tmp_path: Path, letters: str, first: float
 ) -> None:
-    """The optimizer that ends the steps of the second recording does not end the iterations."""
+    """The optimizer that ends the steps of the second recording does not end the iterations. The third has only one."""
     name = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
-    loads = [complete(name, "user_annotation", at, 5) for at in range(0, 100 * len(letters), 200)]
+    loads = [
+        complete(name, "user_annotation", at, 5) for at in range(0, 100 * len(letters), 200 if "b" in letters else 100)
+    ]
     assert find_steps(read(tmp_path, [*loads, *trained(letters)])).steps[0].start_us == first
+
+
+def test_the_last_update_ends_with_its_ops_where_the_profiler_stopped_in_it(tmp_path: Path) -> None:
+    """Its annotation lasts until then. Those of the others end soon after their ops."""
+    *events, _, last_op = trained("aaaa")
+    stopped = [*events, optimizer("Adam", 384, 5000), last_op]
+    assert spans(find_steps(read(tmp_path, stopped)))[-1] == (300, 400)
+
+
+@pytest.mark.parametrize("more", [op("aten::add_", 386, 4990), op("aten::mul", 5390, 1)])
+def test_the_last_update_ends_as_marked_where_something_ran_until_then(tmp_path: Path, more: Event) -> None:
+    """An op takes long in it, or another one comes after it."""
+    *events, _, last_op = trained("aaaa")
+    window = find_steps(read(tmp_path, [*events, optimizer("Adam", 384, 5000), last_op, more]))
+    assert window.steps[-1].end_us == 5384
 
 
 def test_one_optimizer_step_alone_bounds_nothing(tmp_path: Path) -> None:
