@@ -617,6 +617,8 @@ def _tracker_us(evidence: Evidence) -> tuple[float, str]:
 _LONG_PLACE = 30  # characters of a function's name in a title that counts other places too
 # Of the time of all calls: with less the first place does not stand for them.
 _MOST_OF_CALLS = 0.9
+# Of the step: less that is nowhere is no reason to record it again.
+_LEAST_UNPLACED = 0.2
 # Of a single step: more in one stretch without any record, and in start-up, is not known to come again.
 _MOSTLY_SILENT = 0.5
 
@@ -632,7 +634,7 @@ def python_call(evidence: Evidence) -> Draft | None:
     covered = frozenset[str]() if looped is None else looped.sources
     rows = [row for row in idle_rows(evidence, "python") if _is_call(row) and row.source not in covered]
     spent_us = sum(row.us for row in rows)
-    if evidence.share_of_step(spent_us) < _LEAST_PYTHON:
+    if evidence.share_of_step(spent_us) < (_LEAST_UNPLACED if rows and rows[0].source is None else _LEAST_PYTHON):
         return None
     place = place_of(rows[0].source or "")
     is_framework = place is not None and place[:2] in _framework_lines(evidence)
