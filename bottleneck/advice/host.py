@@ -515,7 +515,7 @@ def fresh_pages(evidence: Evidence) -> Draft | None:
     return Draft(
         slug="fresh-pages",
         title="Memory goes back to the system and is taken anew in every step (page faults)",
-        evidence=(*lines, *(SourcedLine(_place(row), row.source) for row in rows[:3])),
+        evidence=(*lines, *(SourcedLine(_place(row), row.source) for row in rows[:3] if row.source is not None)),
         advice="Write into tensors that are kept (out=, in place), or use an allocator that keeps large blocks.",
         code="LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=dirty_decay_ms:-1 python train.py",
         gain_us=gain,

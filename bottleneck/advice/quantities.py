@@ -98,9 +98,9 @@ _MOST_SAVED = 0.9
 
 
 def kept_pages_gain(evidence: Evidence, counted_us: float) -> Interval:
-    """Returns the gain of a process that keeps its memory, from the time of its page faults.
+    """Returns the gain of a process that keeps its memory.
 
-    It is from half of the time that they take as calibrated, to what such programs saved at most of their step.
+    It is from half of the time that its page faults take as calibrated, to what programs that kept theirs saved.
     """
     most_us = min(_SAVED_BY_KEEPING * counted_us, max(counted_us, _MOST_SAVED * evidence.step_us))
     return Interval(counted_us / 2, most_us)

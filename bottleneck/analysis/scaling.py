@@ -79,9 +79,10 @@ def find_held_up_timing(
 
 
 def _calm_timing(light: Linked, unprofiled: Timing) -> Timing | None:
-    """Gives the step time of a lighter window where each of its steps is far shorter than those without the profiler.
+    """Gives the step time of a lighter window that was left alone.
 
-    The median is the best that is known then, and its own steps its bounds. Null elsewhere.
+    Each of its steps is far shorter than those without the profiler. The median is the best that is known then, and its
+    own steps its bounds. Null elsewhere.
     """
     steps_us = sorted(step.us for step in light.window.steps)
     if len(steps_us) < _LEAST_STEPS or steps_us[-1] * _HELD_UP_WITHOUT > unprofiled.low:
@@ -298,7 +299,7 @@ def scale_to_unprofiled(
 def _with_faults(
     result: LedgerResult, factors: Mapping[str, float], more: Mapping[str, float], faults_us: tuple[float, float]
 ) -> dict[str, float]:
-    """Charges time without a recorded cause to page faults that the profile lacks.
+    """Charges time without a cause to page faults that the profile lacks.
 
     It shows those of its own steps, and what the scaled ledger has in the account of memory.
     """

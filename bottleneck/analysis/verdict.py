@@ -674,7 +674,7 @@ def _waiting(grounds: Grounds, entry: LedgerEntry) -> str:
 
 
 def _is_first_touch(grounds: Grounds, entry: LedgerEntry) -> bool:
-    """Tells whether most of an account is the first touch of pages that the system hands out anew."""
+    """Tells whether most of an account is the first touch of new pages."""
     rows = [row for row in grounds.idle if f"overhead.{row.cause}" == entry.account and row.on_pages]
     touched_us = math.fsum(row.us for row in rows if (row.detail or "").endswith(FAULTS))
     return touched_us >= _MOST * entry.us > 0

@@ -388,7 +388,7 @@ class PageFaults:
     lightly: float | None = None
 
     def us_of(self, count: float | None, fresh_bytes_per_s: float | None) -> float:
-        """Gives what so many faults take at this rate of new pages; 0 where unknown."""
+        """Gives what so many faults take at this rate; 0 where unknown."""
         return count * self.page_bytes / fresh_bytes_per_s * US_PER_S if count and fresh_bytes_per_s else 0.0
 
 
