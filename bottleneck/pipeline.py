@@ -16,7 +16,13 @@ from bottleneck import __version__
 from bottleneck.advice import advise
 from bottleneck.advice.no_gain import find_no_gain
 from bottleneck.advice.servers import find_server
-from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults, find_work_elsewhere
+from bottleneck.analysis.batch_test import (
+    add_measurements,
+    find_disturbance,
+    find_page_faults,
+    find_work_elsewhere,
+    time_page_faults,
+)
 from bottleneck.analysis.between_ops import Stretches, quick_part
 from bottleneck.analysis.compile_regions import price_compile
 from bottleneck.analysis.counter_tracks import hold_against_model, read_counters
@@ -478,7 +484,8 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     conditions, clock_caveats = find_conditions(device, telemetry)
     roofline = classify(costed.linked.kernels, costed.linked.ops, costed.costs, costed.attribution, device, conditions)
     profiled_ledger, host = _ledger(costed.linked, roofline, device, None if light is None else light.stretches)
-    ledger = scale_to_unprofiled(profiled_ledger, unprofiled, own_parts(costed.linked), light)
+    faults_us = time_page_faults(source.extras, device.fresh_bytes_per_s, lightly=light is not None)
+    ledger = scale_to_unprofiled(profiled_ledger, unprofiled, own_parts(costed.linked), light, faults_us)
     times = time_kernels(costed.linked, costed.costs, costed.attribution, roofline, ledger)
     threads = None if source.recording is None else source.recording.threads
     processors = None if source.recording is None else source.recording.processors

@@ -24,6 +24,7 @@ from bottleneck.advice.quantities import (
     idle_lines,
     idle_rows,
     issue_us,
+    kept_pages_gain,
     line_at,
     op_calls_per_step,
     ops_in_window,
@@ -489,7 +490,7 @@ def fresh_pages(evidence: Evidence) -> Draft | None:
 
     This is the rule on a CPU: the system has to hand out (and zero) these pages each time. The time is that of first
     touches in the trace, or of the page faults that were counted in unprofiled steps, if that is more. The gain is from
-    half of it to all.
+    half of it to all, and of counted faults to somewhat more, see ``kept_pages_gain``.
     """
     if not evidence.is_host_only:
         return None
@@ -498,13 +499,15 @@ def fresh_pages(evidence: Evidence) -> Draft | None:
     spent_us = max(seen_us, counted_us)
     if evidence.share_of_step(seen_us) < _LEAST_FAULTS and evidence.share_of_step(counted_us) < _LEAST_COUNTED:
         return None
+    are_counted = counted_us > seen_us or math.isclose(counted_us, seen_us)
+    gain = kept_pages_gain(evidence, spent_us) if are_counted else up_to(spent_us)
     faults = None if evidence.recording is None else evidence.recording.page_faults
     lines = (
         (
             f"an unprofiled step has {counted(round(faults.unprofiled), 'page fault')}, which take "
             f"{format_per_step(evidence, counted_us)} as calibrated",
         )
-        if faults is not None and faults.unprofiled and counted_us > seen_us
+        if faults is not None and faults.unprofiled and are_counted
         else (
             f"{format_per_step(evidence, spent_us)} goes into the first touch of new pages and into giving them back",
         )
@@ -512,11 +515,19 @@ def fresh_pages(evidence: Evidence) -> Draft | None:
     return Draft(
         slug="fresh-pages",
         title="Memory goes back to the system and is taken anew in every step (page faults)",
-        evidence=(*lines, *(SourcedLine(_place(row), row.source) for row in rows[:3])),
+        evidence=(*lines, *(SourcedLine(_place(row), row.source) for row in rows[:3] if row.source is not None)),
         advice="Write into tensors that are kept (out=, in place), or use an allocator that keeps large blocks.",
         code="LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=dirty_decay_ms:-1 python train.py",
-        gain_us=up_to(spent_us),
-        claims=claims_of(evidence, "overhead.allocator", "memory", "compute", *UNMODELLED_ACCOUNTS, most_us=spent_us),
+        gain_us=gain,
+        claims=claims_of(
+            evidence,
+            "overhead.allocator",
+            "overhead.unknown",
+            "memory",
+            "compute",
+            *UNMODELLED_ACCOUNTS,
+            most_us=gain.high,
+        ),
         tries=("keep-pages", "jemalloc"),
     )
 
@@ -617,6 +628,8 @@ def _tracker_us(evidence: Evidence) -> tuple[float, str]:
 _LONG_PLACE = 30  # characters of a function's name in a title that counts other places too
 # Of the time of all calls: with less the first place does not stand for them.
 _MOST_OF_CALLS = 0.9
+# Of the step: less that is nowhere is no reason to record it again.
+_LEAST_UNPLACED = 0.2
 # Of a single step: more in one stretch without any record, and in start-up, is not known to come again.
 _MOSTLY_SILENT = 0.5
 
@@ -632,7 +645,7 @@ def python_call(evidence: Evidence) -> Draft | None:
     covered = frozenset[str]() if looped is None else looped.sources
     rows = [row for row in idle_rows(evidence, "python") if _is_call(row) and row.source not in covered]
     spent_us = sum(row.us for row in rows)
-    if evidence.share_of_step(spent_us) < _LEAST_PYTHON:
+    if evidence.share_of_step(spent_us) < (_LEAST_UNPLACED if rows and rows[0].source is None else _LEAST_PYTHON):
         return None
     place = place_of(rows[0].source or "")
     is_framework = place is not None and place[:2] in _framework_lines(evidence)

@@ -474,3 +474,12 @@ def is_size(value: object) -> TypeGuard[list[int]]:
 _NUMBER_TYPES = frozenset({"", "Scalar", "ScalarList", "TensorList", "double", "long int", "bool"})
 # Calls that rules hold against each other, pair by pair; a model has hundreds of distinct ones.
 _MOST_COMPARED = 1000
+
+
+def has_double(work: KernelWork, call: int) -> bool:
+    """True if a tensor with dimensions of a call is of fp64.
+
+    A number that Python gave is wrapped as one without.
+    """
+    types = work.text_column("types", call)
+    return any(kind == "double" and size for kind, size in zip(types, work.sizes_of(call), strict=False))

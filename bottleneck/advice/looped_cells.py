@@ -2,13 +2,15 @@
 
 import numpy as np
 
-from bottleneck.advice.python_loops import LOOP_OF, looped_op
+from bottleneck.advice.kernel_work import has_double, work_of
+from bottleneck.advice.python_loops import LOOP_OF, LOST_OF_DOUBLES, looped_op
 from bottleneck.advice.quantities import format_count, format_per_step, outermost_us, rows_of_ops
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import backward_of, main_source, removal_of, roots_of
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.op_names import at_source
+from bottleneck.schema.tables import as_integers
 from bottleneck.units import counted
 
 # Of the step: calls that take less make no finding.
@@ -44,6 +46,10 @@ def looped_cell(evidence: Evidence) -> Draft | None:
     low_us, high_us = (
         min(part * removal.us + us_per_call * calls, whole * removal.us) for part, us_per_call in (least, most)
     )
+    call = as_integers(evidence.linked.ops["signature"])[rows[cell][0]]
+    if call >= 0 and evidence.is_host_only and has_double(work_of(evidence), int(call)):
+        return None
+    low_us = low_us if call >= 0 else -LOST_OF_DOUBLES * removal.us
     line = main_source(evidence, roots)
     return Draft(
         slug="looped-cell",

@@ -22,6 +22,7 @@ from bottleneck.advice.removal import (
     removal_of,
     top_rows,
     with_python,
+    with_unseen_faults,
 )
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
@@ -55,6 +56,7 @@ _FOLLOWS = re.compile(
 _LEAST_EVALUATED, _LEAST_FROZEN = 0.05, 0.25
 # Every so many steps is enough for an evaluation.
 _SELDOM = 0.95
+_NAMED_LINES = 2
 # Inputs may come back, or not: that much of the time is gained at least.
 _SURE_OF_FROZEN = 0.3
 # Steps with such a pass: fewer are seldom already.
@@ -165,33 +167,46 @@ def evaluation_in_step(evidence: Evidence) -> Draft | None:
     """Finds an evaluation in each step of a training.
 
     It is passes without gradients at lines that are named so. Gain: their ops and the Python around them, from 90 % of
-    it, if they run every twentieth step or more seldom.
+    it, if they run every twentieth step or more seldom, and their part of page faults that no op of the trace shows.
     """
     mine = [one for one in _passes(evidence) if one.evaluates]
     if not _are_in_all_steps(evidence, mine):
         return None
     rows = [row for one in mine for row in one.rows]
-    removal, work = _seldom(with_python(evidence, removal_of(evidence, rows), rows)), work_of(evidence)
+    removal, work = with_python(evidence, removal_of(evidence, rows), rows), work_of(evidence)
+    removal = _seldom(with_unseen_faults(evidence, removal, rows))
     if evidence.share_of_step(removal.us) < _LEAST_EVALUATED:
         return None
-    line = max(mine, key=lambda one: len(one.rows)).source
+    lines = _lines_of(mine)
+    place = f"{at_source(lines[0])}{''.join(f' and {other}' for other in lines[1:])}"
     return Draft(
         slug="evaluation-in-step",
         title="The model is evaluated in every step of its training",
         evidence=(
-            f"{line} runs modules without gradients in each of {counted(evidence.steps, 'step')}",
+            f"{' and '.join(lines)} {'runs' if len(lines) == 1 else 'run'} modules without gradients in each of "
+            f"{counted(evidence.steps, 'step')}",
             f"that takes {format_per_step(evidence, removal.us)}",
             *work.describe(issued_by(evidence, work, rows)),
         ),
-        advice=f"Evaluate {at_source(line)} every hundred steps or once per epoch, not in every step. For a curve of "
+        advice=f"Evaluate {place} every hundred steps or once per epoch, not in every step. For a curve of "
         "the training, take the metric from the outputs that the training computes anyway.",
-        brief=f"Evaluate {at_source(line)} every hundred steps or once per epoch",
-        places=(line,),
+        brief=f"Evaluate {place} every hundred steps or once per epoch",
+        places=lines,
         code="if step % 100 == 0:\n    score = evaluate(model)",
         gain_us=removal.gain,
         claims=removal.claims,
         removes=True,
     )
+
+
+def _lines_of(passes: Sequence[_Pass]) -> tuple[str, ...]:
+    """Returns the lines of these passes, that with most ops first.
+
+    Of more than two lines the first alone.
+    """
+    ops = {one.source: len(one.rows) for one in passes}
+    lines = sorted(ops, key=lambda line: -ops[line])
+    return tuple(lines if len(lines) <= _NAMED_LINES else lines[:1])
 
 
 def _seldom(removal: Removal) -> Removal:

@@ -12,7 +12,15 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import LEAST_GAIN, PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
+from bottleneck.advice.kernel_work import (
+    LEAST_GAIN,
+    PRODUCTS,
+    KernelWork,
+    has_backward_pass,
+    has_double,
+    requires_gain,
+    work_of,
+)
 from bottleneck.advice.quantities import format_per_step, is_compiled
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import DISPATCH, backward_of, removal_of, top_rows
@@ -837,22 +845,13 @@ def _first_double(evidence: Evidence) -> tuple[str, str] | None:
     """
     ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
     calls = as_integers(ops["signature"])[top]
-    double = [call for call in np.unique(calls).tolist() if _has_double(work, call)]
+    double = [call for call in np.unique(calls).tolist() if has_double(work, call)]
     doubles = ops.iloc[top[np.isin(calls, double)]].sort_values("ts_us")
     firsts = doubles[doubles["source"].notna() & doubles["step"].notna()].groupby("step", observed=True)[
         ["source", "name"]
     ]
     pairs = Counter((str(source), str(name)) for source, name in firsts.first().itertuples(index=False, name=None))
     return pairs.most_common(1)[0][0] if pairs else None
-
-
-def _has_double(work: KernelWork, call: int) -> bool:
-    """True if a tensor with dimensions of a call is of fp64.
-
-    A number that Python gave is wrapped as one without.
-    """
-    types = work.text_column("types", call)
-    return any(kind == "double" and size for kind, size in zip(types, work.sizes_of(call), strict=False))
 
 
 _NARROW_PEAKS = {"bf16": "bf16_tensor", "fp16": "fp16_tensor"}

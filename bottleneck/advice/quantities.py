@@ -14,14 +14,14 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.advice.ranking import SourcedLine
-from bottleneck.schema.analysis import Confidence, IdleCause
+from bottleneck.schema.analysis import Confidence, IdleCause, Interval
 from bottleneck.schema.evidence import Evidence, OpSum, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, union
 from bottleneck.schema.kernel_names import between
 from bottleneck.schema.linked_trace import LONGEST_ISSUE_US
 from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP, place_of
 from bottleneck.schema.tables import after_backward, text_matches
-from bottleneck.units import US_PER_S, format_share, format_us
+from bottleneck.units import format_share, format_us
 
 # Accounts of the host between launches (GPU) or between leaf ops (CPU): fewer calls make them smaller.
 ISSUE_ACCOUNTS = ("overhead.dispatch", "overhead.python", "overhead.launch")
@@ -85,11 +85,25 @@ def counted_faults_us(evidence: Evidence, *, profiled: bool = False) -> float:
     touch new pages in ops that the trace shows.
     """
     faults = None if evidence.recording is None else evidence.recording.page_faults
-    rate = evidence.analysis.device.fresh_bytes_per_s
-    count = None if faults is None else faults.profiled if profiled else faults.unprofiled
-    if faults is None or not count or not rate:
+    if faults is None:
         return 0.0
-    return count * faults.page_bytes / rate * US_PER_S
+    count = faults.profiled if profiled else faults.unprofiled
+    return faults.us_of(count, evidence.analysis.device.fresh_bytes_per_s)
+
+
+# Of what page faults take as calibrated: what a process saves that keeps its memory. In 40 programs the median was 1.6
+# times; attention on 63 MB tensors saved 1.7 times. Pages are given back, too, and push others out of the caches.
+_SAVED_BY_KEEPING = 1.7
+_MOST_SAVED = 0.9
+
+
+def kept_pages_gain(evidence: Evidence, counted_us: float) -> Interval:
+    """Returns the gain of a process that keeps its memory.
+
+    It is from half of the time that its page faults take as calibrated, to what programs that kept theirs saved.
+    """
+    most_us = min(_SAVED_BY_KEEPING * counted_us, max(counted_us, _MOST_SAVED * evidence.step_us))
+    return Interval(counted_us / 2, most_us)
 
 
 def timing_confidence(evidence: Evidence) -> Confidence:

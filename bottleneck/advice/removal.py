@@ -10,11 +10,11 @@ import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.kernel_work import KernelWork, work_of
-from bottleneck.advice.quantities import idle_rows, ops_in_window
+from bottleneck.advice.quantities import claims_of, idle_rows, kept_pages_gain, ops_in_window
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Integers
-from bottleneck.schema.op_names import place_of
+from bottleneck.schema.op_names import IN_PLACE, place_of
 from bottleneck.schema.tables import as_integers
 from bottleneck.units import US_PER_S
 
@@ -27,6 +27,7 @@ MOVES_AT = 0.4
 BYTES_OF_NUMBER = 4.0  # of a number in fp32
 _NEARLY_ALL = 0.9
 DISPATCH = "overhead.dispatch"
+_OF_AN_OP = " > "  # parts an op from the words for what its time went into
 
 
 class Removal(Struct, frozen=True):
@@ -90,6 +91,28 @@ def with_python(evidence: Evidence, removal: Removal, roots: Sequence[int], *, c
         return removal
     gain = Interval(removal.gain.low + certain * us, removal.gain.high + us)
     return Removal(removal.us + us, gain, {**removal.claims, "overhead.python": us})
+
+
+def with_unseen_faults(evidence: Evidence, removal: Removal, roots: Sequence[int]) -> Removal:
+    """Adds these ops' part of page faults that no op shows.
+
+    The faults are taken to lie in all ops alike by the numbers of their largest tensor, views and ops in place left
+    out. At worst half of them stay.
+    """
+    us = math.fsum(
+        row.us for row in idle_rows(evidence, "allocator") if row.on_pages and _OF_AN_OP not in (row.detail or "")
+    )
+    work = work_of(evidence)
+    makes = np.isfinite(work.cost("bytes_low")) & ~work.op_like(IN_PLACE) & ~work.family("view")
+    numbers = np.nan_to_num(work.elements(makes))
+    total = float(numbers.sum())
+    if us <= 0 or total <= 0:
+        return removal
+    part_us = us * float(numbers[issued_by(evidence, work, roots)].sum()) / total
+    more = kept_pages_gain(evidence, part_us)
+    gain = Interval(removal.gain.low + more.low, removal.gain.high + more.high)
+    claims = {**removal.claims, **claims_of(evidence, "overhead.allocator", "overhead.unknown", most_us=more.high)}
+    return Removal(removal.us + part_us, gain, claims)
 
 
 def moved_us(evidence: Evidence, nbytes: float) -> float:

@@ -207,7 +207,7 @@ def _works_on_text(line: HotLine) -> bool:
 
 
 def _reads_rows(line: HotLine) -> bool:
-    return re.search(r"\.(?:i?loc|i?at)\[|\.(?:iterrows|itertuples)\(", line.text) is not None
+    return re.search(r"\.(?:i?loc|i?at)\[|\.(?:iterrows|itertuples)\(|\]\.values\b(?!\()", line.text) is not None
 
 
 # The first row that matches is taken, rows that a function of a library or the container shows before those that only
@@ -1018,11 +1018,16 @@ class _KnownLines(Struct, frozen=True):
     call: SlowCall
 
 
+_DECODES = re.compile(r"(?:^|/)PIL/ImageFile\.py: load$")
+
+
 def match_of(line: HotLine) -> SlowCall | None:
     """The row of the table that a line matches; null where none does."""
     if _searches_sequence(line):
         return next(candidate for candidate in SLOW_CALLS if candidate.by_text is _searches_sequence)
-    called_rows = (_called_row(callee) for callee in line.callees)
+    # What converts an image that was only opened decodes it first.
+    callees = sorted(line.callees, key=lambda callee: _DECODES.search(callee) is None)
+    called_rows = (_called_row(callee) for callee in callees)
     shown = next((candidate for candidate in called_rows if candidate is not None), None)
     by_text = _told_by_text(line)
     # What NumPy is called for says more than that it is NumPy.

@@ -320,7 +320,8 @@ def dense_embedding_gradients(evidence: Evidence) -> Draft | None:
 
     They are filled, added and applied for the few rows that were looked up. Gain: what all ops over the whole table
     take, less the part of its rows that is looked up, and on a CPU what giving the gradient back to the system takes;
-    from 95 % of it. A table whose shape a product also has may be its weight, whose gradient is dense anyway.
+    from 95 % of it. At most also the time between ops, by the part of these in the work: blocks as large as a table go
+    back to the system there. A table whose shape a product also has may be its weight, whose gradient is dense anyway.
     """
     work = work_of(evidence)
     tables = _sparse_tables(work)
@@ -336,6 +337,7 @@ def dense_embedding_gradients(evidence: Evidence) -> Draft | None:
     (rows, width), read_part = min(tables.items(), key=lambda item: item[1])
     names = optimizer_names(evidence)
     gain, freed_us = work.gain(_LEAST_REMOVED * less, less), _freeing_us(evidence)
+    between_us = max(freed_us, _between_ops_us(work, less))
     return Draft(
         slug="dense-embedding-gradients",
         title="An embedding's gradient is as large as its table",
@@ -347,8 +349,8 @@ def dense_embedding_gradients(evidence: Evidence) -> Draft | None:
             *([f"dropping gradients takes another {format_us(freed_us)}"] if freed_us else []),
         ),
         advice="Give the embedding sparse gradients, or take an optimizer that updates rows.",
-        gain_us=Interval(gain.low + _LEAST_REMOVED * freed_us, gain.high + freed_us),
-        claims={**work.claims(less), **claims_of(evidence, "overhead.python", most_us=freed_us)},
+        gain_us=Interval(gain.low + _LEAST_REMOVED * freed_us, gain.high + between_us),
+        claims={**work.claims(less), **claims_of(evidence, "overhead.python", most_us=between_us)},
         removes=True,
         code="nn.Embedding(rows, width, sparse=True)  # with torch.optim.SparseAdam, or SGD or Adagrad as they are",
         changes_results=not (names and _SAME_RESULTS.issuperset(names)),
@@ -367,6 +369,14 @@ def _freeing_us(evidence: Evidence) -> float:
     start, end = ops["ts_us"].to_numpy()[top], (ops["ts_us"] + ops["dur_us"]).to_numpy()[top]
     idle_us = marks.total() - float(union(start, end).covered_between(marks.start, marks.end).sum())
     return min(max(idle_us, 0.0) / evidence.steps * evidence.host_scale, evidence.account_us("overhead.python"))
+
+
+def _between_ops_us(work: KernelWork, less: Floats) -> float:
+    """Returns the time between ops on a CPU, by the part of the work that goes."""
+    busy_us = float(work.us.sum())
+    if not work.evidence.is_host_only or not busy_us > 0:
+        return 0.0
+    return work.evidence.account_us("overhead.python") * min(float(less.sum()) / busy_us, 1.0)
 
 
 def _sparse_tables(work: KernelWork) -> dict[tuple[int, ...], float]:

@@ -192,10 +192,24 @@ def find_page_faults(extras: Extras | None, fresh_bytes_per_s: float | None) -> 
     )
     share = None
     if fresh_bytes_per_s is not None:
-        cost_us = more * faults.page_bytes / fresh_bytes_per_s * 1e6
+        cost_us = faults.us_of(more, fresh_bytes_per_s)
         message += f"; that takes about {format_us(cost_us)} of a profiled step"
         share = min(cost_us / min(extras.windows_us), 1.0) if extras.windows_us else None
     return (Caveat("profiler-page-faults", message + ", which the scaling to the unprofiled step removes", share),)
+
+
+def time_page_faults(extras: Extras | None, fresh_bytes_per_s: float | None, *, lightly: bool) -> tuple[float, float]:
+    """Gives time per step of page faults, of unprofiled and of profiled steps.
+
+    With ``lightly`` the latter are those of the window with the fewest options. It may run in memory which the window
+    before it left in the process: attention on 63 MB tensors had 390,000 page faults per step before it, and 80,000 to
+    210,000 in it. 0 where they were not counted, or where the rate of new pages is unknown.
+    """
+    faults = None if extras is None else extras.page_faults
+    if faults is None:
+        return 0.0, 0.0
+    seen = faults.lightly if lightly else faults.profiled
+    return faults.us_of(faults.unprofiled, fresh_bytes_per_s), faults.us_of(seen, fresh_bytes_per_s)
 
 
 def _with_peak(totals: Totals, peak: PeakMemory) -> Totals:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from bottleneck.analysis.between_ops import Stretches, calm_steps, measure_stretches
 from bottleneck.analysis.host import own_stretches, read_host
-from bottleneck.analysis.idle import IDLE_FIELDS, NEIGHBOURS, RECORDS
+from bottleneck.analysis.idle import FAULTS, IDLE_FIELDS, NEIGHBOURS, RECORDS
 from bottleneck.analysis.ledger import IdleTimes, LedgerResult, build_ledger, ledger_of
 from bottleneck.schema.accounts import ACCOUNTS, IDLE_CAUSES, label_of
 from bottleneck.schema.analysis import CONTENDED, DISTURBED, Caveat, Ledger
@@ -42,6 +42,7 @@ _MOST_US_PER_EVENT = 2.0
 # Causes that Python frames tell: in a window without them, all of this time is Python or unknown.
 _TOLD_BY_FRAMES = ("gc", "compile", "input", "wait", "python", "unknown")
 _WORK, _PYTHON, _UNKNOWN, _PROFILER = "work", "overhead.python", "overhead.unknown", "overhead.profiler"
+_ALLOCATOR = "overhead.allocator"
 
 
 def find_held_up_timing(
@@ -78,9 +79,10 @@ def find_held_up_timing(
 
 
 def _calm_timing(light: Linked, unprofiled: Timing) -> Timing | None:
-    """Gives the step time of a lighter window where each of its steps is far shorter than those without the profiler.
+    """Gives the step time of a lighter window that was left alone.
 
-    The median is the best that is known then, and its own steps its bounds. Null elsewhere.
+    Each of its steps is far shorter than those without the profiler. The median is the best that is known then, and its
+    own steps its bounds. Null elsewhere.
     """
     steps_us = sorted(step.us for step in light.window.steps)
     if len(steps_us) < _LEAST_STEPS or steps_us[-1] * _HELD_UP_WITHOUT > unprofiled.low:
@@ -244,7 +246,11 @@ def _mean_by_name(linked: Linked, chosen: Flags, column: str = "dur_us") -> dict
 
 @returns_memory
 def scale_to_unprofiled(
-    result: LedgerResult, unprofiled: Timing | None, own: Floats, light: LightAmounts | None = None
+    result: LedgerResult,
+    unprofiled: Timing | None,
+    own: Floats,
+    light: LightAmounts | None = None,
+    faults_us: tuple[float, float] = (0.0, 0.0),
 ) -> LedgerResult:
     """Scales the result to the unprofiled median step.
 
@@ -254,6 +260,9 @@ def scale_to_unprofiled(
     host's side are scaled; on a CPU, the work of ops is trusted as far as it is their own (``own``: part of each row of
     KERNELS, 0-1) and every overhead account scaled. Trusted work that alone exceeds the unprofiled step is shortened
     with it.
+
+    What is left of the step has no recorded cause. On a CPU it is the first touch of new pages, as far as the page
+    faults of unprofiled steps take longer than those of profiled ones (``faults_us``).
     """
     if unprofiled is None or not unprofiled.median > 0:
         return result
@@ -270,7 +279,7 @@ def scale_to_unprofiled(
         }
         more = {kind: us for kind, us in light.us.items() if us > 0 and not amounts.get(kind, 0.0) > 0}
         more[_UNKNOWN] = more.get(_UNKNOWN, 0.0) + more.pop(_WORK, 0.0)
-        return _rescaled(result, wall_us, factors, own, more, caveats)
+        return _rescaled(result, wall_us, factors, own, _with_faults(result, factors, more, faults_us), caveats)
     scaled = _scaled_accounts(result.host_only)
     on_host = np.array([account in scaled for account in ACCOUNTS])[result.account]
     own = np.where(on_host, 1.0, own)
@@ -283,7 +292,24 @@ def scale_to_unprofiled(
     factors[_PROFILER] = 0.0
     unexplained_us = wall_us - host * host_us - device * trusted_us
     more = {_UNKNOWN: unexplained_us} if unexplained_us > 1e-9 * wall_us else {}
+    more = _with_faults(result, factors, more, faults_us)
     return _rescaled(result, wall_us, factors, own, more, _caveats(result.ledger.wall_us, wall_us, (host, device)))
+
+
+def _with_faults(
+    result: LedgerResult, factors: Mapping[str, float], more: Mapping[str, float], faults_us: tuple[float, float]
+) -> dict[str, float]:
+    """Charges time without a cause to page faults that the profile lacks.
+
+    It shows those of its own steps, and what the scaled ledger has in the account of memory.
+    """
+    counted_us, seen_us = faults_us
+    shown_us = sum(entry.us * factors[_ALLOCATOR] for entry in result.ledger.entries if entry.account == _ALLOCATOR)
+    lacking_us = max(counted_us - max(seen_us, shown_us), 0.0) if result.host_only else 0.0
+    us = min(more.get(_UNKNOWN, 0.0), lacking_us)
+    if us <= 0:
+        return dict(more)
+    return {**more, _UNKNOWN: more[_UNKNOWN] - us, _ALLOCATOR: more.get(_ALLOCATOR, 0.0) + us}
 
 
 # Part of a stretch of Python that is left, however many calls in it were recorded.
@@ -408,6 +434,8 @@ def _scaled_idle(idle: pd.DataFrame, factors: Mapping[str, float], more: Mapping
     extra = pd.DataFrame(
         {"cause": causes, **texts, "us": us, "calls": 0.0, "on_pages": False, **dict.fromkeys(RECORDS, 0.0)}
     )
+    extra["on_pages"] = extra["cause"] == ACCOUNTS[_ALLOCATOR].cause
+    extra["detail"] = extra["detail"].mask(extra["on_pages"], FAULTS)
     return pd.concat((scaled, extra), ignore_index=True)
 
 

@@ -11,6 +11,7 @@ from typing import cast
 import numpy as np
 from msgspec import Struct
 
+from bottleneck.analysis.idle import FAULTS
 from bottleneck.schema.accounts import ACCOUNTS, FEW_FLOPS_PER_BYTE, UNMODELLED, UNMODELLED_ACCOUNTS, phrase_of
 from bottleneck.schema.analysis import (
     BROKEN_TRACE_SLUGS,
@@ -667,7 +668,16 @@ def _waiting(grounds: Grounds, entry: LedgerEntry) -> str:
     part = "Most" if entry.share >= _MOST else "The largest part"
     if entry.account == _START_UP:
         return f"{part} of this recording is start-up, which is paid once"
+    if _is_first_touch(grounds, entry):
+        return f"{part} of your step is the first touch of fresh pages of memory (page faults)"
     return f"{part} of your step is {phrase_of(entry.account)}"
+
+
+def _is_first_touch(grounds: Grounds, entry: LedgerEntry) -> bool:
+    """Tells whether most of an account is the first touch of new pages."""
+    rows = [row for row in grounds.idle if f"overhead.{row.cause}" == entry.account and row.on_pages]
+    touched_us = math.fsum(row.us for row in rows if (row.detail or "").endswith(FAULTS))
+    return touched_us >= _MOST * entry.us > 0
 
 
 def _group_waits(grounds: Grounds, entries: Sequence[LedgerEntry], group_us: float) -> str:

@@ -687,15 +687,35 @@ def _growth(usual: Sequence[_FollowedStep], sampled: dict[int, list[StackSample]
     (first, first_us), (last, last_us) = points[0], points[-1]
     if slope_us * (last - first) < (last_us - first_us) / 3:
         return None
-    return StepGrowth(slope_us, round(first), first_us, round(last), last_us, *_grown_place(usual, sampled))
+    early, late = _spent_by_line(usual, sampled)
+    if _all_grow_alike(early, late):
+        return None
+    return StepGrowth(slope_us, round(first), first_us, round(last), last_us, *_grown_place(early, late))
 
 
-def _grown_place(
-    usual: Sequence[_FollowedStep], sampled: dict[int, list[StackSample]]
-) -> tuple[str | None, str | None]:
-    """Finds the program line with most of the growth, and its text.
+_Spent = Counter[tuple[str, int]]
+# Of the growth: with more at one line, that line grows. Of the time by line, what two parts of a run share at least
+# where all of their lines grow alike.
+_ONE_LINE_GROWS, _ALIKE = 0.6, 0.6
 
-    Compares the samples of the first and the last third.
+
+def _all_grow_alike(early: _Spent, late: _Spent) -> bool:
+    """Tells whether later steps do more of the same.
+
+    Longer episodes or sequences are more work at each line. What is kept from step to step grows at one.
+    """
+    early_us, late_us = sum(early.values()), sum(late.values())
+    grown_us = [us - early.get(line, 0) for line, us in late.items() if us > early.get(line, 0)]
+    if not early_us or not grown_us or max(grown_us) > _ONE_LINE_GROWS * sum(grown_us):
+        return False
+    shared = math.fsum(min(us / late_us, early.get(line, 0) / early_us) for line, us in late.items())
+    return shared >= _ALIKE
+
+
+def _spent_by_line(usual: Sequence[_FollowedStep], sampled: dict[int, list[StackSample]]) -> tuple[_Spent, _Spent]:
+    """Gives the time of a step by program line, in the first and in the last third.
+
+    It is in microseconds, as far as the samples tell.
     """
     third = len(usual) // 3
     spent: list[Counter[tuple[str, int]]] = []
@@ -705,7 +725,11 @@ def _grown_place(
         )
         scale = sum(step.us for step in part) / len(part) / max(sum(place_counts.values()), 1)
         spent.append(Counter({place: count * scale for place, count in place_counts.items()}))
-    early, late = spent
+    return spent[0], spent[1]
+
+
+def _grown_place(early: _Spent, late: _Spent) -> tuple[str | None, str | None]:
+    """Finds the program line with most of the growth, and its text."""
     if sum(late.values()) <= 0:
         return None, None
     (file, line), _ = max(late.items(), key=lambda entry: entry[1] - early.get(entry[0], 0))

@@ -483,7 +483,10 @@ class Session:
         before = None if self.notes.light is None else self.notes.light.profiled
         is_better = before is None or profiled.n > before.n or profiled.median < before.median
         if is_better and self._export(window, self.files.partial_light, stopwatch):
-            self.note(light=LightWindow(self.files.light.name, tuple(stopwatch.marks_ns), profiled))
+            self.note(
+                light=LightWindow(self.files.light.name, tuple(stopwatch.marks_ns), profiled),
+                page_faults=dataclasses.replace(self._page_faults, lightly=stopwatch.page_faults),
+            )
             self.save()
         return not is_disturbed(stopwatch.durations_us(), self._undisturbed_us)
 

@@ -12,7 +12,7 @@ from bottleneck.schema.compile_health import CompileHealth
 from bottleneck.schema.op_names import place_of
 from bottleneck.schema.records import Doc
 from bottleneck.schema.start_up import StartLedger
-from bottleneck.units import counted, format_share, format_us
+from bottleneck.units import US_PER_S, counted, format_share, format_us
 
 # What a window of the profiler may record: ops alone, one option more, or all that the kept window had on.
 ProfilerOption = Literal["ops", "shapes", "stacks", "memory", "all"]
@@ -377,7 +377,7 @@ class OptionCosts:
 class PageFaults:
     """Minor page faults per step, of profiled and unprofiled steps.
 
-    They are those of the process, null where not counted.
+    They are those of the process, null where not counted. ``lightly`` are those of the window with the fewest options.
 
     A minor fault maps a page of ``page_bytes`` that needs no reading from disk: the first touch of new memory.
     """
@@ -385,6 +385,11 @@ class PageFaults:
     page_bytes: int
     profiled: float | None = None
     unprofiled: float | None = None
+    lightly: float | None = None
+
+    def us_of(self, count: float | None, fresh_bytes_per_s: float | None) -> float:
+        """Gives what so many faults take at this rate; 0 where unknown."""
+        return count * self.page_bytes / fresh_bytes_per_s * US_PER_S if count and fresh_bytes_per_s else 0.0
 
 
 @dataclass(frozen=True)

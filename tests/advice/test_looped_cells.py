@@ -1,6 +1,7 @@
 """Rule of recurrent cells that are called once per time step."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,18 +11,19 @@ from tests.advice.cases import two_steps
 from tests.builders import Event, op
 
 
-def cells(count: int, cell: str = "lstm_cell", us: float = 30) -> list[Event]:
+def cells(count: int, cell: str = "lstm_cell", us: float = 30, **types: Any) -> list[Event]:
     """So many calls of a cell, each with a product inside."""
     sizes = [[8, 32], [32, 128]]
+    types = {"dims": sizes, **types}
     calls = []
     for number in range(count):
         at = 100.0 + (us + 5) * number
-        calls += [op(f"aten::{cell}", at, us), op("aten::mm", at + 2, us - 4, dims=sizes)]
+        calls += [op(f"aten::{cell}", at, us, **types), op("aten::mm", at + 2, us - 4, dims=sizes)]
     return calls
 
 
-def case(folder: Path, count: int, cell: str = "lstm_cell", us: float = 30) -> Evidence:
-    return two_steps(folder, cells(count, cell, us))
+def case(folder: Path, count: int, cell: str = "lstm_cell", us: float = 30, **types: Any) -> Evidence:
+    return two_steps(folder, cells(count, cell, us, **types))
 
 
 def test_small_cells_lose_most_of_their_time_in_the_module_of_the_sequence(tmp_path: Path) -> None:
@@ -39,3 +41,11 @@ def test_other_cells_gain_less_and_few_calls_are_no_loop(tmp_path: Path) -> None
     assert small.gain_us is not None and other.gain_us is not None
     assert other.gain_us.low < small.gain_us.low and other.gain_us.high < small.gain_us.high
     assert looped_cell(case(tmp_path / "few", 8)) is None
+
+
+def test_in_fp64_the_module_runs_the_same_ops_and_may_where_no_type_is_known(tmp_path: Path) -> None:
+    assert looped_cell(case(tmp_path / "double", 20, types=["double", "double"])) is None
+    unknown = looped_cell(case(tmp_path / "unknown", 20, dims=None))
+    assert unknown is not None and unknown.gain_us is not None
+    assert unknown.gain_us.low == pytest.approx(-0.1 * sum(unknown.claims.values()))
+    assert unknown.gain_us.high > 0

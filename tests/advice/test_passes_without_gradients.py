@@ -7,7 +7,8 @@ import pytest
 from bottleneck.advice import advise
 from bottleneck.advice.passes_without_gradients import evaluation_in_step, features_in_step, frozen_features
 from bottleneck.schema.evidence import Evidence
-from tests.advice.cases import program_line, two_steps
+from bottleneck.schema.records import replace
+from tests.advice.cases import idle_row, program_line, two_steps, with_analysis
 from tests.builders import Event, complete, frame, op
 
 SIZES = [[512, 64], [64, 64], [64]]
@@ -51,6 +52,21 @@ def test_an_evaluation_in_each_step_is_to_be_seldom(tmp_path: Path, text: str) -
     assert 300 < draft.gain_us.low < draft.gain_us.high < 0.95 * 500
     assert frozen_features(evidence) is None
     assert advise(evidence)[0].slug == "evaluation-in-step"
+
+
+def test_two_lines_that_evaluate_are_both_named_and_save_their_page_faults(tmp_path: Path) -> None:
+    texts = {"train.py:20": "train_acc = test(model)", "train.py:21": "val_acc = test(model)"}
+    passes = [*forward("Net_0", 500, 200, 5, 20), *forward("Net_0", 700, 200, 5, 21)]
+    evidence = two_steps(tmp_path, [*training_of_net(100), *passes], source_texts=texts)
+    plain = evaluation_in_step(evidence)
+    row = replace(idle_row("allocator", 200.0, None, detail="first touch of fresh pages"), on_pages=True)
+    faults = evaluation_in_step(with_analysis(evidence, idle=(*evidence.analysis.idle, row)))
+    assert plain is not None and plain.gain_us is not None and faults is not None and faults.gain_us is not None
+    assert "Evaluate at train.py:20 and train.py:21 every" in plain.advice
+    assert plain.places == ("train.py:20", "train.py:21")
+    # Half of their part of 200 us at least, and no more than what keeping all of it saves.
+    assert 20 < faults.gain_us.low - plain.gain_us.low < 100
+    assert 100 < faults.gain_us.high - plain.gain_us.high < 1.7 * 200
 
 
 @pytest.mark.parametrize(("function", "is_told"), [("val_accuracy", True), ("predict_next", False)])

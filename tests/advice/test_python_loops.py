@@ -197,7 +197,13 @@ def test_a_recurrent_cell_is_called_for_the_whole_sequence(tmp_path: Path) -> No
     ]
     draft = looped_op(case(tmp_path, cells))
     assert draft is not None and "Call nn.GRU once for the whole sequence" in draft.advice
-    assert "at train.py:22" in draft.advice
+    assert "at train.py:22" in draft.advice and draft.gain_us is not None and draft.gain_us.low > 0
+    for event in cells:
+        if event["name"] == "aten::addmm":
+            event["args"]["Input type"] = ["double", "double"]
+    doubles = looped_op(case(tmp_path / "doubles", cells))
+    assert doubles is not None and doubles.gain_us is not None
+    assert doubles.gain_us.low < 0 and doubles.gain_us.high < draft.gain_us.high / 4
 
 
 def test_a_jacobian_of_a_batch_is_taken_for_each_sample(tmp_path: Path) -> None:

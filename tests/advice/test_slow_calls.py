@@ -123,6 +123,12 @@ def test_images_are_told_to_be_turned_into_tensors_in_the_function_that_does_it(
     assert inside == row.title and "resized" in str(title("", ("torchvision/transforms/transforms.py: __call__",)))
 
 
+def test_what_converts_an_image_that_was_opened_decodes_it() -> None:
+    text, convert = "img = Image.open(path).convert('YCbCr')", "PIL/Image.py: convert"
+    assert "decoded" in str(title(text, (convert, "PIL/ImageFile.py: load")))
+    assert "resized" in str(title("img = img.convert('L')", (convert,)))
+
+
 def test_a_checkpoint_is_told_apart_from_other_objects_turned_into_bytes() -> None:
     assert title("torch.save(state, path)", ("torch/serialization.py: save",)) == "A checkpoint is written in each step"
     other = title("text = json.dumps(row)", ("json/encoder.py: encode",))
@@ -139,6 +145,8 @@ def test_a_checkpoint_is_told_apart_from_other_objects_turned_into_bytes() -> No
         ("q = np.percentile(self.values[m], [25, 75])", "Statistics"),
         ("q = np.percentile(self.values[m],", "Statistics"),
         ("row = frame.iloc[number]", "data frame"),
+        ("x = torch.tensor(row[columns].values.astype(np.float32))", "data frame"),
+        ("x = torch.tensor(list(row[columns].values()))", "made of Python numbers"),
         ("pd.DataFrame(self.rows).to_csv(self.path, index=False)", "written as a whole"),
         ("for _, row in frame.iterrows():", "data frame"),
         ("item = json.loads(text)", "parsed"),

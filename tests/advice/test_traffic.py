@@ -211,9 +211,11 @@ def test_a_dense_gradient_that_is_dropped_costs_a_cpu_its_pages_too(tmp_path: Pa
     kept = dense_embedding_gradients(case_of(tmp_path / "kept", events[:-1], unprofiled_us=1000.0))
     dropped = dense_embedding_gradients(case_of(tmp_path / "dropped", events, unprofiled_us=1000.0))
     assert kept is not None and kept.gain_us is not None and dropped is not None and dropped.gain_us is not None
-    assert dropped.gain_us.high - kept.gain_us.high == pytest.approx(500, rel=0.02)
-    assert dropped.claims["overhead.python"] == pytest.approx(500, rel=0.02)
-    assert "overhead.python" not in kept.claims
+    assert dropped.gain_us.low - kept.gain_us.low == pytest.approx(0.95 * 500, rel=0.02)
+    # The step is a table's ops alone: at most all that is between them goes too.
+    between_us = 1000 - 20 - 300
+    for draft in (kept, dropped):
+        assert draft.claims["overhead.python"] == pytest.approx(between_us * 298 / 320, rel=0.1)
 
 
 def test_tables_that_are_read_widely_or_multiplied_keep_dense_gradients(tmp_path: Path) -> None:

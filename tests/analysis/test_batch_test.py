@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults, prove
+from bottleneck.analysis.batch_test import add_measurements, find_disturbance, find_page_faults, prove, time_page_faults
 from bottleneck.schema.analysis import DISTURBED, LedgerEntry
 from bottleneck.schema.measurements import (
     BatchProof,
@@ -203,3 +203,10 @@ def test_a_peak_that_is_not_known_has_a_reason_unless_the_trace_knows_it() -> No
     assert add_measurements(cpu(), None, unknown).totals.peak_memory_reason == "not asked"
     device = add_measurements(gpu_overhead(), None, unknown).totals
     assert (device.peak_memory_bytes, device.peak_memory_reason) == (12_000_000_000, None)
+
+
+def test_page_faults_of_the_window_that_gives_the_amounts_are_those_that_it_shows() -> None:
+    extras = Extras(windows_us=(2000.0,), page_faults=PageFaults(4096, 900.0, 1000.0, lightly=200.0))
+    assert time_page_faults(extras, 4.096e9, lightly=False) == pytest.approx((1000.0, 900.0))
+    assert time_page_faults(extras, 4.096e9, lightly=True) == pytest.approx((1000.0, 200.0))
+    assert time_page_faults(extras, None, lightly=True) == (0.0, 0.0)

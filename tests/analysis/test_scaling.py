@@ -161,3 +161,22 @@ def test_a_lightest_window_says_nothing_of_profiled_steps_that_are_as_short() ->
     steps = [Scene(480.0, ops=[Op(120 * at, 110, bound="compute") for at in range(4)], steps=4).linked()] * 2
     answer, caveats = find_held_up_timing(steps[0], Timing(900.0, 850.0, 950.0, 9), steps[1])
     assert answer is None and [caveat.slug for caveat in caveats] == ["held-up-timing"]
+
+
+@pytest.mark.parametrize(
+    ("faults_us", "touched_us"), [((30.0, 0.0), 30.0), ((900.0, 0.0), 75.0), ((30.0, 20.0), 10.0), ((30.0, 30.0), None)]
+)
+def test_a_step_that_is_longer_without_the_profiler_touches_the_pages_that_were_counted(
+    faults_us: tuple[float, float], touched_us: float | None
+) -> None:
+    scene = Scene(100.0, ops=[Op(0, 100, bound="compute")], events=[Event("annotation", "train", 0, 100)], steps=1)
+    linked, seen = scene.linked(), timing(175.0)
+    profiled = build_ledger(linked, scene.roofline())
+    result = scale_to_unprofiled(profiled, seen, own_parts(linked), None, faults_us)
+    accounts = {entry.account: entry.us for entry in result.ledger.entries}
+    assert accounts.get("overhead.allocator") == (None if touched_us is None else pytest.approx(touched_us))
+    assert sum(accounts.values()) == pytest.approx(175.0)
+    rows = result.idle[result.idle["cause"] == "allocator"]
+    assert rows["us"].sum() == pytest.approx(touched_us or 0.0)
+    assert rows["on_pages"].all() and {*rows["detail"]} <= {"first touch of fresh pages"}
+    assert result.idle["us"].sum() == pytest.approx(75.0)

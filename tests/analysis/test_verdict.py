@@ -623,3 +623,16 @@ def test_next_to_no_unmodelled_work_raises_no_doubt() -> None:
         return "could overturn" in _verdict(grounds=even).sentence
 
     assert doubts(3.0) and not doubts(0.3)
+
+
+@pytest.mark.parametrize(
+    ("detail", "words"),
+    [
+        ("first touch of fresh pages", "the first touch of fresh pages of memory (page faults)"),
+        ("aten::empty", "allocating and freeing memory"),
+    ],
+)
+def test_an_account_of_memory_that_is_page_faults_says_so(detail: str, words: str) -> None:
+    row = IdleCause(cause="allocator", us=50.0, share=0.5, source=None, calls=0.0, detail=detail, on_pages=True)
+    grounds = replace(_grounds({"overhead.allocator": 60.0, "memory": 40.0}), host_only=True, idle=(row,))
+    assert f"of your step is {words}" in decide(grounds).sentence

@@ -102,6 +102,22 @@ def test_steps_that_grow_are_told_with_their_slope(noise: float) -> None:
     assert run.growth.last_us > 5 * run.growth.first_us
 
 
+@pytest.mark.parametrize("is_more_of_the_same", [True, False])
+def test_longer_episodes_are_no_growth_where_all_lines_take_more(is_more_of_the_same: bool) -> None:
+    lengths_us = [2000.0 + 50.0 * number for number in range(300)]
+    log = log_of(lengths_us)
+    for begin_ns, us in zip(log.ticks, lengths_us, strict=False):
+        for part in range(10):  # the act, the model and the backward pass in turns, or an act that stays as it is
+            passed_us = us * (part + 0.5) / 10
+            line = 20 + part % 3 if is_more_of_the_same else 20 if passed_us < 1000 else 22
+            log.samples.append(
+                StackSample(begin_ns + round(1000 * passed_us), (MAIN, ("train.py", line, "main")), None)
+            )
+    run = summarise_run(log)
+    assert run is not None
+    assert run.growth is None if is_more_of_the_same else run.growth is not None and run.growth.source == "train.py:22"
+
+
 def test_steps_that_scatter_do_not_grow() -> None:
     run = summarise_run(log_of([2000.0 + (n * 7919) % 997 for n in range(300)]))
     assert run is not None
