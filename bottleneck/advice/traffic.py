@@ -372,7 +372,10 @@ def _freeing_us(evidence: Evidence) -> float:
 
 
 def _between_ops_us(work: KernelWork, less: Floats) -> float:
-    """Returns the time between ops on a CPU, by the part of the work that goes."""
+    """Returns the part of the time between ops that goes too.
+
+    It is that of the work, on a CPU.
+    """
     busy_us = float(work.us.sum())
     if not work.evidence.is_host_only or not busy_us > 0:
         return 0.0

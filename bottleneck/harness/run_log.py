@@ -713,9 +713,9 @@ def _all_grow_alike(early: _Spent, late: _Spent) -> bool:
 
 
 def _spent_by_line(usual: Sequence[_FollowedStep], sampled: dict[int, list[StackSample]]) -> tuple[_Spent, _Spent]:
-    """Gives the time of a step by program line, in the first and in the last third.
+    """Gives the time of a step by program line.
 
-    It is in microseconds, as far as the samples tell.
+    It is that in the first and in the last third, in microseconds, as far as the samples tell.
     """
     third = len(usual) // 3
     spent: list[Counter[tuple[str, int]]] = []
