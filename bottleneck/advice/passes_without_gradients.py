@@ -183,8 +183,7 @@ def evaluation_in_step(evidence: Evidence) -> Draft | None:
         slug="evaluation-in-step",
         title="The model is evaluated in every step of its training",
         evidence=(
-            f"{' and '.join(lines)} {'runs' if len(lines) == 1 else 'run'} modules without gradients in each of "
-            f"{counted(evidence.steps, 'step')}",
+            f"modules run without gradients at {' and '.join(lines)} in each of {counted(evidence.steps, 'step')}",
             f"that takes {format_per_step(evidence, removal.us)}",
             *work.describe(issued_by(evidence, work, rows)),
         ),
