@@ -473,7 +473,8 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     linked = link(trace, window)
     timing = unprofiled
     light_window = None if unprofiled is None else _light_window(source, linked)
-    unprofiled, timing_caveats = find_held_up_timing(linked, timing, light_window)
+    counted_us, lightly_us = time_page_faults(source.extras, device.fresh_bytes_per_s, lightly=True)
+    unprofiled, timing_caveats = find_held_up_timing(linked, timing, light_window, max(counted_us - lightly_us, 0.0))
     light = None if light_window is None else measure_light(light_window, unprofiled, device.launch_floor_us)
     linked = subtract_profiler_overhead(linked, unprofiled, device.launch_floor_us, light)
     captures = [_cost(link(capture, whole_window(capture)))[0] for capture in map(read_trace, options.captures)]

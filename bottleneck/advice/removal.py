@@ -111,7 +111,8 @@ def with_unseen_faults(evidence: Evidence, removal: Removal, roots: Sequence[int
     part_us = us * float(numbers[issued_by(evidence, work, roots)].sum()) / total
     more = kept_pages_gain(evidence, part_us)
     gain = Interval(removal.gain.low + more.low, removal.gain.high + more.high)
-    claims = {**removal.claims, **claims_of(evidence, "overhead.allocator", "overhead.unknown", most_us=more.high)}
+    claims = claims_of(evidence, "overhead.allocator", "overhead.unknown", most_us=more.high)
+    claims = {name: removal.claims.get(name, 0.0) + claims.get(name, 0.0) for name in {**removal.claims, **claims}}
     return Removal(removal.us + part_us, gain, claims)
 
 

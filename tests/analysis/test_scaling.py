@@ -157,6 +157,14 @@ def test_where_only_the_lightest_window_was_left_alone_its_steps_are_the_times(l
         assert (answer, caveats) == (unprofiled, ())
 
 
+def test_a_window_that_is_shorter_for_its_kept_memory_is_no_sign_of_other_programs() -> None:
+    held_up = Scene(4000.0, ops=[Op(1000 * at, 990, bound="compute") for at in range(4)], steps=4).linked()
+    light = Scene(1600.0, ops=[Op(400 * at, 390, bound="compute") for at in range(4)], steps=4).linked()
+    unprofiled = Timing(900.0, 850.0, 950.0, 9)
+    assert find_held_up_timing(held_up, unprofiled, light, 10.0)[1][0].slug == "contended"
+    assert find_held_up_timing(held_up, unprofiled, light, 300.0) == (unprofiled, ())
+
+
 def test_a_lightest_window_says_nothing_of_profiled_steps_that_are_as_short() -> None:
     steps = [Scene(480.0, ops=[Op(120 * at, 110, bound="compute") for at in range(4)], steps=4).linked()] * 2
     answer, caveats = find_held_up_timing(steps[0], Timing(900.0, 850.0, 950.0, 9), steps[1])
