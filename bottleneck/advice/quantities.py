@@ -92,7 +92,8 @@ def counted_faults_us(evidence: Evidence, *, profiled: bool = False) -> float:
 
 
 # Of what page faults take as calibrated: what a process saves that keeps its memory. In the 40 programs of
-# benchmarks/corpus/pairs.jsonl the median was 1.6 times; attention on 63 MB tensors saved 1.7 times. Pages are given back, too, and push others out of the caches.
+# benchmarks/corpus/pairs.jsonl the median was 1.6 times; attention on 63 MB tensors saved 1.7 times. Pages are given
+# back, too, and push others out of the caches.
 _SAVED_BY_KEEPING = 1.7
 _MOST_SAVED = 0.9
 
