@@ -27,7 +27,7 @@ from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.records import replace
 from bottleneck.schema.sources import TraceSource
-from bottleneck.schema.telemetry import HOST, THROTTLE, Sample, read_samples
+from bottleneck.schema.telemetry import HOST, SHORTEST_RATE_S, THROTTLE, Sample, other_processors, read_samples
 from bottleneck.units import counted, format_share
 
 # Power is sampled in a quarter of the time on many boards (arXiv 2312.02741), and its counter moves every 100 ms:
@@ -35,8 +35,6 @@ from bottleneck.units import counted, format_share
 _SHORTEST_ENERGY_S, _FEWEST_UPDATES = 2.0, 20
 # Power that is averaged over a second, and a utilisation that is over up to a second, say little about less.
 _SHORTEST_AVERAGE_S = 1.0
-# The system counts CPU time in hundredths of a second: 5 % of this.
-_SHORTEST_RATE_S = 0.2
 # A reason for low clocks counts if it held in so many of the samples.
 _OFTEN = 0.05
 # Counters are read off between samples that lie so close to either end of a span.
@@ -155,21 +153,6 @@ def summarise_samples(
     )
 
 
-def other_processors(samples: Sequence[Sample]) -> float | None:
-    """Counts the processors that other programs kept busy.
-
-    It is from the first sample of the host to the last. Null if that is too short.
-    """
-    columns = ("busy_cpu_s", "process_cpu_s")
-    host_samples = [
-        sample for sample in samples if sample.sensor == HOST and all(name in sample.values for name in columns)
-    ]
-    if len(host_samples) < 2 or (length_s := host_samples[-1].elapsed_s - host_samples[0].elapsed_s) < _SHORTEST_RATE_S:
-        return None
-    busy_s, own_s = (host_samples[-1].values[name] - host_samples[0].values[name] for name in columns)
-    return max(busy_s - own_s, 0.0) / length_s if busy_s >= 0 and own_s >= 0 else None
-
-
 def _median(samples: Sequence[Sample], column: str) -> float | None:
     values = [sample.values[column] for sample in samples if column in sample.values]
     return float(np.median(values)) if values else None
@@ -203,7 +186,7 @@ def _rate(
             length_s += measured[-1][0] - measured[0][0]
             grown += measured[-1][1] - measured[0][1]
             against_grown += measured[-1][2] - measured[0][2]
-    if length_s < _SHORTEST_RATE_S or grown < 0 or against_grown <= 0:
+    if length_s < SHORTEST_RATE_S or grown < 0 or against_grown <= 0:
         return None
     return grown / against_grown
 

@@ -43,12 +43,14 @@ from bottleneck.schema.recording import (
 )
 from bottleneck.schema.records import unsound_fields
 from bottleneck.schema.start_up import StartLedger
-from bottleneck.schema.telemetry import HOST, write_samples
+from bottleneck.schema.telemetry import HOST, other_processors, write_samples
 from bottleneck.system.child_process import Child
+from bottleneck.units import counted
 
 # More than any job has; the number comes from a file.
 _MOST_RANKS = 2**16
-_QUIET_LOAD = 0.5  # processors that others keep busy, below which nothing is said
+# Processors that others keep busy, below which nothing is said: so many, and on large machines this part of them.
+_QUIET_LOAD, _QUIET_SHARE = 0.5, 0.1
 
 
 def _versions() -> Mapping[str, str]:
@@ -366,12 +368,22 @@ def _keep_telemetry(folder: Path, notes: Notes, telemetry: Telemetry | None) -> 
 
 
 def _load_warning(ending: Ending) -> tuple[str, ...]:
-    if ending.busy_processors <= _QUIET_LOAD:
-        return ()
-    return (
-        f"other programs had work for {ending.busy_processors:.1f} processors in the minute before, and this machine "
-        f"has {os.cpu_count()}: step times may be too long",
-    )
+    """Warns of other programs that ran beside this one.
+
+    Where the sensors did not see the run, the load of the minute before it stands for them.
+    """
+    processors = os.cpu_count() or 1
+    least = max(_QUIET_LOAD, _QUIET_SHARE * processors)
+    others = other_processors(() if ending.telemetry is None else ending.telemetry.samples)
+    if others is not None:
+        said = f"other programs kept {others:.1f} of {counted(processors, 'processor')} busy during the run"
+    else:
+        others = ending.busy_processors
+        said = (
+            f"other programs had work for {others:.1f} processors in the minute before, and this machine has "
+            f"{processors}"
+        )
+    return (f"{said}: step times may be too long",) if others > least else ()
 
 
 def _perturbation(notes: Notes) -> float | None:

@@ -153,6 +153,25 @@ def _number(text: str) -> float | None:
     return value if math.isfinite(value) else None
 
 
+# The system counts CPU time in hundredths of a second: 5 % of this.
+SHORTEST_RATE_S = 0.2
+
+
+def other_processors(samples: Sequence[Sample]) -> float | None:
+    """Counts the processors that other programs kept busy.
+
+    It is from the first sample of the host to the last. Null if that is too short.
+    """
+    columns = ("busy_cpu_s", "process_cpu_s")
+    host_samples = [
+        sample for sample in samples if sample.sensor == HOST and all(name in sample.values for name in columns)
+    ]
+    if len(host_samples) < 2 or (length_s := host_samples[-1].elapsed_s - host_samples[0].elapsed_s) < SHORTEST_RATE_S:
+        return None
+    busy_s, own_s = (host_samples[-1].values[name] - host_samples[0].values[name] for name in columns)
+    return max(busy_s - own_s, 0.0) / length_s if busy_s >= 0 and own_s >= 0 else None
+
+
 # Counters that only grow; their rates are what a curve can show.
 _GROWING = frozenset({"energy_j", "process_cpu_s", "busy_cpu_s", "total_cpu_s", "throttle_bits"})
 PROGRAM_PROCESSORS, BUSY_SHARE = "processors of the program", "busy share of all processors"

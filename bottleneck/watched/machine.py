@@ -8,8 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from bottleneck.analysis.telemetry import other_processors
-from bottleneck.schema.telemetry import HOST, THROTTLE, Sample
+from bottleneck.schema.telemetry import HOST, THROTTLE, Sample, other_processors
 from bottleneck.units import counted, format_share
 from bottleneck.watched.causes import Drift
 from bottleneck.watched.read_log import WatchedRank

@@ -9,8 +9,10 @@ from bottleneck.harness.finish import Ending, finish_recording, measured_spans, 
 from bottleneck.harness.folder import RankFiles
 from bottleneck.harness.machine import usable_processors
 from bottleneck.harness.messages import Notes, Plan, Program, RecordOptions, rank_of
+from bottleneck.harness.sensors import Telemetry
 from bottleneck.schema.measurements import OtherThreads, Timing
 from bottleneck.schema.recording import LightWindow, Recording, read_recording
+from bottleneck.schema.telemetry import HOST, Sample
 from bottleneck.system.files import write_whole
 
 MEASURED = Notes(
@@ -33,9 +35,9 @@ def leave(folder: Path, rank: int, notes: Notes = MEASURED, trace: bytes | None 
         files.partial.write_bytes(gzip.compress(trace))
 
 
-def finish(folder: Path) -> Recording:
+def finish(folder: Path, ending: Ending | None = None) -> Recording:
     plan = Plan(str(folder), Program("train.py", form="script"), RecordOptions(warmup=3))
-    recording = finish_recording(plan, read_all_notes(folder), Ending(0, 0.0), None)
+    recording = finish_recording(plan, read_all_notes(folder), ending or Ending(0, 0.0), None)
     assert read_recording(folder) == recording
     return recording
 
@@ -142,3 +144,32 @@ def test_the_window_with_the_fewest_options_is_kept_where_it_is_whole(
     files.partial_light.write_bytes(gzip.compress(trace))
     assert finish(tmp_path).traces[0].light == (light if is_kept else None)
     assert files.light.exists() is is_kept
+
+
+def sensed(others_s: float) -> Telemetry:
+    """Ten seconds of a program on one processor, beside others that used ``others_s``."""
+    samples = tuple(
+        Sample(int(1e9 * at_s), at_s, HOST, {"busy_cpu_s": 100 + share * (10 + others_s), "process_cpu_s": 10 * share})
+        for at_s, share in ((0.0, 0.0), (10.0, 1.0))
+    )
+    return Telemetry(samples, (), 0.1, None, None)
+
+
+def test_other_programs_are_warned_of_by_what_they_used_during_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    leave(tmp_path, 0)
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert any("in the minute before" in text for text in finish(tmp_path, Ending(0, 1.6)).warnings)
+
+    leave(tmp_path, 0)
+    quiet = finish(tmp_path, Ending(0, 1.6, sensed(2.0)))
+    assert not any("other programs" in text for text in quiet.warnings)
+
+    leave(tmp_path, 0)
+    (said,) = [text for text in finish(tmp_path, Ending(0, 0.0, sensed(15.0))).warnings if "other programs" in text]
+    assert said == "other programs kept 1.5 of 2 processors busy during the run: step times may be too long"
+
+    leave(tmp_path, 0)
+    monkeypatch.setattr("os.cpu_count", lambda: 64)
+    assert not any("other programs" in text for text in finish(tmp_path, Ending(0, 0.0, sensed(15.0))).warnings)
