@@ -46,7 +46,7 @@ from bottleneck.schema.op_names import RUNS_BACKWARD, at_source
 from bottleneck.schema.records import replace
 from bottleneck.schema.serving import WAIT, Serving, describe_pace, serving_of
 from bottleneck.schema.tables import WAITS, are_calls
-from bottleneck.units import format_part, format_share, format_us, listed
+from bottleneck.units import format_part, format_share, format_si, format_us, listed
 
 # Below half of the step a group does not decide alone when the next one is this close.
 _CLEAR_LEAD = 0.1
@@ -563,6 +563,8 @@ _STANDS_FOR_GROUP = 0.6
 # Of the overhead: time in which the device has too little to do in one go, and waits for nobody.
 _TOO_LITTLE_WORK = ("overhead.launch_floor", "overhead.kernel_gap", "overhead.dependency")
 _LEAST_TOO_LITTLE = 0.4
+# What an op moves at most for all of it to lie in a processor's own cache (1 MiB of L2, as servers have).
+_SMALL_OP_BYTES = 2.0**20
 # And what a program without a device does around its ops; with a device it also launches.
 _CALLS = ("overhead.python", "overhead.dispatch")
 _ISSUES = (*_CALLS, "overhead.launch")
@@ -613,7 +615,8 @@ def _of_one_group(grounds: Grounds, group: str) -> Iterator[Clause]:
     if group in _WORK:
         rate = _rate(grounds, [at for at, row in enumerate(grounds.kernels) if row.bound == group])
         is_far = _regime(grounds, group) == "far_below_roof"
-        reached = f", at {'only ' if is_far else ''}{rate}" if rate is not None else ""
+        small = _small_ops(grounds, group) if is_far else ""
+        reached = f"{small and f', in {small}'}, at {'only ' if is_far else ''}{rate}" if rate is not None else ""
         held = _takes(grounds, group, group_us / wall_us) if is_far else _limits(grounds, group)
         share = _shown(grounds, group)
         yield Clause("bound", f"{held}: {format_part(group_us, wall_us)} per step ({share}){reached}")
@@ -641,6 +644,22 @@ def _of_one_group(grounds: Grounds, group: str) -> Iterator[Clause]:
     own = _largest_of(grounds.kernels) if largest.account == _STALL else None
     if own is not None and own.share >= _WORTH_NAMING:
         yield Clause("place", f"of the program itself: {_with_time(grounds, own)}", label="Besides")
+
+
+def _small_ops(grounds: Grounds, group: str) -> str:
+    """Names the small ops of a CPU that are most of a group's time.
+
+    Their tensors lie in a processor's own cache, so that no bandwidth holds them back. Empty where most are larger.
+    """
+    rows = [row for row in grounds.kernels if row.bound == group and row.bytes_low and row.calls]
+    small = [row for row in rows if (row.bytes_low or 0.0) <= row.calls * _SMALL_OP_BYTES]
+    if group != "memory" or not grounds.host_only or not small:
+        return ""
+    us = math.fsum(row.us for row in small)
+    if us < _STANDS_FOR_GROUP * math.fsum(row.us for row in rows):
+        return ""
+    calls = math.fsum(row.calls for row in small)
+    return f"small ops ({format_si(math.fsum(row.bytes_low or 0.0 for row in small) / calls, 'B')} each)"
 
 
 def _limits(grounds: Grounds, group: str, how_sure: str = "") -> str:

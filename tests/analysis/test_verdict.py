@@ -312,6 +312,16 @@ def test_a_largest_part_that_no_finding_answers_is_said_to_be_so_with_its_line_a
     assert verdict.first_step is None
 
 
+def test_small_ops_on_a_cpu_are_said_to_be_small_where_the_bandwidth_is_far() -> None:
+    kernel = replace(_KERNEL, regime="far_below_roof", explained=0.12, calls=2000.0, bytes_low=320e6)
+    grounds = _grounds({"memory": 60.0, "compute": 40.0}, kernel)
+    said = decide(replace(grounds, host_only=True)).sentence
+    assert "60.0 of 100 us per step (60.0 %), in small ops (160 kB each), at only 12.0 % of the bandwidth" in said
+    assert "small ops" not in decide(grounds).sentence  # a GPU's launches are another matter
+    large = replace(kernel, calls=2.0)
+    assert "small ops" not in decide(replace(grounds, host_only=True, kernels=(large,))).sentence
+
+
 @pytest.mark.parametrize(
     ("kernel_us", "largest"), [(16.0, "of the overhead: waiting for data"), (30.0, "aten::softmax")]
 )
