@@ -471,6 +471,7 @@ COMPILE_PAYS = 0.05
 # promised 1.00 to 1.49, and gave 0.86.
 _MAY_LOSE = 1 / 8
 _MODULE, _BACKWARD = re.compile(r"^nn\.Module: "), re.compile(f"^{BACKWARD_NODE}")
+_READ = re.compile(r"^aten::(?:_local_scalar_dense|is_nonzero)$")
 # The sum of gradients into parameters is autograd's own, whoever made the backward pass.
 _ACCUMULATES = re.compile(r"AccumulateGrad$")
 
@@ -481,8 +482,8 @@ class _ModelOverhead(Struct, frozen=True):
     It is its overhead per step and the ops that do work: those that a compiler fuses, and others. ``us`` leaves out
     what the optimizer and the zeroing of gradients take, as compiling the model does not touch them. ``each_us`` is the
     overhead per op. An op that stays a call counts once, whatever it calls itself. ``entries`` are the calls of
-    outermost modules, each of which is a call of compiled code. It is 1 where modules are not recorded. ``random_us``
-    is what drawing random numbers takes.
+    outermost modules, each of which is a call of compiled code. Where modules are not recorded, they are the stretches
+    between values that Python reads. ``random_us`` is what drawing random numbers takes.
     """
 
     us: float
@@ -510,9 +511,21 @@ def _model_calls(evidence: Evidence) -> _ModelOverhead:
     fused -= 0.0 if modules.start.size else share.ops
     random_us = math.fsum(row.us for row in evidence.analysis.kernels if _RANDOM.search(row.name))
     random_us = max(random_us - work_of(evidence).us_of(drawn_ahead(evidence)), 0.0)
-    entries = max(modules.start.size / evidence.steps, 1.0)
+    entries = modules.start.size / evidence.steps or _stretches_between_reads(evidence, compiled & product)
     most_us = _EACH_OPS * (evidence.analysis.device.launch_floor_us or each_us)
-    return _ModelOverhead(us, min(each_us, most_us), max(fused, 0.0), stays, entries, random_us)
+    return _ModelOverhead(us, min(each_us, most_us), max(fused, 0.0), stays, max(entries, 1.0), random_us)
+
+
+def _stretches_between_reads(evidence: Evidence, products: Flags) -> float:
+    """Counts the stretches of a step with products of the forward pass, between two values that Python reads.
+
+    Such a read ends a call of compiled code: a model that is asked for each action of an episode is called for each.
+    """
+    events, at_us = evidence.linked.trace.events, evidence.linked.kernels["ts_us"].to_numpy()
+    reads_us = np.sort(events["ts_us"].to_numpy()[rows_of_events(evidence, _READ)])
+    backward = union(*mark_spans(evidence, rows_of_events(evidence, _BACKWARD)))
+    forward_us = at_us[products & ~backward.hold(at_us)]
+    return float(np.unique(np.searchsorted(reads_us, forward_us)).size) / evidence.steps
 
 
 @remembered

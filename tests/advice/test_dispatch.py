@@ -284,3 +284,16 @@ def test_kernels_at_their_launch_floor_are_worth_half_to_all_of_it(tmp_path: Pat
 def test_a_few_tiny_kernels_are_not_worth_a_word(tmp_path: Path) -> None:
     case = case_of(tmp_path, gpu_events(kernels=20, kernel_us=3, every_us=10))
     assert tiny_kernels(case) is None
+
+
+def test_a_value_that_python_reads_ends_a_call_of_compiled_code(tmp_path: Path) -> None:
+    layers = [op("aten::addmm", 600 * number + 1, 2, dims=[[8], [4, 8], [8, 8]]) for number in range(10)]
+    loops = [op("aten::relu", 600 * number + 10 + 6 * more, 2) for number in range(10) for more in range(50)]
+    reads = [op("aten::_local_scalar_dense", 600 * number + 500, 2) for number in range(10)]
+    steps = cpu_events(ops=1, op_us=2, every_us=6000, steps=1, name="aten::add")
+    one, ten = (
+        compile_gain_us(case_of(tmp_path / name, [*steps, *layers, *loops, *more], unprofiled_us=6000.0))
+        for name, more in (("one", []), ("ten", reads))
+    )
+    assert one is not None and ten is not None
+    assert one.low - ten.low == pytest.approx(9 * 100, rel=0.3)  # 100 times the smallest op, about 1 us here
