@@ -86,26 +86,26 @@ def _cannot(why: str, fix: str) -> Exception:
 def _answer(_number: int, _frame: Any) -> None:
     """Handles the signal.
 
-    Does what waits for this thread, else has another thread look at the socket. An import would be unsafe here, where
-    the program may be in the middle of one.
+    Does all that waits for this thread, and has another thread answer each who has connected. Python calls a handler
+    once for signals that come together, and those who ended meanwhile lie before those who wait. An import would be
+    unsafe here, where the program may be in the middle of one.
     """
     if os.getpid() != _process:
         return
-    if _work:
-        _work.pop(0)()
-    else:
-        _thread.start_new_thread(_serve, ())
+    with contextlib.suppress(IndexError):
+        while True:
+            _work.pop(0)()
+    with contextlib.suppress(OSError):  # nobody waits any more
+        while _listener is not None:
+            _thread.start_new_thread(_serve, (_listener.accept()[0],))
 
 
-def _serve() -> None:
-    """Answers whoever has connected; in a thread of its own."""
-    with contextlib.suppress(Exception):  # the program notices nothing
-        assert _listener is not None, "the handler comes after the socket"
-        connection, _ = _listener.accept()
-        with connection:
-            from bottleneck.harness.attachment import serve
+def _serve(connection: socket.socket) -> None:
+    """Answers one who has connected; in a thread of its own."""
+    with contextlib.suppress(Exception), connection:  # the program notices nothing
+        from bottleneck.harness.attachment import serve
 
-            serve(connection, _do_in_main_thread)
+        serve(connection, _do_in_main_thread)
 
 
 def _do_in_main_thread(work: Callable[[], None], seconds: float) -> bool:

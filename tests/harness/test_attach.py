@@ -140,6 +140,28 @@ def wait_until_free(process: int) -> None:
     raise AssertionError(f"the window of a killed attachment did not end: {refusal(process)}")
 
 
+def test_signals_that_come_together_leave_nobody_without_an_answer(tmp_path: Path) -> None:
+    code = """
+import json, os, socket
+import bottleneck.harness.attachable as attachable
+attachable.attachable()
+def caller():
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    client.connect(attachable.address(os.getpid()))
+    client.settimeout(30)
+    return client
+gone, done = caller(), []
+gone.close()
+waiting = [caller(), caller()]
+attachable._work.append(lambda: done.append("worked"))
+attachable._answer(0, None)
+print(done, [sorted(json.loads(client.recv(1 << 18))) for client in waiting])
+"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    hello = ["arguments", "environment", "version"]
+    assert (done.stdout.strip(), done.stderr) == (str(["worked"]) + " " + str([hello, hello]), "")
+
+
 def test_ctrl_c_ends_the_window_with_what_there_is(tmp_path: Path) -> None:
     with started(tmp_path, STARTS + TRAINS + "train()" + ENDS) as program:
         attaching = subprocess.Popen(
