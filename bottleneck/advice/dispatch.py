@@ -517,9 +517,10 @@ def _model_calls(evidence: Evidence) -> _ModelOverhead:
 
 
 def _stretches_between_reads(evidence: Evidence, products: Flags) -> float:
-    """Counts the stretches of a step with products of the forward pass, between two values that Python reads.
+    """Counts the stretches of a step's products between two values that Python reads.
 
-    Such a read ends a call of compiled code: a model that is asked for each action of an episode is called for each.
+    The products are those of the forward pass. Such a read ends a call of compiled code: a model that is asked for each
+    action of an episode is called for each.
     """
     events, at_us = evidence.linked.trace.events, evidence.linked.kernels["ts_us"].to_numpy()
     reads_us = np.sort(events["ts_us"].to_numpy()[rows_of_events(evidence, _READ)])

@@ -1,6 +1,10 @@
-"""Rule of dense products with a matrix that holds next to nothing but zeros."""
+"""Rules of matrices that hold next to nothing but zeros.
+
+They are multiplied as dense ones, or mask out nearly all that attention over all pairs computes.
+"""
 
 import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -8,9 +12,10 @@ import numpy as np
 from bottleneck.advice.kernel_work import Size, work_of
 from bottleneck.advice.quantities import format_count, format_per_step, ops_in_window
 from bottleneck.advice.ranking import Draft
-from bottleneck.advice.removal import LEAST_SHARE, main_source, removal_of, roots_of
+from bottleneck.advice.removal import LEAST_SHARE, main_source, removal_of, roots_of, with_unseen_faults
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.measurements import OddTensor
 from bottleneck.schema.op_names import at_source, is_backward
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted, format_share
@@ -18,18 +23,22 @@ from bottleneck.units import counted, format_share
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::mv"})
 # A number of a sparse product takes so many times as long as one of a dense product, at best and at worst.
 _PER_NUMBER = (3.0, 15.0)
+_SOFTMAX, _MASKS = re.compile(r"^aten::(?:_safe_)?_?softmax$"), re.compile(r"^aten::(?:where|masked_fill_?)$")
+# Of the step: ops on pairs that take less are not worth another way to write them.
+_LEAST_MASKED = 0.15
 
 
 def zero_matrix_product(evidence: Evidence) -> Draft | None:
     """Finds a matrix of 95 % zeros and more multiplied as a dense one.
 
-    By a look at its values. Gain: the time of the products with a matrix of its sizes, less that of the numbers that
-    are not zero, each at three times the time at best and at 15 times at worst.
+    By a look at its values. A mask of attention is another rule's. Gain: the time of the products with a matrix of its
+    sizes, less that of the numbers that are not zero, each at three times the time at best and at 15 times at worst.
     """
     look = None if evidence.recording is None else evidence.recording.values
     if look is None or not look.zeros:
         return None
-    pairs = [(one, rows) for one in look.zeros if (rows := _products_with(evidence, one.sizes))]
+    multiplied = [one for one in look.zeros if _masking_line(evidence, one) is None]
+    pairs = [(one, rows) for one in multiplied if (rows := _products_with(evidence, one.sizes))]
     if not pairs:
         return None
     matrix, rows = max(pairs, key=lambda one: removal_of(evidence, one[1], certain=1.0).us)
@@ -86,4 +95,101 @@ def _products_with(evidence: Evidence, sizes: Sequence[int]) -> list[int]:
     return [int(row) for row in np.unique(roots_of(evidence)[mine])] if math.prod(sizes) else []
 
 
-RULES = (zero_matrix_product,)
+def masked_attention(evidence: Evidence) -> Draft | None:
+    """Finds attention over all pairs of which a mask keeps few.
+
+    By a look at its values, of which 95 % and more are zeros: an adjacency matrix, a window. Gain: the time of the ops
+    on all pairs, forward and backward, less that of the pairs that are kept, each at three times the time at best and
+    at 15 times at worst. The zeros of a mask leave out pairs where the line turns them over (``~mask``, ``mask == 0``)
+    or ``where`` takes them first.
+    """
+    look = None if evidence.recording is None else evidence.recording.values
+    for mask in () if look is None else look.zeros:
+        line = _masking_line(evidence, mask)
+        if line is None:
+            continue
+        rows = _ops_on_pairs(evidence, mask.sizes)
+        removal = with_unseen_faults(evidence, removal_of(evidence, rows, certain=1.0), rows)
+        if evidence.share_of_step(removal.us) < _LEAST_MASKED:
+            continue
+        high, low = (max(0.0, 1 - times * (1 - mask.zero_share)) for times in _PER_NUMBER)
+        size, made = "x".join(map(str, mask.sizes)), "" if mask.source is None else f", made {at_source(mask.source)},"
+        work = work_of(evidence)
+        return Draft(
+            slug="masked-attention",
+            title="Nearly all of what attention computes is masked out",
+            evidence=(
+                f"{mask.place} {mask.name} ({size}){made} held {format_share(mask.zero_share)} zeros, and masks "
+                f"{at_source(line)}",
+                f"ops on tensors of all pairs: {format_per_step(evidence, removal.us)}",
+                *work.describe(np.isin(work.op, np.flatnonzero(np.isin(roots_of(evidence), rows)))),
+            ),
+            advice=f"Compute only the pairs that the mask keeps {at_source(line)}: scores by a list of edges, their "
+            "softmax by scatter_reduce and index_add; of a window, by blocks of neighbours (unfold, or flex_attention "
+            "with a block mask).",
+            brief=f"Compute only the pairs that the mask keeps {at_source(line)}: a list of edges, or blocks of a "
+            "window",
+            places=(line, mask.source),
+            code=f"src, dst = {_plain(mask.name)}.nonzero(as_tuple=True)  # once: the pairs that are kept\n"
+            "score = act(left[src] + right[dst]).exp()  # one number per edge\n"
+            "out = torch.zeros_like(x).index_add_(0, src, score[:, None] * x[dst])\n"
+            "out = out / torch.zeros(len(x), 1).index_add_(0, src, score[:, None])",
+            gain_us=Interval(low * removal.gain.low, high * removal.gain.high),
+            claims=removal.claims,
+            removes=True,
+        )
+    return None
+
+
+def _masking_line(evidence: Evidence, mask: OddTensor) -> str | None:
+    """Returns the line at which this matrix masks scores; null without one.
+
+    A softmax of such scores follows.
+    """
+    work, kernels = work_of(evidence), evidence.linked.kernels
+    pairs, flat = tuple(mask.sizes), tuple(mask.sizes)
+
+    def is_masked(signature: int) -> bool:
+        sizes = work.tensors_of(signature)
+        return any(len(size) > 2 and size[-2:] == pairs for size in sizes) or sizes.count(flat) > 1
+
+    softmax = work.op_like(_SOFTMAX)
+    if not work.calls_that(softmax, lambda signature: is_masked(signature) or flat in work.tensors_of(signature)).any():
+        return None
+    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    rows = work.row[work.calls_that(work.op_like(_MASKS), is_masked)]
+    for source in dict.fromkeys(kernels["source"].iloc[rows].dropna().astype(str)):
+        if not is_backward(source) and _leaves_out_zeros(texts.get(source, ""), mask.name.rpartition(".")[2]):
+            return source
+    return None
+
+
+def _leaves_out_zeros(text: str, name: str) -> bool:
+    """True if a line masks where this tensor is zero."""
+    word = rf"(?:\w+\.)*{re.escape(name)}\b"
+    return bool(
+        re.search(rf"\bwhere\(\s*{word}(?!\s*(?:==|<|\.logical_not))", text)
+        or re.search(rf"\bmasked_fill_?\([^,]*(?:~\s*\(?{word}|{word}\)?\s*(?:==\s*(?:0|False)|<|\.logical_not))", text)
+    )
+
+
+def _ops_on_pairs(evidence: Evidence, sizes: Sequence[int]) -> list[int]:
+    """Returns the outermost ops on tensors of all pairs.
+
+    Products that make such a tensor are among them.
+    """
+    ops, work, pairs = evidence.linked.ops, work_of(evidence), tuple(sizes)
+    inner = np.flatnonzero(ops_in_window(evidence))
+    signatures = as_integers(ops["signature"])[inner].tolist()
+
+    def is_on_pairs(signature: int) -> bool:
+        tensors = [size for size in work.tensors_of(signature) if len(size) >= 2]
+        makes = len(tensors) >= 2 and (tensors[0][-2], tensors[1][-1]) == pairs and tensors[0][-1] == tensors[1][-2]
+        return makes or any(size[-2:] == pairs for size in tensors)
+
+    mine = {signature: is_on_pairs(signature) for signature in set(signatures) if signature >= 0}
+    rows = [row for row, signature in zip(inner.tolist(), signatures, strict=True) if mine.get(signature)]
+    return [int(row) for row in np.unique(roots_of(evidence)[rows])]
+
+
+RULES = (zero_matrix_product, masked_attention)

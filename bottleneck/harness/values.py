@@ -46,6 +46,8 @@ _BITS = {
     "torch.float64": ("int64", 0x7FFFFFFFFFFFFFFF, 0x7FF0000000000000),
     "torch.bfloat16": ("int16", 0x7FFF, 0x7F80),
 }
+# Links and masks: of these only zeros are told.
+_WHOLE = frozenset({"torch.bool", "torch.uint8", "torch.int8", "torch.int16", "torch.int32", "torch.int64"})
 
 
 class ValueLook:
@@ -120,7 +122,7 @@ class ValueLook:
         """The finds so far; null where no tensor was looked at."""
         if not self._numbers:
             return None
-        zeros = sorted(self._zeros.values(), key=lambda tensor: -math.prod(tensor.sizes))
+        zeros = sorted(_once(self._zeros.values()), key=lambda tensor: -math.prod(tensor.sizes))
         odd = sorted(self._odd.values(), key=lambda tensor: (-tensor.nan_share, -tensor.subnormal_share))
         return ValuesLook(
             self._numbers, _flushes(self._torch), tuple(odd[:_MOST_ODD]), self._spare, tuple(zeros[:_MOST_ODD])
@@ -208,7 +210,12 @@ class ValueLook:
 
     def _count(self, place: ValuePlace, name: str, tensor: Any, source: Callable[[], str | None]) -> None:
         torch = self._torch
-        if str(tensor.dtype) not in _BITS or tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+        if tensor.device.type != "cpu" or tensor.layout is not torch.strided:
+            return
+        sizes = tuple(int(size) for size in tensor.shape)
+        is_matrix = _is_matrix(sizes) and tensor.numel() >= _LEAST_MATRIX and place in _MATRICES
+        is_read = str(tensor.dtype) in _BITS
+        if not is_read and not (is_matrix and str(tensor.dtype) in _WHOLE):
             return
         key = (place, name, tensor.data_ptr(), tensor.numel(), version_of(tensor))
         if tensor.numel() < _LEAST_NUMBERS or key in self._seen or self._is_watched():
@@ -216,14 +223,12 @@ class ValueLook:
         self._seen.add(key)
         with torch.no_grad():
             numbers = _sample(tensor.detach())
-            subnormal, nan = _odd_numbers(torch, numbers)
+            subnormal, nan = _odd_numbers(torch, numbers) if is_read else (0, 0)
             filled = int(torch.count_nonzero(numbers))
         count = numbers.numel()
         self._numbers += count
-        sizes = tuple(int(size) for size in tensor.shape)
-        is_matrix = len(sizes) == 2 and tensor.numel() >= _LEAST_MATRIX and place in _MATRICES
         if is_matrix and 0 < filled <= (1 - _LEAST_ZEROS) * count:
-            held = OddTensor(place, name, sizes=sizes, source=source(), zero_share=1 - filled / count)
+            held = OddTensor(place, name, sizes=sizes[-2:], source=source(), zero_share=1 - filled / count)
             self._zeros.setdefault((place, name), held)
         earlier = self._odd.get((place, name))
         is_more = earlier is None or subnormal / count > earlier.subnormal_share
@@ -348,6 +353,24 @@ def _outermost(names: Iterable[str], others: Iterable[str]) -> tuple[str, ...]:
 def _prefixes(name: str) -> list[str]:
     parts = name.split(".")
     return [".".join(parts[: end + 1]) for end in range(len(parts))]
+
+
+def _is_matrix(sizes: Sequence[int]) -> bool:
+    """True for a matrix, as one of a batch of 1 too."""
+    return len(sizes) >= 2 and all(size == 1 for size in sizes[:-2])
+
+
+def _once(tensors: Iterable[OddTensor]) -> Iterable[OddTensor]:
+    """Leaves each matrix one name.
+
+    It is that of a variable before others, of known origin before others, and the last that was seen.
+    """
+    names: dict[tuple[object, ...], tuple[tuple[bool, bool], OddTensor]] = {}
+    for tensor in tensors:
+        key, rank = (tensor.sizes, tensor.zero_share), (tensor.place == "variable", tensor.source is not None)
+        if key not in names or rank >= names[key][0]:
+            names[key] = rank, tensor
+    return [tensor for _, tensor in names.values()]
 
 
 def _strided(tensor: Any) -> Any:

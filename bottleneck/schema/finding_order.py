@@ -39,6 +39,7 @@ SURE_FINDINGS = frozenset(
         "logged-parameters",
         "long-convolution",
         "looped-op",
+        "masked-attention",
         "masked-positions",
         "moved-buffer",
         "no-kv-cache",

@@ -1,11 +1,13 @@
-"""Rule of dense products with a matrix that holds next to nothing but zeros."""
+"""Rules of matrices that hold next to nothing but zeros: dense products, and attention that is masked out."""
 
 from pathlib import Path
 
-from bottleneck.advice.zero_matrices import zero_matrix_product
+import pytest
+
+from bottleneck.advice.zero_matrices import masked_attention, zero_matrix_product
 from bottleneck.schema.measurements import OddTensor, ValuesLook
 from tests.advice.cases import program_line, two_steps, with_recording
-from tests.builders import op
+from tests.builders import Event, op
 
 LINKS = OddTensor("variable", "A", sizes=(1500, 1500), source="train.py:5", zero_share=0.997)
 
@@ -21,3 +23,48 @@ def test_a_product_with_a_matrix_of_zeros_is_named_with_both_lines(tmp_path: Pat
     other = OddTensor("variable", "B", sizes=(1500, 1400), zero_share=0.997)
     assert zero_matrix_product(with_recording(case, values=ValuesLook(1000, zeros=(other,)))) is None
     assert zero_matrix_product(with_recording(case, values=ValuesLook(1000))) is None
+
+
+PAIRS = [4, 1500, 1500]
+
+
+def _attention() -> list[Event]:
+    """A step of attention over all pairs, which the line at train.py:10 masks."""
+    return [
+        program_line(10, 90, 430),
+        op("aten::bmm", 100, 100, dims=[[4, 1500, 8], [4, 8, 1500]]),
+        op("aten::where", 210, 100, dims=[[1500, 1500], PAIRS, PAIRS]),
+        op("aten::_softmax", 320, 100, dims=[PAIRS, [], []]),
+        op("aten::mm", 430, 50, dims=[[64, 64], [64, 64]]),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_left_out"),
+    [
+        ("e = torch.where(A > 0, e, low)", True),
+        ("e = torch.where(self.A.bool(), e, low)", True),
+        ("e = torch.where(A == 0, low, e)", False),
+        ("e = e.masked_fill(A == 0, -9e15)", True),
+        ("e = e.masked_fill(~self.A, float('-inf'))", True),
+        ("e = e.masked_fill(A, float('-inf'))", False),
+        ("e = torch.where(B > 0, e, low)", False),
+    ],
+)
+def test_attention_of_which_a_mask_keeps_next_to_nothing_is_named(tmp_path: Path, text: str, is_left_out: bool) -> None:
+    case = with_recording(
+        two_steps(tmp_path, _attention(), source_texts={"train.py:10": text}), values=ValuesLook(1000, zeros=(LINKS,))
+    )
+    draft = masked_attention(case)
+    assert (draft is not None) == is_left_out
+    if draft is not None:
+        assert draft.gain_us is not None and 280 < draft.gain_us.low < draft.gain_us.high <= 320
+        assert "train.py:10" in draft.advice and "made at train.py:5" in draft.evidence[0]
+        assert zero_matrix_product(case) is None
+
+
+def test_a_mask_of_links_that_masks_no_scores_is_left_alone(tmp_path: Path) -> None:
+    text = "e = torch.where(A > 0, e, low)"
+    without_softmax = [event for event in _attention() if event["name"] != "aten::_softmax"]
+    case = two_steps(tmp_path, without_softmax, source_texts={"train.py:10": text})
+    assert masked_attention(with_recording(case, values=ValuesLook(1000, zeros=(LINKS,)))) is None
