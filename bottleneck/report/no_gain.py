@@ -17,7 +17,7 @@ TITLE = "What will not help"
 _PLACE_CELLS = 18
 
 _CHANGES: Mapping[str, str] = {
-    "read-later": "no .item()",
+    "read-later": "fewer .item()",
     "compile": "torch.compile",
     "graph": "one replayed graph",
     "fused-optimizer": "a fused optimizer",
@@ -46,7 +46,7 @@ def _as_they_are(line: NoGain) -> str:
 
 
 _CAUSES: Mapping[str, Callable[[NoGain], str]] = {
-    "queued_work": lambda line: f"{format_us(line.numbers['queued_us'])} of work is queued then",
+    "queued_work": lambda line: f"{format_us(line.numbers['queued_us'])} of work is queued",
     "own_calls": lambda line: f"its calls take {format_us(line.numbers['spent_us'])}",
     **dict.fromkeys(_AS_THEY_ARE, _as_they_are),
     "launched_in_time": lambda line: f"the device idles {format_us(line.numbers['idle_us'])} between kernels",

@@ -81,8 +81,8 @@ _SAME_TIME = 0.1
 # Of the step: less does not stand before another way to save more.
 LITTLE = 0.02
 _SMALL_HOPE = 0.1
-# Findings that only ask for another look: they are remarks, and no first step.
-_QUESTIONS = frozenset({"padding-not-known"})
+# Findings that ask for another look, or say what to leave alone: they are remarks, and no first step.
+_REMARKS = frozenset({"padding-not-known", "compile-does-not-pay", "half-precision-does-not-pay"})
 # Findings on the machine, which leave the program as it is.
 _OF_MACHINE = frozenset({"host-stalls"})
 
@@ -96,7 +96,7 @@ def in_reading_order(found: Sequence[Finding], wall_us: float, bound: Bound) -> 
     program that may gain as much: those last, and the machine may be quiet next time.
     """
     seen = [
-        finding for finding in beyond_noise(found, wall_us) if not finding.on_request and finding.slug not in _QUESTIONS
+        finding for finding in beyond_noise(found, wall_us) if not finding.on_request and finding.slug not in _REMARKS
     ]
     places = [_place(finding, wall_us, bound) for finding in seen]
     of_program = [pair for pair in zip(seen, places, strict=True) if pair[0].slug in SURE_FINDINGS]
