@@ -171,6 +171,14 @@ def test_where_threads_take_all_processors_a_sample_has_to_become_cheaper(tmp_pa
     assert spare is not None and (spare.brief or "").startswith("Load the next batches while the step computes")
 
 
+def test_a_trace_that_does_not_tell_the_processors_promises_what_a_cheaper_sample_gains(tmp_path: Path) -> None:
+    case = loading_case(tmp_path, 10_000.0)
+    draft = input_wait(replace(case, recording=None))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.low == pytest.approx(0.3 * draft.gain_us.high)
+    assert draft.brief == "Make a sample cheaper to load, or load ahead where processors are left"
+
+
 def test_with_processors_to_spare_workers_hide_the_whole_wait(tmp_path: Path) -> None:
     low, high = gain_of(with_recording(loading_case(tmp_path, 8_000.0), processors=16))
     assert high == pytest.approx(8_000, rel=0.03) and low > 3_000
