@@ -63,12 +63,32 @@ class MemoryLook:
         self._until_s, self._clock = clock() + _MOST_SECONDS, clock
         self._tensor = getattr(torch, "Tensor", None)
         self.holdings: dict[tuple[str, str], _Holding] = {}
+        self._between: list[tuple[int, float]] = []
         for file, name, value in variables_of(sys._getframe(1), step):
             if self._clock() > self._until_s:
                 break
             holding = self._holding(file, name, value)
             if holding is not None:
                 self.holdings.setdefault((file, name), holding)
+
+    def read_again(self, steps: int) -> None:
+        """Reads the resident memory so many steps after this look.
+
+        After 1, 2, 4, 8 … of them: one of these lies about halfway to the look that ends it.
+        """
+        if steps > 0 and not steps & (steps - 1):
+            self._between.append((steps, resident_bytes()))
+
+    def host_growth(self, later_bytes: float, steps: int) -> float:
+        """Gives the growth per step of resident memory until a later look.
+
+        Memory that grew in the first half alone was taken once: what it grew by in the second half counts then.
+        """
+        whole = (later_bytes - self.host_bytes) / steps
+        halfway = min(self._between, key=lambda reading: abs(reading[0] - steps / 2), default=(0, self.host_bytes))
+        left = steps - halfway[0]
+        later = (later_bytes - halfway[1]) / left if left >= steps / 4 else whole
+        return max(min(whole, later), 0.0)
 
     def _holding(self, file: str, name: str, value: object) -> _Holding | None:
         kind = type(value)
@@ -118,7 +138,7 @@ def growth_between(
     """
     if steps < _LEAST_STEPS:
         return None
-    host = max(after.host_bytes - before.host_bytes, 0.0) / steps
+    host = before.host_growth(after.host_bytes, steps)
     on_device = before.device_bytes is not None and after.device_bytes is not None
     device = max((after.device_bytes or 0) - (before.device_bytes or 0), 0) / steps if on_device else None
     return MemoryGrowth(

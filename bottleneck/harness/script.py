@@ -575,6 +575,7 @@ class Script:
         Where the user asked for a number of steps, it waits for these.
         """
         self._stopwatch.mark()
+        self._session.read_memory_again(self._seen - self._looked_at)
         if self._shared_window.follows:
             self._follow()
             return
@@ -604,6 +605,7 @@ class Script:
 
     def _time(self) -> None:
         self._stopwatch.mark()
+        self._session.read_memory_again(self._seen - self._looked_at)
         self._end_timing()
 
     def _end_timing(self) -> None:

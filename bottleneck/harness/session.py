@@ -294,6 +294,11 @@ class Session:
         with contextlib.suppress(Exception):  # the program's variables may be of any kind
             self._memory = MemoryLook(sys.modules.get("torch"), step)
 
+    def read_memory_again(self, steps: int) -> None:
+        """Reads how much memory there is, so many steps after that look."""
+        if self._memory is not None:
+            self._memory.read_again(steps)
+
     def note_memory_growth(self, steps: int, step: object = None) -> None:
         """Adds what has grown in so many steps since that look.
 

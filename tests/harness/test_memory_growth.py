@@ -79,6 +79,27 @@ def test_what_does_not_grow_with_the_steps_is_no_keeper() -> None:
     assert growth_between(look, look, 4, torch) is None
 
 
+@pytest.mark.parametrize(
+    ("resident_mb", "growth_mb"),
+    [
+        ([100, 150, 200, 250, 260, 260], 0.0),  # taken once, in the first half
+        ([100, 110, 120, 140, 180, 260], 10.0),
+        ([100, 100, 100, 100, 180, 260], 10.0),  # more and more: no less than the usual step
+        ([100, 110, 120, 110, 90, 90], 0.0),
+    ],
+)
+def test_memory_that_grew_in_the_first_half_alone_was_taken_once(
+    resident_mb: list[int], growth_mb: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    readings = iter([1e6 * mb for mb in resident_mb])
+    monkeypatch.setattr("bottleneck.harness.memory_growth.resident_bytes", lambda: next(readings))
+    before = MemoryLook(torch)
+    for steps in range(1, 16):
+        before.read_again(steps)
+    growth = growth_between(before, MemoryLook(torch), 16, torch)
+    assert growth is not None and growth.host_bytes == pytest.approx(1e6 * growth_mb)
+
+
 class Hostile(list):  # type: ignore[type-arg]
     """A container, and an object, that must not be asked anything."""
 
