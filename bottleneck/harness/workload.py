@@ -84,7 +84,7 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
     was_reset = reset_peak(torch)
     session.look_at_memory(step)
     session.look_at_threads()
-    stopwatch = _time(step, torch, session.options.timed_s)
+    stopwatch = _time(step, torch, session)
     session.time(stopwatch)
     session.note_start_up([first, *(Stretch(*ticks_ns) for ticks_ns in pairwise([first.end_ns, *warmed.ticks_ns[1:]]))])
     session.note_other_threads()
@@ -141,14 +141,15 @@ def _count(step: Step, session: Session) -> None:
     _profile(step, torch, session, detail_of(session.options, DETAIL))
 
 
-def _time(step: Step, torch: Any, seconds: float) -> Stopwatch:
+def _time(step: Step, torch: Any, session: Session) -> Stopwatch:
     stopwatch = Stopwatch(torch)
     stopwatch.mark()
-    while stopwatch.elapsed_s < seconds or (
+    while stopwatch.elapsed_s < session.options.timed_s or (
         stopwatch.steps < TIMED_STEPS and stopwatch.elapsed_s < TIMED_SECONDS_AT_MOST
     ):
         step()
         stopwatch.mark()
+        session.read_memory_again(stopwatch.steps)
     return stopwatch
 
 
