@@ -82,7 +82,7 @@ _SAME_TIME = 0.1
 LITTLE = 0.02
 _SMALL_HOPE = 0.1
 # Findings that ask for another look, or say what to leave alone: they are remarks, and no first step.
-_REMARKS = frozenset({"padding-not-known", "compile-does-not-pay", "half-precision-does-not-pay"})
+_REMARKS = frozenset({"padding-not-known", "compile-does-not-pay", "half-precision-does-not-pay", "profiler-distorts"})
 # Findings on the machine, which leave the program as it is.
 _OF_MACHINE = frozenset({"host-stalls"})
 
