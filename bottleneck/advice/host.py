@@ -45,7 +45,7 @@ from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, union
 from bottleneck.schema.kernel_names import between
 from bottleneck.schema.op_names import PYTHON_FRAME, at_source, place_of
-from bottleneck.schema.serving import WAIT, serving_of
+from bottleneck.schema.request_waits import WAIT, serving_of
 from bottleneck.schema.tables import WAITS, are_calls, text_matches
 from bottleneck.units import counted, format_part, format_share, format_si, format_us
 

@@ -14,7 +14,7 @@ from bottleneck.advice.quantities import claims_of, format_per_step, idle_rows, 
 from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.schema.analysis import IdleCause
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.serving import MANAGER_ACCESS, PIPE_CALL, POOL_CALL, WAIT, serving_of
+from bottleneck.schema.request_waits import MANAGER_ACCESS, PIPE_CALL, POOL_CALL, WAIT, serving_of
 from bottleneck.units import format_us
 
 _LEAST = 0.02

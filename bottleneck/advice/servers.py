@@ -14,7 +14,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.inference import InferenceServing
 from bottleneck.schema.records import replace
-from bottleneck.schema.serving import describe_pace, serving_of
+from bottleneck.schema.request_waits import describe_pace, serving_of
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import counted, format_share, format_us
 

@@ -28,7 +28,7 @@ from bottleneck.schema.inference import (
 )
 from bottleneck.schema.intervals import Flags, Floats
 from bottleneck.schema.records import replace
-from bottleneck.schema.serving import serving_of
+from bottleneck.schema.request_waits import serving_of
 
 # Of vLLM: 'execute_context_1(32)_generation_4(4)'; newer ones have sums over the requests: sq (queries), sk (keys) ….
 _VLLM = re.compile(r"^execute_(?:\w{1,40}?_)?context_(\d{1,9})\((\w{0,90})\)_generation_(\d{1,9})\((\w{0,90})\)")

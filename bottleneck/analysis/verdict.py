@@ -44,7 +44,7 @@ from bottleneck.schema.kernel_names import between, name_in_sentence
 from bottleneck.schema.measurements import LEAST_SAMPLED_US, RunSteps
 from bottleneck.schema.op_names import RUNS_BACKWARD, at_source
 from bottleneck.schema.records import replace
-from bottleneck.schema.serving import WAIT, Serving, describe_pace, serving_of
+from bottleneck.schema.request_waits import WAIT, Serving, describe_pace, serving_of
 from bottleneck.schema.tables import WAITS, are_calls
 from bottleneck.units import format_part, format_share, format_si, format_us, listed
 
