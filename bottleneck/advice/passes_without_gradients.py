@@ -178,19 +178,20 @@ def evaluation_in_step(evidence: Evidence) -> Draft | None:
     if evidence.share_of_step(removal.us) < _LEAST_EVALUATED:
         return None
     lines = _lines_of(mine)
-    place = f"{at_source(lines[0])}{''.join(f' and {other}' for other in lines[1:])}"
+    more = lines[1] if len(lines) == 2 else counted(len(lines) - 1, "other line")
+    place = at_source(lines[0]) + (f" and {more}" if len(lines) > 1 else "")
     return Draft(
         slug="evaluation-in-step",
         title="The model is evaluated in every step of its training",
         evidence=(
-            f"modules run without gradients at {' and '.join(lines)} in each of {counted(evidence.steps, 'step')}",
+            f"modules run without gradients {place} in each of {counted(evidence.steps, 'step')}",
             f"that takes {format_per_step(evidence, removal.us)}",
             *work.describe(issued_by(evidence, work, rows)),
         ),
         advice=f"Evaluate {place} every hundred steps or once per epoch, not in every step. For a curve of "
         "the training, take the metric from the outputs that the training computes anyway.",
         brief=f"Evaluate {place} every hundred steps or once per epoch",
-        places=lines,
+        places=lines[:_NAMED_LINES],
         code="if step % 100 == 0:\n    score = evaluate(model)",
         gain_us=removal.gain,
         claims=removal.claims,
@@ -199,13 +200,9 @@ def evaluation_in_step(evidence: Evidence) -> Draft | None:
 
 
 def _lines_of(passes: Sequence[_Pass]) -> tuple[str, ...]:
-    """Returns the lines of these passes, that with most ops first.
-
-    Of more than two lines the first alone.
-    """
+    """Returns the lines of these passes, that with most ops first."""
     ops = {one.source: len(one.rows) for one in passes}
-    lines = sorted(ops, key=lambda line: -ops[line])
-    return tuple(lines if len(lines) <= _NAMED_LINES else lines[:1])
+    return tuple(sorted(ops, key=lambda line: -ops[line]))
 
 
 def _seldom(removal: Removal) -> Removal:

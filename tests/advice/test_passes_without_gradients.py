@@ -69,6 +69,14 @@ def test_two_lines_that_evaluate_are_both_named_and_save_their_page_faults(tmp_p
     assert 100 < faults.gain_us.high - plain.gain_us.high < 1.7 * 200
 
 
+def test_of_more_lines_that_evaluate_the_longest_is_named_and_the_others_are_counted(tmp_path: Path) -> None:
+    texts = {f"train.py:{line}": "accuracy = test(model)" for line in (20, 21, 22)}
+    passes = [event for line in (20, 21, 22) for event in forward("Net_0", 500 + 130 * (line - 20), 130, 5, line)]
+    draft = evaluation_in_step(two_steps(tmp_path, [*training_of_net(100), *passes], source_texts=texts))
+    assert draft is not None and "Evaluate at train.py:20 and 2 other lines every" in draft.advice
+    assert "at train.py:20 and 2 other lines in each of 2 steps" in draft.evidence[0]
+
+
 @pytest.mark.parametrize(("function", "is_told"), [("val_accuracy", True), ("predict_next", False)])
 def test_a_trace_without_lines_tells_an_evaluation_by_its_function(
     tmp_path: Path, function: str, is_told: bool
