@@ -26,7 +26,6 @@ from bottleneck.advice.no_gain import compile_without_gain
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
-    counted_faults_us,
     format_count,
     format_per_step,
     format_times,
@@ -41,7 +40,7 @@ from bottleneck.advice.removal import main_source
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.compile_causes import BREAKS, RECOMPILES
 from bottleneck.schema.compile_health import BreakHealth
-from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.evidence import Evidence, counted_faults_us, remembered
 from bottleneck.schema.intervals import Flags, Floats, numbered
 from bottleneck.schema.op_names import BACKWARD_NODE, at_source, forward_of
 from bottleneck.schema.records import replace

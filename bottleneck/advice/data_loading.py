@@ -126,7 +126,7 @@ def _keep_up(evidence: Evidence) -> bool:
     return loader_kinds(evidence) == {WORKERS_ITERATOR} and bool(were_there(calls_us).all())
 
 
-class _Change(Struct, frozen=True):
+class _LoaderChange(Struct, frozen=True):
     """A change to a loader, at length and in brief, and where it fits."""
 
     fits: Callable[[Evidence, float], bool]
@@ -134,7 +134,7 @@ class _Change(Struct, frozen=True):
     brief: str
 
 
-def _change(evidence: Evidence, wait_us: float) -> _Change:
+def _change(evidence: Evidence, wait_us: float) -> _LoaderChange:
     return next(change for change in _CHANGES if change.fits(evidence, wait_us))
 
 
@@ -154,42 +154,42 @@ def _is_short(evidence: Evidence, wait_us: float) -> bool:
 
 # The first that fits.
 _CHANGES = (
-    _Change(
+    _LoaderChange(
         lambda evidence, _: _keep_up(evidence),
         "Make a batch cheaper to take over: fewer and larger tensors in it, made by the worker; or keep a small data "
         "set on the device and index it there. More workers change nothing.",
         "Make a batch cheaper to take over from the loader's workers",
     ),
-    _Change(
+    _LoaderChange(
         _is_mostly_start,
         "Ask for the first batch before the step needs it, and keep the workers between epochs. More workers take "
         "longer to start.",
         "Ask for the first batch before the step needs it, and keep the workers between epochs",
     ),
-    _Change(
+    _LoaderChange(
         lambda evidence, _: WORKERS_ITERATOR in loader_kinds(evidence),
         "Give the loader more workers, let them read further ahead, or make a sample cheaper to load. Where samples "
         "lie in memory and are only picked, index whole batches in this process: that needs no workers.",
         "Give the loader more workers, or make a sample cheaper to load",
     ),
-    _Change(
+    _LoaderChange(
         _is_short,
         "Make a batch cheaper to load: a worker process takes longer to hand one over than this wait.",
         "Make a batch cheaper to load",
     ),
-    _Change(
+    _LoaderChange(
         lambda evidence, _: _is_crowded(evidence),
         "Make a sample cheaper to load. Workers take processors from the ops of the step, which run on them too: they "
         "help where processors are left, for example with fewer threads (torch.set_num_threads).",
         "Make a sample cheaper to load",
     ),
-    _Change(
+    _LoaderChange(
         lambda evidence, _: _may_be_crowded(evidence),
         "Make a sample cheaper to load; or, where the machine has processors that the step leaves idle, load the next "
         "batches while it computes. The gain at best is that of a loader which never keeps the step waiting.",
         "Make a sample cheaper to load, or load ahead where processors are left",
     ),
-    _Change(
+    _LoaderChange(
         lambda *_: True,
         "Load the next batches while the step computes, or make a sample cheaper to load. The gain is that of a loader "
         "which never keeps the step waiting.",

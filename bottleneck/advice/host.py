@@ -17,7 +17,6 @@ from bottleneck.advice.process_pools import SLEEPS, waits_beside_pools
 from bottleneck.advice.python_loops import reading_loop
 from bottleneck.advice.quantities import (
     claims_of,
-    counted_faults_us,
     format_count,
     format_gaps,
     format_per_step,
@@ -41,7 +40,7 @@ from bottleneck.advice.ranking import Draft, SourcedLine, Transformation, up_to
 from bottleneck.advice.transfers import TRANSFER, copied_to_reduce, made_on_host, waits_in_copies
 from bottleneck.schema.accounts import SILENCE, UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import IdleCause, Interval
-from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.evidence import Evidence, counted_faults_us, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, union
 from bottleneck.schema.kernel_names import between
 from bottleneck.schema.op_names import PYTHON_FRAME, at_source, place_of

@@ -8,10 +8,10 @@ import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.data_loading import code_for_twice_the_batch
-from bottleneck.advice.quantities import counted_faults_us, has_backward_marks, optimizer_names, rows_of_events
+from bottleneck.advice.quantities import has_backward_marks, optimizer_names, rows_of_events
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.evidence import Evidence, counted_faults_us
 from bottleneck.schema.intervals import Flags, union
 from bottleneck.schema.op_names import TRAINING
 from bottleneck.units import US_PER_S, format_ratio, format_ratio_range, format_share, format_si, format_us

@@ -8,10 +8,10 @@ import math
 import numpy as np
 
 from bottleneck.advice.process import unused_gradients
-from bottleneck.advice.quantities import claims_of, counted_faults_us, has_backward_marks
+from bottleneck.advice.quantities import claims_of, has_backward_marks
 from bottleneck.advice.ranking import Draft, smallest_visible_us
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.evidence import Evidence, counted_faults_us
 from bottleneck.schema.measurements import Keeper, MemoryGrowth
 from bottleneck.schema.op_names import TRAINING, at_source
 from bottleneck.units import US_PER_S, counted, format_si

@@ -8,7 +8,6 @@ import numpy as np
 from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.quantities import (
     claims_of,
-    counted_faults_us,
     format_count,
     format_per_step,
     has_backward_marks,
@@ -18,7 +17,7 @@ from bottleneck.advice.quantities import (
 from bottleneck.advice.ranking import Draft, SourcedLine, up_to
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.evidence import Evidence, counted_faults_us
 from bottleneck.schema.intervals import grouped, union
 from bottleneck.schema.op_names import IN_PLACE, TRAINING, at_source
 from bottleneck.schema.tables import FRESH_FROM_BYTES

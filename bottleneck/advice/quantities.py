@@ -78,19 +78,6 @@ def issue_part_us(row: IdleCause) -> float:
     return min(row.us, LONGEST_ISSUE_US * row.calls)
 
 
-def counted_faults_us(evidence: Evidence, *, profiled: bool = False) -> float:
-    """Returns time per step of the page faults of unprofiled steps.
-
-    At the calibrated rate of new pages; 0 where unknown. With ``profiled``, of the steps of the trace: as many as these
-    touch new pages in ops that the trace shows.
-    """
-    faults = None if evidence.recording is None else evidence.recording.page_faults
-    if faults is None:
-        return 0.0
-    count = faults.profiled if profiled else faults.unprofiled
-    return faults.us_of(count, evidence.analysis.device.fresh_bytes_per_s)
-
-
 # Of what page faults take as calibrated: what a process saves that keeps its memory. In the 40 programs of
 # benchmarks/corpus/pairs.jsonl the median was 1.6 times; attention on 63 MB tensors saved 1.7 times. Pages are given
 # back, too, and push others out of the caches.

@@ -38,7 +38,7 @@ from bottleneck.schema.analysis import (
     regime_of,
     share_tenths,
 )
-from bottleneck.schema.evidence import Evidence, TwoSided
+from bottleneck.schema.evidence import Evidence, TwoSided, counted_faults_us
 from bottleneck.schema.finding_order import LITTLE, SURE_FINDINGS, in_reading_order
 from bottleneck.schema.kernel_names import between, name_in_sentence
 from bottleneck.schema.measurements import LEAST_SAMPLED_US, RunSteps
@@ -93,6 +93,7 @@ class Grounds(Struct, frozen=True):
     a row of ``kernels`` by the class of its modules, 'Layer > Linear'; '' is outside of any. ``late_line`` is the
     source line at which the late rank of ``straggler`` spends its time. ``captures`` marks a window whose launches are
     for the most part captured into a graph, ``left_out`` tells of the side of the recording that is not judged.
+    ``faults_us`` is the time of counted page faults in ops of the window.
     """
 
     ledger: Ledger
@@ -114,6 +115,7 @@ class Grounds(Struct, frozen=True):
     row_modules: Mapping[int, Mapping[str, float]] = {}
     captures: bool = False
     left_out: str | None = None
+    faults_us: float = 0.0
 
 
 class BoundDecision(Struct, frozen=True):
@@ -159,6 +161,7 @@ def grounds_of(evidence: Evidence) -> Grounds:
         row_modules=_row_modules(evidence),
         left_out=_left_out(evidence),
         captures=any(caveat.slug == GRAPH_CAPTURE for caveat in analysis.caveats),
+        faults_us=counted_faults_us(evidence, profiled=True),
     )
 
 
@@ -565,6 +568,8 @@ _TOO_LITTLE_WORK = ("overhead.launch_floor", "overhead.kernel_gap", "overhead.de
 _LEAST_TOO_LITTLE = 0.4
 # What an op moves at most for all of it to lie in a processor's own cache (1 MiB of L2, as servers have).
 _SMALL_OP_BYTES = 2.0**20
+# Page faults that take so much of the memory's time are why it is far from its roof.
+_MUCH_IN_FAULTS = 0.25
 # And what a program without a device does around its ops; with a device it also launches.
 _CALLS = ("overhead.python", "overhead.dispatch")
 _ISSUES = (*_CALLS, "overhead.launch")
@@ -617,6 +622,8 @@ def _of_one_group(grounds: Grounds, group: str) -> Iterator[Clause]:
         is_far = _regime(grounds, group) == "far_below_roof"
         small = _small_ops(grounds, group) if is_far else ""
         reached = f"{small and f', in {small}'}, at {'only ' if is_far else ''}{rate}" if rate is not None else ""
+        if group == "memory" and is_far and grounds.faults_us >= _MUCH_IN_FAULTS * group_us:
+            reached += f"; up to {format_us(min(grounds.faults_us, group_us))} of it is the first touch of fresh pages"
         held = _takes(grounds, group, group_us / wall_us) if is_far else _limits(grounds, group)
         share = _shown(grounds, group)
         yield Clause("bound", f"{held}: {format_part(group_us, wall_us)} per step ({share}){reached}")

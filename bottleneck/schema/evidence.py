@@ -304,6 +304,19 @@ class Annotations:
     timeline: pd.DataFrame
 
 
+def counted_faults_us(evidence: Evidence, *, profiled: bool = False) -> float:
+    """Returns time per step of the page faults of unprofiled steps.
+
+    At the calibrated rate of new pages; 0 where unknown. With ``profiled``, of the steps of the trace: as many as these
+    touch new pages in ops that the trace shows.
+    """
+    faults = None if evidence.recording is None else evidence.recording.page_faults
+    if faults is None:
+        return 0.0
+    count = faults.profiled if profiled else faults.unprofiled
+    return faults.us_of(count, evidence.analysis.device.fresh_bytes_per_s)
+
+
 def conclude(evidence: Evidence, verdict: Verdict, findings: tuple[Finding, ...], version: str) -> Explanation:
     """Adds the verdict and the findings to the analysis of the evidence.
 
