@@ -73,6 +73,7 @@ SURE_FINDINGS = frozenset(
         "whole-spectrum",
         "written-convolution",
         "written-function",
+        "picked-parts",
         "zero-matrix-product",
     }
 )
