@@ -528,9 +528,10 @@ def _regime(grounds: Grounds, group: str) -> Regime | None:
     if group not in _WORK:
         return None
     judged = [kernel for kernel in grounds.kernels if kernel.regime is not None and kernel.bound == group]
-    total_us = math.fsum(kernel.us for kernel in judged)
-    floor_us = math.fsum((kernel.explained or 0.0) * kernel.us for kernel in judged)
-    return regime_of(floor_us / total_us) if total_us > 0 else None
+    reached = _reached([kernel for kernel in grounds.kernels if kernel.bound == group])
+    # Bytes that are open for most of the time still bound the regime from above.
+    reached = _explained_share(judged) if reached is None else reached
+    return regime_of(reached) if judged and reached is not None else None
 
 
 def _opening(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]:
@@ -1004,14 +1005,24 @@ def _rate(grounds: Grounds, rows: Sequence[int]) -> str | None:
     It reads like '31.0 % of the bandwidth'. Null if that is unknown, or the bytes are open, for half of their time.
     """
     kernels = [grounds.kernels[row] for row in rows]
-    us = math.fsum(row.us for row in kernels)
-    kernels = [row for row in kernels if row.reason_code != "open_bytes"]
-    known_us = math.fsum(row.us for row in kernels if row.explained is not None)
     roof = {"compute": "the peak", "memory": "the bandwidth"}.get(kernels[0].bound) if kernels else None
-    if roof is None or not known_us > us / 2:
-        return None
-    explained_us = math.fsum((row.explained or 0.0) * row.us for row in kernels)
-    return f"{format_share(explained_us / known_us)} of {roof}"
+    reached = None if roof is None else _reached(kernels)
+    return None if reached is None else f"{format_share(reached)} of {roof}"
+
+
+def _reached(kernels: Sequence[KernelSummary]) -> float | None:
+    """Gives the share of their roof that these kernels reach together.
+
+    Null if that is unknown, or the bytes are open, for half of their time.
+    """
+    sized = [row for row in kernels if row.explained is not None and row.reason_code != "open_bytes"]
+    us, sized_us = (math.fsum(row.us for row in rows) for rows in (kernels, sized))
+    return _explained_share(sized) if sized_us > us / 2 else None
+
+
+def _explained_share(kernels: Sequence[KernelSummary]) -> float | None:
+    us = math.fsum(row.us for row in kernels)
+    return math.fsum((row.explained or 0.0) * row.us for row in kernels) / us if us > 0 else None
 
 
 def describe_sides(sides: TwoSided) -> str:
