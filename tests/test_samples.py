@@ -55,3 +55,9 @@ def test_the_example_in_the_readme_is_the_report_of_its_sample() -> None:
 def test_the_report_of_a_sample_fits_one_screen(recording: Path) -> None:
     text = to_screen(analysed(recording))
     assert sum(max(1, -(-len(line) // 80)) for line in text.splitlines()) <= SCREEN_LINES
+
+
+def test_the_finding_that_the_reference_explains_is_that_of_its_sample() -> None:
+    page = (samples.ROOT / "docs" / "reference" / "findings.md").read_text(encoding="utf-8")
+    block = page.split("The finding of `bottleneck report sample_traces/pointwise --full`:\n\n```\n")[1].split("```")[0]
+    assert block in (samples.GOLDEN / "pointwise.txt").read_text(encoding="utf-8")

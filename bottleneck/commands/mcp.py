@@ -36,7 +36,7 @@ def mcp_command(
         raise UsageError(
             "the server needs the package mcp, which is not installed here",
             why=str(exc),
-            fix='install it: pip install "torch-bottleneck[mcp]"',
+            fix='install it: pip install "mcp>=2.3"',
         ) from exc
     tools = AgentTools(TraceReader(refuse_unfinished, usual_jobs()), AllowedFolders(allowed or ()))
     with answered():

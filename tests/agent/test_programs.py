@@ -55,4 +55,4 @@ def test_without_the_package_the_command_says_how_to_get_it(
     monkeypatch.setitem(__import__("sys").modules, "bottleneck.agent.server", None)
     assert _run(["mcp"]) == 2
     error = capsys.readouterr().err.splitlines()
-    assert len(error) == 3 and error[2] == '  fix: install it: pip install "torch-bottleneck[mcp]"'
+    assert len(error) == 3 and error[2] == '  fix: install it: pip install "mcp>=2.3"'
