@@ -305,7 +305,7 @@ class Boundaries:
         self._on_first = on_first
         self._on_other: Callable[[], None] = lambda: None
         self._wanted = wanted
-        self._thread = thread
+        self._thread, self._own_process = thread, _process
         self._clock = clock
         self._waits_since_s: float | None = None
         self._is_class_wanted = wanted is not None and wanted not in _FIXED_NAMES
@@ -462,7 +462,11 @@ class Boundaries:
             self._removals[source] = watch_attribute(kind, attribute, self._safely(call_back))
 
     def _is_here(self) -> bool:
-        return self._thread is None or self._thread == threading.get_ident()
+        """True in the thread that is measured.
+
+        It is not so in a fork: a loader's worker may call modules of its own.
+        """
+        return self._own_process == _process and self._thread in {None, threading.get_ident()}
 
     def _is_worse(self, source: StepSource) -> bool:
         return source in _WORSE[self._current[0]]

@@ -414,3 +414,18 @@ def test_an_optimizer_is_seen_when_it_is_made() -> None:
     torch = pytest.importorskip("torch")
     torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=0.1)
     assert is_optimizer_made()
+
+
+def test_what_a_fork_calls_makes_no_steps_there(log: Log) -> None:
+    """The worker of a loader calls the modules of its transforms before the training has a step of its own."""
+    model, optimizer = Model(), Adam()
+    child = os.fork()
+    if child == 0:
+        for _ in range(8):
+            log.call(model)
+            log.step(optimizer)
+        os._exit(log.boundaries)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    for _ in range(8):
+        log.call(model)
+    assert log.boundaries > 0

@@ -143,6 +143,27 @@ def test_loader_workers_are_forked_without_our_profiler(tmp_path: Path) -> None:
     assert len(ops_by_step(run)) == 5
 
 
+def test_modules_that_loader_workers_call_are_not_recorded_in_place_of_the_training(tmp_path: Path) -> None:
+    body = """
+    from torch.utils.data import DataLoader, Dataset
+
+    class Blurred(Dataset):
+        blur = torch.nn.Sequential(torch.nn.Conv1d(1, 1, 3))
+        def __len__(self):
+            return 400
+        def __getitem__(self, index):
+            with torch.no_grad():
+                return self.blur(torch.ones(1, 1, 16))[0]
+
+    for batch in DataLoader(Blurred(), batch_size=10, num_workers=2):
+        train(1)
+"""
+    run = train_and(tmp_path, body)
+    assert "optimizer" in str(run.recording.step_name)
+    names = {op["name"] for op in load_trace(run)["traceEvents"]}
+    assert "aten::convolution" not in names and any(name.startswith("autograd::engine") for name in names)
+
+
 def test_a_scope_around_all_steps_keeps_windows_from_opening(tmp_path: Path) -> None:
     # A scope that spanned two windows would corrupt the heap: the program would die of it, now and then.
     run = train_and(tmp_path, "    with record_function('epoch'):\n        train(40)\n    train(40)\n")
