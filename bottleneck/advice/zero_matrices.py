@@ -16,7 +16,7 @@ from bottleneck.advice.removal import LEAST_SHARE, main_source, removal_of, root
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import OddTensor
-from bottleneck.schema.op_names import at_source, is_backward
+from bottleneck.schema.op_names import at_source, forward_of, is_backward
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted, format_share
 
@@ -32,17 +32,20 @@ def zero_matrix_product(evidence: Evidence) -> Draft | None:
     """Finds a matrix of 95 % zeros and more multiplied as a dense one.
 
     By a look at its values. A mask of attention is another rule's. Gain: the time of the products with a matrix of its
-    sizes, less that of the numbers that are not zero, each at three times the time at best and at 15 times at worst.
+    sizes, and of its making in the step, less that of the numbers that are not zero, each at three times the time at
+    best and at 15 times at worst.
     """
     look = None if evidence.recording is None else evidence.recording.values
     if look is None or not look.zeros:
         return None
     multiplied = [one for one in look.zeros if _masking_line(evidence, one) is None]
-    pairs = [(one, rows) for one in multiplied if (rows := _products_with(evidence, one.sizes))]
+    pairs = [(one, rows) for one in multiplied if (rows := _products_with(evidence, one))]
     if not pairs:
         return None
     matrix, rows = max(pairs, key=lambda one: removal_of(evidence, one[1], certain=1.0).us)
-    removal, work, filled = removal_of(evidence, rows, certain=1.0), work_of(evidence), 1 - matrix.zero_share
+    making = _making(evidence, matrix, rows)
+    removal = with_unseen_faults(evidence, removal_of(evidence, [*rows, *making], certain=1.0), [*rows, *making])
+    work, filled = work_of(evidence), 1 - matrix.zero_share
     if evidence.share_of_step(removal.us) < 2 * LEAST_SHARE:
         return None
     high, low = (max(0.0, 1 - times * filled) for times in _PER_NUMBER)
@@ -55,7 +58,8 @@ def zero_matrix_product(evidence: Evidence) -> Draft | None:
         evidence=(
             f"{matrix.place} {matrix.name} ({size}){made} held {format_share(matrix.zero_share)} zeros",
             f"{counted(format_count(len(rows) / evidence.steps), 'product')} per step with a matrix of these sizes, "
-            f"most time {at_source(line)}: {format_per_step(evidence, removal.us)}",
+            f"most time {at_source(line)}: {format_per_step(evidence, removal.us)}"
+            + (", with the making of the matrix" if making else ""),
             *work.describe(np.isin(work.op, np.flatnonzero(np.isin(roots_of(evidence), rows)))),
         ),
         advice=f"Multiply only what is not zero {at_source(line)}: keep {matrix.name} as a sparse matrix "
@@ -79,20 +83,57 @@ def _plain(name: str) -> str:
     return name if name.replace(".", "").isidentifier() else "matrix"
 
 
-def _products_with(evidence: Evidence, sizes: Sequence[int]) -> list[int]:
+def _products_with(evidence: Evidence, matrix: OddTensor) -> list[int]:
     """Returns the outermost ops in which a product takes such a matrix.
 
-    It is of these sizes, or its transpose; its backward pass too.
+    It is of these sizes, or its transpose; its backward pass too. A matrix that is made anew in each call may have
+    other sizes there: a line that multiplies it by name takes it too.
     """
     ops, work = evidence.linked.ops, work_of(evidence)
-    wanted: set[Size] = {tuple(sizes), tuple(sizes)[::-1]}
+    wanted: set[Size] = {matrix.sizes, matrix.sizes[::-1]}
     inner = np.flatnonzero(text_matches(ops["name"], _PRODUCTS.__contains__) & ops_in_window(evidence))
     signatures = as_integers(ops["signature"])[inner].tolist()
-    takes = {
-        signature: any(size[-2:] in wanted for size in work.tensors_of(signature)[-2:]) for signature in set(signatures)
+    exact = {
+        signature
+        for signature in set(signatures)
+        if any(size[-2:] in wanted for size in work.tensors_of(signature)[-2:])
     }
-    mine = [row for row, signature in zip(inner.tolist(), signatures, strict=True) if takes[signature]]
-    return [int(row) for row in np.unique(roots_of(evidence)[mine])] if math.prod(sizes) else []
+    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    name = rf"(?<![.\w]){re.escape(matrix.name)}"
+    multiplies = re.compile(rf"{name}(?:\s*@|\.(?:mm|matmul)\()|\b(?:mm|matmul)\(\s*{name}\s*,")
+    named = text_matches(ops["source"], lambda source: bool(multiplies.search(texts.get(forward_of(source), ""))))[
+        inner
+    ]
+    mine = [
+        row
+        for row, signature, is_named in zip(inner.tolist(), signatures, named.tolist(), strict=True)
+        if signature in exact or is_named
+    ]
+    return [int(row) for row in np.unique(roots_of(evidence)[mine])] if math.prod(matrix.sizes) else []
+
+
+def _making(evidence: Evidence, matrix: OddTensor, products: Sequence[int]) -> list[int]:
+    """Returns the outermost ops that make the matrix in the step.
+
+    They are those on tensors of its sizes at other lines that name it.
+    """
+    ops, work = evidence.linked.ops, work_of(evidence)
+    signatures = as_integers(ops["signature"])
+    sizes: set[Size] = {matrix.sizes}
+    for row in np.flatnonzero(
+        np.isin(roots_of(evidence), products) & text_matches(ops["name"], _PRODUCTS.__contains__)
+    ):
+        sizes.update(size for size in work.tensors_of(int(signatures[row]))[-2:-1] if len(size) == 2)
+    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    word = re.compile(rf"(?<![.\w]){re.escape(matrix.name)}\b")
+    named = text_matches(ops["source"], lambda source: bool(word.search(texts.get(source, ""))))
+    rows = np.flatnonzero(named & ops_in_window(evidence) & ~np.isin(roots_of(evidence), products))
+    own = {
+        signature: any(size in sizes for size in work.tensors_of(signature))
+        for signature in set(signatures[rows].tolist())
+        if signature >= 0
+    }
+    return [int(root) for root in np.unique(roots_of(evidence)[[row for row in rows if own.get(int(signatures[row]))]])]
 
 
 def masked_attention(evidence: Evidence) -> Draft | None:

@@ -25,6 +25,42 @@ def test_a_product_with_a_matrix_of_zeros_is_named_with_both_lines(tmp_path: Pat
     assert zero_matrix_product(with_recording(case, values=ValuesLook(1000))) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "is_taken"),
+    [
+        ("h = A @ x", True),
+        ("h = A.mm(x)", True),
+        ("h = torch.mm(A, x)", True),
+        ("h = W @ A_x", False),
+        ("h = net.A @ x", False),
+    ],
+)
+def test_a_matrix_that_is_made_anew_is_known_by_the_line_that_multiplies_it(
+    tmp_path: Path, text: str, is_taken: bool
+) -> None:
+    product = op("aten::mm", 110, 500, dims=[[900, 1300], [1300, 64]])
+    case = two_steps(tmp_path, [program_line(11, 100, 520), product], source_texts={"train.py:11": text})
+    draft = zero_matrix_product(with_recording(case, values=ValuesLook(1000, zeros=(LINKS,))))
+    assert (draft is not None) == is_taken
+
+
+def test_the_making_of_the_matrix_in_the_step_goes_with_its_product(tmp_path: Path) -> None:
+    events = [
+        program_line(10, 100, 210),
+        op("aten::div", 110, 190, dims=[[1500, 1500], [1500, 1]]),
+        op("aten::add", 302, 5, dims=[[64, 64], [64, 64]]),
+        program_line(11, 320, 420),
+        op("aten::mm", 330, 400, dims=[[1500, 1500], [1500, 64]]),
+    ]
+    texts = {"train.py:10": "A = A / A.sum(1, keepdim=True)", "train.py:11": "h = A @ x"}
+    case = two_steps(tmp_path, events, source_texts=texts)
+    draft = zero_matrix_product(with_recording(case, values=ValuesLook(1000, zeros=(LINKS,))))
+    assert (
+        draft is not None and draft.gain_us is not None and draft.evidence[1].endswith("with the making of the matrix")
+    )
+    assert 0.9 * 590 < draft.gain_us.low < draft.gain_us.high <= 600
+
+
 PAIRS = [4, 1500, 1500]
 
 
