@@ -105,6 +105,19 @@ def test_nobody_is_told_that_bf16_loses_where_it_gains_or_where_it_is_not_fast(t
     assert half_precision_does_not_pay(on_gpu(tmp_path / "gpu", [product(2000)])) is None
 
 
+def test_convolutions_on_a_cpu_gain_less_for_sure_than_products(tmp_path: Path) -> None:
+    peaks = {"fp32_tensor": 1e11, "fp32_vector": 1e11, "bf16_tensor": 4e11}
+    device = replace(CPU, peaks_flops_per_s=peaks)
+    dims = [[8, 64, 112, 112], [64, 64, 3, 3], [], [], [], [], [], [], []]
+    concrete = ["", "", "", "[1, 1]", "[1, 1]", "[1, 1]", "False", "[0, 0]", "1"]
+    flops = 2 * 8 * 64 * 64 * 9 * 112 * 112
+    convolution = Call("aten::mkldnn_convolution", flops / 1e11 * 1e6, dims, more={"concrete": concrete})
+    draft = half_precision(on_cpu(tmp_path, [convolution], device=device))
+    assert draft is not None and draft.gain_us is not None
+    assert 0.5 * convolution.us < draft.gain_us.low < (1 - 1 / 2.6) * convolution.us
+    assert draft.gain_us.high > 0.7 * convolution.us
+
+
 def test_a_depthwise_convolution_has_no_product_for_matrix_units(tmp_path: Path) -> None:
     peaks = {"fp32_tensor": 1e11, "fp32_vector": 1e11, "bf16_tensor": 4e11}
     device = replace(CPU, peaks_flops_per_s=peaks)
