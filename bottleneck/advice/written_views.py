@@ -67,6 +67,8 @@ def written_views(evidence: Evidence) -> Draft | None:
 
 # Parts of one size per step, and their share of the step, from which on picking them one by one is worth a change.
 _LEAST_PARTS, _LEAST_PICKED = 8, 0.05
+# And where no sizes are recorded: that much time of so many nodes is that of whole tensors.
+_LEAST_UNSIZED = 0.2
 _PICKED = re.compile(r"^aten::(?:select|slice)_backward$")
 _BYTES_READ_AND_WRITTEN = 2 * BYTES_OF_NUMBER
 
@@ -83,10 +85,11 @@ def picked_parts(evidence: Evidence) -> Draft | None:
     roots, signatures = roots_of(evidence), as_integers(ops["signature"])
     nodes: dict[tuple[Size, Size], set[int]] = {}
     whole = _largest_sizes(evidence, work)
+    has_sizes = any(whole.values())
     for row in picked.tolist():
         part = next(iter(work.tensors_of(int(signatures[row]))), ())
         size = whole.get(int(roots[row]), ())
-        if _LEAST_PARTS * math.prod(part) <= math.prod(size):
+        if not has_sizes or _LEAST_PARTS * math.prod(part) <= math.prod(size):
             nodes.setdefault((size, part), set()).add(int(roots[row]))
     many = {sizes: rows for sizes, rows in nodes.items() if len(rows) >= _LEAST_PARTS * evidence.steps}
     rows = sorted(row for group in many.values() for row in group)
@@ -94,18 +97,17 @@ def picked_parts(evidence: Evidence) -> Draft | None:
         return None
     joined_bytes = _BYTES_READ_AND_WRITTEN * evidence.steps * sum(math.prod(size) for size, _ in many)
     removal = removal_of(evidence, rows, kept_us=moved_us(evidence, joined_bytes))
-    if evidence.share_of_step(removal.us) < _LEAST_PICKED:
+    if evidence.share_of_step(removal.us) < (_LEAST_PICKED if has_sizes else _LEAST_UNSIZED):
         return None
     source = main_source(evidence, rows)
     place = "" if source is None else f" {at_source(forward_of(source))}"
     size, part = max(many, key=lambda sizes: math.prod(sizes[0]) * len(many[sizes]))
-    part_size, whole_size = ("x".join(map(str, dims)) for dims in (part, size))
+    such = f", such as {'x'.join(map(str, part))} of {'x'.join(map(str, size))}" if has_sizes else ""
     return Draft(
         slug="picked-parts",
         title="Parts that a loop picks by index each get a gradient of the whole tensor",
         evidence=(
-            f"{counted(format_count(len(rows) / evidence.steps), 'part')} per step{place}, such as {part_size} of "
-            f"{whole_size}",
+            f"{counted(format_count(len(rows) / evidence.steps), 'part')} per step{place}{such}",
             f"their nodes of the backward pass take {format_per_step(evidence, removal.us)}",
             *work.describe(issued_by(evidence, work, rows)),
         ),

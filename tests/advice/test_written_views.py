@@ -59,3 +59,15 @@ def test_parts_picked_one_by_one_are_told_with_what_their_gradients_take(tmp_pat
 def test_few_parts_and_large_ones_are_left_alone(tmp_path: Path) -> None:
     assert picked_parts(two_steps(tmp_path / "few", picking(7))) is None
     assert picked_parts(two_steps(tmp_path / "large", picking(20, part=[16, 64, 64]))) is None
+
+
+@pytest.mark.parametrize(("parts", "is_told"), [(25, True), (9, False)])
+def test_without_sizes_the_time_of_the_nodes_tells(tmp_path: Path, parts: int, is_told: bool) -> None:
+    events = [
+        {**event, "args": {key: text for key, text in event["args"].items() if key not in {"Input Dims", "Input type"}}}
+        for event in picking(parts)
+    ]
+    draft = picked_parts(two_steps(tmp_path, events))
+    assert (draft is not None) == is_told
+    if draft is not None:
+        assert draft.evidence[0].startswith("25 parts per step") and "such as" not in draft.evidence[0]
