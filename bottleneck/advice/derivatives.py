@@ -23,6 +23,8 @@ from bottleneck.schema.op_names import at_source
 from bottleneck.units import counted
 
 _TAKES = re.compile(r"\bgrad\(|\b(?:jacobian|hessian|hvp|vhp|vjp|jvp)\(")
+# The gradient of a loss is one number's: rounds of it are steps of a training, or of meta-learning.
+_OF_LOSS = re.compile(r"\bgrad\(\s*(?:\w+\.)*\w*loss\w*\s*,")
 _WHOLE = re.compile(r"\b(?:jacobian|hessian)\(")
 _LEAST_PASSES, _LEAST_SHARE = 4, 0.1
 # One pass for all components computes as much, with fewer calls; another formula needs fewer components.
@@ -47,7 +49,8 @@ def _most_passes(evidence: Evidence) -> _Passes | None:
     spans, us, count = outermost_frames(evidence, BACKWARD_CALL), dict[str, float](), dict[str, int]()
     for start, end in zip(spans.start.tolist(), spans.end.tolist(), strict=True):
         line = line_at(evidence, start)
-        if line is not None and _TAKES.search(texts.get(line, "")):
+        text = texts.get(line, "") if line is not None else ""
+        if line is not None and _TAKES.search(text) and not _OF_LOSS.search(text):
             us[line], count[line] = us.get(line, 0.0) + end - start, count.get(line, 0) + 1
     if not us:
         return None

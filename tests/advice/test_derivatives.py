@@ -42,6 +42,11 @@ def test_few_passes_and_those_of_losses_are_left_alone(tmp_path: Path) -> None:
 GRAD_FRAME = "torch/autograd/__init__.py(470): grad"
 
 
+@pytest.mark.parametrize("text", ["grad = torch.autograd.grad(loss, fast)", "g = grad(self.loss_of, weights)"])
+def test_the_gradient_of_a_loss_in_each_round_is_no_component(tmp_path: Path, text: str) -> None:
+    assert derivative_by_component(passes(tmp_path, 8, text)) is None
+
+
 def through(at: float, us: float, numbers: list[int]) -> list[Event]:
     """A backward pass through the nodes of these numbers, in equal parts."""
     part = us / len(numbers)

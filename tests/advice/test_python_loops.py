@@ -191,6 +191,14 @@ def test_gradients_of_each_sample_are_computed_at_once(tmp_path: Path) -> None:
     assert draft is not None and "torch.func.vmap" in draft.advice and "at train.py:22" in draft.advice
 
 
+def test_inner_steps_that_need_one_another_are_not_joined(tmp_path: Path) -> None:
+    passes = [frame("torch/autograd/__init__.py(200): backward", 13.5 + 10.0 * at, 1) for at in range(40)]
+    texts = {"train.py:22": "fast = [p - self.update_lr * g for p, g in zip(fast, grad)]"}
+    assert looped_op(case(tmp_path / "adapts", [*loop(80), *passes], source_texts=texts)) is None
+    other = {"train.py:22": "total = [t + 0.1 * g for t, g in zip(total, grad)]"}
+    assert looped_op(case(tmp_path / "sums", [*loop(80), *passes], source_texts=other)) is not None
+
+
 def test_a_recurrent_cell_is_called_for_the_whole_sequence(tmp_path: Path) -> None:
     cells = [
         event | {"name": "nn.Module: GRUCell_0"} if "nn." in event["name"] else event for event in calls_of_a_model(64)
