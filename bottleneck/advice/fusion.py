@@ -11,7 +11,14 @@ from msgspec import Struct
 
 from bottleneck.advice.dispatch import FUSED, compiled_parts, drawn_ahead, us_per_call
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, loop_times, requires_gain, work_of
-from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, format_range, is_compiled
+from bottleneck.advice.quantities import (
+    ISSUE_ACCOUNTS,
+    claims_of,
+    differentiates_twice,
+    format_count,
+    format_range,
+    is_compiled,
+)
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.wasted_work import growing_join
 from bottleneck.schema.analysis import Interval
@@ -316,7 +323,7 @@ def part_between_ops(evidence: Evidence, rows: Flags) -> float:
 
 def _of_chains(work: KernelWork, chains: Chains) -> Draft | None:
     rows = chains.of_row >= 0
-    if work.share(rows) < _LEAST_SHARE:
+    if work.share(rows) < _LEAST_SHARE or differentiates_twice(work.evidence):
         return None
     high = chains.high_us
     steps, ops = work.evidence.steps, chains.ops

@@ -413,6 +413,18 @@ def is_torch_before(evidence: Evidence, release: tuple[int, int]) -> bool:
     return _OLD_OPS in evidence.linked.trace.counts and release > _OLD_RELEASE
 
 
+_OF_BACKWARD = re.compile(r"(?:Backward|Double)Backward\d{0,4}$")
+
+
+@remembered
+def differentiates_twice(evidence: Evidence) -> bool:
+    """True if gradients are differentiated themselves.
+
+    Code that torch.compile makes of a forward pass raises an error then (torch 2.13).
+    """
+    return any(_OF_BACKWARD.search(name) for name in evidence.op_sums)
+
+
 def is_compiled(evidence: Evidence) -> bool:
     """True if torch.compile made a part of the step.
 

@@ -297,3 +297,11 @@ def test_a_value_that_python_reads_ends_a_call_of_compiled_code(tmp_path: Path) 
     )
     assert one is not None and ten is not None
     assert one.low - ten.low == pytest.approx(9 * 100, rel=0.3)  # 100 times the smallest op, about 1 us here
+
+
+def test_gradients_that_are_differentiated_themselves_keep_the_compiler_out(tmp_path: Path) -> None:
+    events = cpu_events(ops=300, op_us=2, every_us=6)
+    twice = op("autograd::engine::evaluate_function: TanhBackwardBackward0", 1, 5.5)
+    once = op("autograd::engine::evaluate_function: TanhBackward0", 1, 5.5)
+    assert compile_gain_us(case_of(tmp_path / "twice", [*events, twice], unprofiled_us=1500.0)) is None
+    assert compile_gain_us(case_of(tmp_path / "once", [*events, once], unprofiled_us=1500.0)) is not None
