@@ -515,8 +515,9 @@ def fresh_pages(evidence: Evidence) -> Draft | None:
         slug="fresh-pages",
         title="Memory goes back to the system and is taken anew in every step (page faults)",
         evidence=(*lines, *(SourcedLine(_place(row), row.source) for row in rows[:3] if row.source is not None)),
-        advice="Write into tensors that are kept (out=, in place), or use an allocator that keeps large blocks.",
-        code="LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=dirty_decay_ms:-1 python train.py",
+        advice="Have the process keep the memory that it frees, by variables of its allocator; or write into tensors "
+        "that are kept (out=, in place).",
+        code=_KEEPS_MEMORY,
         gain_us=gain,
         claims=claims_of(
             evidence,
@@ -529,6 +530,12 @@ def fresh_pages(evidence: Evidence) -> Draft | None:
         ),
         tries=("keep-pages", "jemalloc"),
     )
+
+
+_KEEPS_MEMORY = (
+    "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4611686018427387904 python train.py  # glibc\n"
+    "LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=dirty_decay_ms:-1 python train.py  # or jemalloc"
+)
 
 
 # Of the step, while the device waits for ops of the CPU; and of them, what is left where the device runs them.
