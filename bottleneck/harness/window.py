@@ -289,8 +289,8 @@ class ProfilerWindow:
             named = attribute_paths(itertools.chain.from_iterable(results.siblings), self._modules)
             metadata[MODULE_PATHS] = json.dumps(named)
         if torch_private.has_python_export(self.torch):
-            # A later torch may tell less of an activity.
-            with contextlib.suppress(AttributeError):
+            # A later torch may tell less of an activity, and any torch now and then gives one a name that is no text.
+            with contextlib.suppress(AttributeError, UnicodeDecodeError):
                 trace_export.export(self.torch, results, path, metadata)
                 return
         native_export.export(results, path, metadata)

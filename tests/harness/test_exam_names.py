@@ -60,11 +60,16 @@ def _products(trace: Trace) -> int:
     return int((trace.events["name"].astype(str) == "aten::mm").sum())
 
 
-def test_a_torch_that_tells_less_of_its_activities_writes_the_trace_itself(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "error",
+    [AttributeError("flow_id"), UnicodeDecodeError("utf-8", b"\xdb", 0, 1, "invalid continuation byte")],
+    ids=type,
+)
+def test_a_torch_that_does_not_tell_of_its_activities_writes_the_trace_itself(
+    error: Exception, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuses(*_: object) -> None:
-        raise AttributeError("flow_id")
+        raise error
 
     monkeypatch.setattr(trace_export, "export", refuses)
     _by_ours("a range", tmp_path / "trace.json.gz", monkeypatch)
