@@ -693,7 +693,7 @@ def _unplaced_python(evidence: Evidence, rows: Sequence[IdleCause], spent_us: fl
         evidence=(format_per_step(evidence, spent_us), *_places(rows)),
         advice=advice,
         brief=brief,
-        gain_reason="nothing tells what runs there: a new recording does, and makes nothing faster",
+        gain_reason="nothing tells what runs there",
         comes_first=evidence.share_of_step(spent_us) >= _MOSTLY_SILENT,
         claims=claims_of(evidence, "overhead.python", most_us=spent_us),
         waits=tuple(rows),

@@ -545,10 +545,10 @@ _FEWEST_CALLS = 3
 
 
 def _from_closure(trace: Trace) -> tuple[Step, ...]:
-    """Gives the calls of the closure in one step of an optimizer, each from one reset of its gradients to the next.
+    """Gives the calls of the closure in one step of an optimizer.
 
-    L-BFGS may train a whole network in one step, which calls its closure hundreds of times. The last call is left out:
-    nothing marks its end.
+    Each lasts from one reset of the optimizer's gradients to the next. L-BFGS may train a whole network in one step,
+    which calls its closure hundreds of times. The last call is left out: nothing marks its end.
     """
     updates, resets = _annotations(trace, OPTIMIZER_STEP), _annotations(trace, _RESET)
     if len(updates) != 1:
