@@ -16,10 +16,11 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import forward_threads, removal_of, sequence_numbers
+from bottleneck.advice.untrained_parameters import ACCUMULATES
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.intervals import Floats, Integers
-from bottleneck.schema.op_names import at_source
+from bottleneck.schema.intervals import Floats, Integers, Spans
+from bottleneck.schema.op_names import at_known, at_source
 from bottleneck.units import counted
 
 _TAKES = re.compile(r"\bgrad\(|\b(?:jacobian|hessian|hvp|vhp|vjp|jvp)\(")
@@ -112,34 +113,57 @@ class _RepeatedPasses(Struct, frozen=True):
 
 def _repeated_passes(evidence: Evidence) -> _RepeatedPasses:
     """Finds calls from one output through nodes that an earlier call has run."""
-    ops, number, spans = evidence.linked.ops, sequence_numbers(evidence), outermost_frames(evidence, _GRAD)
+    ops, number = evidence.linked.ops, sequence_numbers(evidence)
     at_us, is_node = ops["ts_us"].to_numpy(), ops["is_autograd"].to_numpy() & (ops["depth"] == 0).to_numpy()
     nodes = np.flatnonzero(is_node & ops_in_window(evidence) & (number >= 0))
-    if spans.start.size < 2 or np.unique(forward_threads(evidence)[nodes]).size > 1:
+    nodes = nodes[np.argsort(at_us[nodes], kind="stable")]
+    if np.unique(forward_threads(evidence)[nodes]).size > 1:
         return _RepeatedPasses([], [])
+    # Without Python calls the numbers tell where a pass begins.
+    is_told = evidence.linked.places is not None
+    spans = outermost_frames(evidence, _GRAD) if is_told else _passes_to_inputs(evidence, nodes)
     seen: dict[int, set[int]] = {}
-    rows, times = list[int](), list[float]()
+    rows, times, made = list[int](), list[float](), [np.zeros(0, dtype=np.int64)]
     others = nodes[~spans.hold(at_us[nodes])]
-    for start, end in zip(spans.start.tolist(), spans.end.tolist(), strict=True):
-        mine = nodes[(at_us[nodes] >= start) & (at_us[nodes] < end)]
+    first, last = (np.searchsorted(at_us[nodes], bounds) for bounds in (spans.start, spans.end))
+    newest = _newest_number(number, at_us, np.stack([spans.start, spans.end]))
+    for at, start in enumerate(spans.start.tolist()):
+        mine = nodes[first[at] : last[at]]
         ran = set(number[mine].tolist())
         if not ran:
             continue
         before = seen.setdefault(max(ran), set())
         shared = before & ran
         if len(shared) >= _MOSTLY_SHARED * min(len(ran), len(before) or len(ran)):
-            made = _made_between(number, at_us, start, end)
-            again, through = np.isin(number[mine], list(shared)), np.isin(number[others], made)
-            rows += [*mine[again].tolist(), *others[through].tolist()]
+            rows += mine[np.isin(number[mine], list(shared))].tolist()
+            made.append(np.arange(newest[0, at] + 1, newest[1, at] + 1))
             times.append(start)
         before |= ran
+    rows += others[np.isin(number[others], np.concatenate(made))].tolist()
     return _RepeatedPasses(sorted(set(rows)), times)
 
 
-def _made_between(number: Integers, at_us: Floats, start: float, end: float) -> Integers:
-    """Returns the numbers of the nodes that autograd made in this time."""
-    before, until = (number[at_us < bound].max(initial=-1) for bound in (start, end))
-    return np.arange(before + 1, until + 1)
+def _passes_to_inputs(evidence: Evidence, nodes: Integers) -> Spans:
+    """Returns backward passes that add to no gradient, as those of torch.autograd.grad.
+
+    The engine runs the newest node first: where a number does not fall, another pass begins.
+    """
+    ops, number = evidence.linked.ops, sequence_numbers(evidence)[nodes]
+    start_us = ops["ts_us"].to_numpy()[nodes]
+    end_us = start_us + ops["dur_us"].to_numpy()[nodes]
+    begins = np.flatnonzero(np.diff(number, prepend=-1) >= 0)
+    begin_us = start_us[begins]
+    adds_us = ops["ts_us"].to_numpy()[(ops["name"] == ACCUMULATES).to_numpy()]
+    adds = np.bincount(np.searchsorted(begin_us, adds_us, side="right"), minlength=begins.size + 1)[1:] > 0
+    last_us = end_us[np.append(begins[1:], number.size) - 1] if begins.size else begin_us
+    return Spans(begin_us[~adds], last_us[~adds], begins[~adds])
+
+
+def _newest_number(number: Integers, at_us: Floats, bounds_us: Floats) -> Integers:
+    """Returns the newest number that autograd had given by each of these times."""
+    order = np.argsort(at_us, kind="stable")
+    newest = np.append(-1, np.maximum.accumulate(number[order]))
+    return np.asarray(newest[np.searchsorted(at_us[order], bounds_us)])
 
 
 def gradients_apart(evidence: Evidence) -> Draft | None:
@@ -159,7 +183,7 @@ def gradients_apart(evidence: Evidence) -> Draft | None:
         slug="gradients-apart",
         title="Gradients of one output are asked for one by one",
         evidence=(
-            f"{counted(format_count(calls), 'call')} of torch.autograd.grad per step {at_source(line)} "
+            f"{counted(format_count(calls), 'call')} of torch.autograd.grad per step{at_known(line)} "
             f"{'goes' if calls == 1 else 'go'} through a graph that a call before has gone through",
             f"these passes, and what goes backward through them, take {format_per_step(evidence, removal.us)}",
         ),
@@ -171,6 +195,8 @@ def gradients_apart(evidence: Evidence) -> Draft | None:
         "du = torch.autograd.grad(u.sum(), points, create_graph=True)[0]  # u_x, u_y, u_t are its columns",
         gain_us=removal.gain,
         claims=removal.claims,
+        removes=True,
+        cannot_lose=True,
     )
 
 

@@ -32,6 +32,7 @@ from bottleneck.advice.quantities import (
     outermost_ops,
     outermost_spans,
     outermost_us,
+    record_again,
     rows_of_events,
     rows_of_ops,
     sources_of,
@@ -636,7 +637,7 @@ _LONG_PLACE = 30  # characters of a function's name in a title that counts other
 _MOST_OF_CALLS = 0.9
 # Of the step: less that is nowhere is no reason to record it again.
 _LEAST_UNPLACED = 0.2
-# Of a single step: more in one stretch without any record, and in start-up, is not known to come again.
+# Of the step: with more at no known line, the recording does not show what holds the step back.
 _MOSTLY_SILENT = 0.5
 
 
@@ -644,22 +645,19 @@ def python_call(evidence: Evidence) -> Draft | None:
     """Finds any other long stretch of Python in the step.
 
     The step stays there for a millisecond or more, or in a function that is named. A loop that reads in each round is
-    another rule's. No gain is predicted for a single step that is silent for the most part, or starts up: later steps
-    may not have such a pause.
+    another rule's. Where nothing tells what runs there, it asks for a recording that does, which gains nothing.
     """
     looped = looped_function(evidence)
     covered = frozenset[str]() if looped is None else looped.sources
     rows = [row for row in idle_rows(evidence, "python") if _is_call(row) and row.source not in covered]
-    spent_us = sum(row.us for row in rows)
-    if evidence.share_of_step(spent_us) < (_LEAST_UNPLACED if rows and rows[0].source is None else _LEAST_PYTHON):
-        return None
+    unplaced, rows = [row for row in rows if row.source is None], [row for row in rows if row.source is not None]
+    spent_us, silent_us = (math.fsum(row.us for row in some) for some in (rows, unplaced))
+    if evidence.share_of_step(spent_us) < _LEAST_PYTHON or evidence.share_of_step(silent_us) >= _MOSTLY_SILENT:
+        return _unplaced_python(evidence, unplaced, silent_us)
     place = place_of(rows[0].source or "")
     is_framework = place is not None and place[:2] in _framework_lines(evidence)
     others = _count_other_places(rows)
     where = f"{_hottest(evidence, rows[0].source)}{_and_others(others)}"
-    is_silent = evidence.steps == 1 and rows[0].source is None and rows[0].detail == SILENCE
-    start_us = evidence.account_us("overhead.start_up", "overhead.compile")
-    is_once = is_silent and evidence.share_of_step(rows[0].us + start_us) >= _MOSTLY_SILENT
     return Draft(
         slug="python-call",
         title="The framework's own loop takes a part of each step"
@@ -671,13 +669,7 @@ def python_call(evidence: Evidence) -> Draft | None:
             *_sampled(evidence, rows),
         ),
         advice=(
-            "Record several steps after warm-up, with Python calls (profile(with_stack=True)): nothing tells whether "
-            "later steps wait as this one does."
-            if is_once
-            else "Record with Python calls (profile(with_stack=True)) to see what the host does there, then take that "
-            "out of the step."
-            if rows[0].source is None
-            else "Let the framework do less in each step: fewer callbacks, log lines and progress updates."
+            "Let the framework do less in each step: fewer callbacks, log lines and progress updates."
             if is_framework
             else f"Do what runs {where} for the whole batch at once, with fewer and "
             "larger ops, in place of Python for each item."
@@ -686,23 +678,60 @@ def python_call(evidence: Evidence) -> Draft | None:
             "(beforehand, or by functools.cache, where the same inputs come again), or do it for the whole "
             "batch at once with NumPy or torch, in place of Python for each item."
         ),
-        brief="Record several steps after warm-up, with Python calls: profile(with_stack=True)"
-        if is_once
-        else "Record with Python calls to see what to take out of the step: profile(with_stack=True)"
-        if rows[0].source is None
-        else None
-        if is_framework
-        else f"Take what runs {where} out of the step, or do it per batch",
+        brief=None if is_framework else f"Take what runs {where} out of the step, or do it per batch",
         places=(_hottest_source(evidence, rows[0].source),),
         code="trainer = Trainer(enable_progress_bar=False, log_every_n_steps=100)  # Lightning; others: logging_steps"
         if is_framework
         else None,
-        gain_us=None if is_once else up_to(spent_us),
-        gain_reason="nothing was recorded there, and the trace holds one step" if is_once else None,
-        comes_first=is_once and evidence.share_of_step(rows[0].us) >= _MOSTLY_SILENT,
+        gain_us=up_to(spent_us),
         claims=claims_of(evidence, "overhead.python", most_us=spent_us),
         waits=tuple(rows),
-        asks_again=rows[0].source is None,
+    )
+
+
+def _unplaced_python(evidence: Evidence, rows: Sequence[IdleCause], spent_us: float) -> Draft | None:
+    """Asks for a recording that tells what runs in long stretches of Python."""
+    if evidence.share_of_step(spent_us) < _LEAST_UNPLACED:
+        return None
+    advice, brief = _recording_that_tells(evidence, is_once=evidence.steps == 1 and rows[0].detail == SILENCE)
+    return Draft(
+        slug="python-call",
+        title=_python_title(evidence, None, spent_us, 0),
+        evidence=(format_per_step(evidence, spent_us), *_places(rows)),
+        advice=advice,
+        brief=brief,
+        gain_reason="nothing tells what runs there",
+        comes_first=evidence.share_of_step(spent_us) >= _MOSTLY_SILENT,
+        claims=claims_of(evidence, "overhead.python", most_us=spent_us),
+        waits=tuple(rows),
+    )
+
+
+def _recording_that_tells(evidence: Evidence, *, is_once: bool) -> tuple[str, str]:
+    """Words the recording that names what runs there, at length and in short."""
+    if evidence.recording is not None and evidence.recording.step_source == "whole program":
+        more = "Let the program run for more steps, or mark where each ends with bottleneck.step()"
+        return f"{more}: steps after warm-up are recorded with Python calls, the start of the program is not.", more
+    if is_once and evidence.recording is None:
+        return (
+            "Record several steps after warm-up, with Python calls (profile(with_stack=True)): nothing tells whether "
+            "later steps wait as this one does.",
+            "Record several steps after warm-up, with Python calls: profile(with_stack=True)",
+        )
+    if evidence.linked.places is not None:
+        again = "Record it again while nothing else runs"
+        return (
+            f"{again}: the Python calls that were recorded tell no line there. A process without its processor leaves "
+            "no event, nor does waiting inside a library.",
+            again,
+        )
+    if evidence.recording is not None:
+        command = record_again(evidence, "--stacks")
+        return f"Record Python calls to see what the host does there: {command}.", f"Record Python calls: {command}"
+    return (
+        "Record with Python calls (profile(with_stack=True)) to see what the host does there, then take that out of "
+        "the step.",
+        "Record with Python calls to see what to take out of the step: profile(with_stack=True)",
     )
 
 
@@ -719,10 +748,10 @@ def _runs_ops(evidence: Evidence, source: str | None) -> bool:
 def _count_other_places(rows: Sequence[IdleCause]) -> int:
     """Counts the places that the time is at beside the first.
 
-    None where that place holds most of it, or is not known.
+    None where that place holds most of it.
     """
     first_us = math.fsum(row.us for row in rows if row.source == rows[0].source)
-    if rows[0].source is None or first_us >= _MOST_OF_CALLS * math.fsum(row.us for row in rows):
+    if first_us >= _MOST_OF_CALLS * math.fsum(row.us for row in rows):
         return 0
     return len({row.source for row in rows}) - 1
 
@@ -912,7 +941,7 @@ def _is_call(row: IdleCause) -> bool:
     return is_long and not (_SIDE_WORK.search(detail) or _CALLS_TORCH.search(detail))
 
 
-def _places(rows: list[IdleCause]) -> tuple[str, ...]:
+def _places(rows: Sequence[IdleCause]) -> tuple[str, ...]:
     return tuple(SourcedLine(f"{_place(row)}, {format_gaps(row.calls)}", row.source) for row in rows[:3])
 
 

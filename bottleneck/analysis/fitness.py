@@ -329,6 +329,7 @@ _STEPS_BY = {
     "marks": "the marks of the recording",
     "profiler": "ProfilerStep marks",
     "optimizer": "the optimizer's steps",
+    "closure": "the optimizer's calls of its closure",
     "server": "the marks of an inference server",
     "repeats": "the repeats of the host's work",
 }

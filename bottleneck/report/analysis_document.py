@@ -51,6 +51,7 @@ _SOURCES = {
     "marks": ", found by the marks of the recording",
     "profiler": ", found by the marks of the profiler",
     "optimizer": ", found by the calls of the optimizer",
+    "closure": ", found by the optimizer's calls of its closure",
     "server": ", found by the marks of the inference server",
     "repeats": ", found by repeats of the op sequence",
 }

@@ -17,7 +17,7 @@ from bottleneck.trace.steps import set_aside_reasons
 # Why a step of one rank does not count.
 NOT_OF_ALL = Reason("not_of_all")
 # Steps whose bounds are events of the program's, so that they are the same ones on every rank.
-_BOUNDED = frozenset({"marks", "profiler", "optimizer", "server"})
+_BOUNDED = frozenset({"marks", "profiler", "optimizer", "closure", "server"})
 _WITHOUT_STEPS = frozenset({"whole", "time"})
 # Two steps are one where more than this part of the longer one is in both.
 _SAME = 0.5

@@ -356,16 +356,17 @@ def find_steps(
 
     ``marks_ns`` are instants of the Unix clock, one more than there are steps. Without them (or where they cannot be
     laid on the trace) the profiler's own steps count, else the intervals from one end of the first optimizer's step to
-    the next, else the marks of an inference server, else the repeats of a loop, else the whole trace is one step. Of
-    these the ``requested`` ones are chosen, by position, else the steady ones; but batches of a server differ by
-    nature, so all of them count. ``set_aside`` tells instead why each step does not count, null where it does. Unless
-    steps are chosen in one of these ways, a beginning in which work from before the recording held the device is left
-    out. Raises UsageError when there are no such steps.
+    the next, else the calls of one such step's closure, else the marks of an inference server, else the repeats of a
+    loop, else the whole trace is one step. Of these the ``requested`` ones are chosen, by position, else the steady
+    ones; but batches of a server differ by nature, so all of them count. ``set_aside`` tells instead why each step does
+    not count, null where it does. Unless steps are chosen in one of these ways, a beginning in which work from before
+    the recording held the device is left out. Raises UsageError when there are no such steps.
     """
     sources: tuple[tuple[str, Callable[[], StepReasons]], ...] = (
         ("marks", lambda: _counting(_from_marks(trace, marks_ns or ()))),
         ("profiler", lambda: _counting(_from_profiler(trace))),
         ("optimizer", lambda: _counting(_from_optimizer(trace))),
+        ("closure", lambda: _counting(_from_closure(trace))),
         ("server", lambda: _counting(_from_server(trace))),
         ("repeats", lambda: find_repeats(trace)),
     )
@@ -536,6 +537,29 @@ def _from_optimizer(trace: Trace) -> tuple[Step, ...]:
     holds_turn = all(counting) or not any(counting[: len(turn) - 1])
     ends_us = [*(_first_fetch(trace, ends_us) if holds_turn else []), *ends_us]
     return tuple(Step(f"step {number}", start, end) for number, (start, end) in enumerate(pairwise(ends_us)))
+
+
+# How an optimizer marks that gradients are reset, as a closure begins with.
+_RESET = re.compile(r"^Optimizer\.zero_grad#")
+_FEWEST_CALLS = 3
+
+
+def _from_closure(trace: Trace) -> tuple[Step, ...]:
+    """Gives the calls of the closure in one step of an optimizer.
+
+    Each lasts from one reset of the optimizer's gradients to the next. L-BFGS may train a whole network in one step,
+    which calls its closure hundreds of times. The last call is left out: nothing marks its end.
+    """
+    updates, resets = _annotations(trace, OPTIMIZER_STEP), _annotations(trace, _RESET)
+    if len(updates) != 1:
+        return ()
+    name, start_us, end_us = updates.iloc[0]
+    kind = name.partition("#")[2].partition(".")[0]
+    is_own = (resets["name"] == f"Optimizer.zero_grad#{kind}.zero_grad") & resets["start"].between(start_us, end_us)
+    begun_us = resets["start"][is_own].tolist()
+    if len(begun_us) <= _FEWEST_CALLS:
+        return ()
+    return tuple(Step(f"call {number}", start, end) for number, (start, end) in enumerate(pairwise(begun_us)))
 
 
 def _without_stop(trace: Trace, updates: tuple[Step, ...]) -> tuple[Step, ...]:

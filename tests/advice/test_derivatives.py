@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice.derivatives import derivative_by_component, gradients_apart
+from bottleneck.advice.untrained_parameters import ACCUMULATES
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of, program_line, two_steps
 from tests.advice.test_untrained_parameters import NODE, in_graph
@@ -91,6 +92,38 @@ def test_gradients_of_one_output_are_to_be_asked_for_together(tmp_path: Path) ->
     assert draft.gain_us.high == pytest.approx(180 + 140, abs=15)
     assert 0.85 * draft.gain_us.high < draft.gain_us.low < draft.gain_us.high
     assert "in one call at train.py:11" in draft.advice and "1 call of" in draft.evidence[0]
+
+
+def without_calls(folder: Path, closures: int, *, is_grad: bool = True) -> Evidence:
+    """One step, of many closures as LBFGS calls them, without Python calls: two passes from one output in each."""
+    events = [step(0, 0, 1000 * closures - 1)]
+    for number in range(closures):
+        first, at = 5 + 100 * number, 1000.0 * number
+        adds = [] if is_grad else [op(ACCUMULATES, 252, 2), op(ACCUMULATES, 462, 2)]
+        body = [
+            in_graph(op("aten::addmm", 2, 40, dims=[[64], [64, 64], [64, 64]]), first, 0),
+            *through(70, 180, [first + 1, first]),
+            in_graph(op("aten::mul", 247.2, 0.5, dims=[[64, 64], [64, 64]]), first + 2, 0),
+            *through(280, 180, [first + 1, first]),
+            in_graph(op("aten::mul", 457.2, 0.5, dims=[[64, 64], [64, 64]]), first + 3, 0),
+            *adds,
+            *through(510, 420, [first + 3, first + 2, first]),
+            op(ACCUMULATES, 940, 10),
+        ]
+        events += [event | {"ts": event["ts"] + at} for event in body]
+    return case_of(folder, events, unprofiled_us=1000.0 * closures)
+
+
+def test_without_python_calls_the_order_of_the_nodes_tells_the_passes_apart(tmp_path: Path) -> None:
+    """What a pass makes is told by its time: the third pass goes through it."""
+    draft = gradients_apart(without_calls(tmp_path, 8))
+    assert draft is not None and draft.gain_us is not None and draft.removes
+    assert draft.gain_us.high == pytest.approx(8 * (180 + 140), rel=0.1)
+    assert "8 calls of torch.autograd.grad per step go through" in draft.evidence[0]
+
+
+def test_passes_that_add_to_gradients_are_those_of_losses(tmp_path: Path) -> None:
+    assert gradients_apart(without_calls(tmp_path, 2, is_grad=False)) is None
 
 
 def test_gradients_of_other_outputs_and_backward_passes_are_left_alone(tmp_path: Path) -> None:

@@ -39,6 +39,34 @@ def test_profiler_steps_are_the_steps(tmp_path: Path) -> None:
     assert (window.start_us, window.end_us) == (0, 110)
 
 
+def calling_closures(count: int, optimizers: Sequence[str] = ("LBFGS",)) -> list[Event]:
+    """Set-up, then a step of each optimizer of so many calls of its closure, of 50 us; a critic resets its own too."""
+    events = [op("aten::copy_", 0, 20)]
+    for turn, name in enumerate(optimizers):
+        at = 100 + 1000 * turn
+        events.append(optimizer(name, at, 50 * count + 10))
+        for number in range(count):
+            begun = at + 5 + 50 * number
+            events += [
+                complete(f"Optimizer.zero_grad#{kind}.zero_grad", "user_annotation", begun + late, 2)
+                for late, kind in ((0, name), (4, "Critic"))
+            ]
+            events.append(op("aten::mm", begun + 10, 30 + number % 2))
+    return events
+
+
+def test_the_closures_that_one_step_of_an_optimizer_calls_are_the_steps(tmp_path: Path) -> None:
+    """A network was trained by one step of L-BFGS, and what ran before it was part of the one step."""
+    window = find_steps(read(tmp_path, calling_closures(6)))
+    assert window.source == "closure"
+    assert spans(window) == [(105 + 50 * number, 155 + 50 * number) for number in range(5)]
+
+
+def test_few_closures_and_those_of_several_steps_are_no_steps(tmp_path: Path) -> None:
+    assert find_steps(read(tmp_path, calling_closures(3))).source == "whole"
+    assert find_steps(read(tmp_path, calling_closures(6, ("LBFGS", "LBFGS")))).source == "optimizer"
+
+
 def test_the_window_ends_with_the_last_work_launched_in_a_step(tmp_path: Path) -> None:
     late = [op("aten::mm", 110, 10), launch(1, 112, 4), kernel(1, 200, 300)]
     window = find_steps(read(tmp_path, [step(0, 100, 50), *late]))
