@@ -291,7 +291,7 @@ def _calls_of(siblings: list[Any], operators: OperatorLines) -> Iterator[_Call]:
             yield current
         current = None
         if label is not None:
-            current = _Call(label, event.name, event.start_time_ns, event.end_time_ns, event.start_tid)
+            current = _Call(label, _name_of(event), event.start_time_ns, event.end_time_ns, event.start_tid)
     if current is not None:
         yield current
 
@@ -315,27 +315,32 @@ def _labels_of(siblings: list[Any], operators: OperatorLines) -> list[str | None
         if before < 0 and function == "<module>":
             continue  # the window begins somewhere in the module
         first, last = (None if side is None else int(side["line"]) for side in sides)
-        lines = operators.lines_of(file, function, first, last, [siblings[at].name for at in ops])
+        lines = operators.lines_of(file, function, first, last, [_name_of(siblings[at]) for at in ops])
         for at, line in zip(ops, lines, strict=True):
             labels[at] = None if line is None else f"{file}({line}): {function}"
     return labels
 
 
 def _is_op(event: Any) -> bool:
+    return _name_of(event).startswith("aten::")
+
+
+def _name_of(event: Any) -> str:
+    """Gives an event's name; empty where torch has none that is text."""
     try:
-        return str(getattr(event, "name", "")).startswith("aten::")
-    except UnicodeDecodeError:  # as for an activity that is not readable
-        return False
+        return str(getattr(event, "name", ""))
+    except UnicodeDecodeError:
+        return ""
 
 
 def _label(event: Any) -> str | None:
     try:
         caller = getattr(event.extra_fields, "caller", None)
-    except TypeError:  # torch 2.13 has no Python type for a run of the garbage collector
+        if caller is None or not is_program(caller.file_name):
+            return None
+        return f"{caller.file_name}({caller.line_number}): {caller.function_name}"
+    except (TypeError, UnicodeDecodeError):  # torch 2.13 has no Python type for a run of the garbage collector
         return None
-    if caller is None or not is_program(caller.file_name):
-        return None
-    return f"{caller.file_name}({caller.line_number}): {caller.function_name}"
 
 
 def _first_ops(siblings: Iterable[list[Any]]) -> dict[tuple[int, str], int]:
@@ -347,7 +352,7 @@ def _first_ops(siblings: Iterable[list[Any]]) -> dict[tuple[int, str], int]:
     for event in itertools.chain.from_iterable(siblings):
         thread = event.start_tid
         if thread not in by_op and _is_op(event):
-            by_op[thread] = (event.start_time_ns, event.name)
+            by_op[thread] = (event.start_time_ns, _name_of(event))
     return {key: thread for thread, key in by_op.items()}
 
 

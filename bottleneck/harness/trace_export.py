@@ -62,7 +62,11 @@ def _events(activities: Sequence[Any], base_ns: int, first_ns: int) -> Iterator[
     threads_us: dict[tuple[int, int], str] = {}
     last_ns = first_ns
     for activity in activities:
-        category, name, start_ns, dur_ns = activity.type(), activity.name(), activity.timestamp(), activity.duration()
+        try:
+            name = activity.name()
+        except UnicodeDecodeError:  # read from freed memory, which another reading found to be text
+            continue
+        category, start_ns, dur_ns = activity.type(), activity.timestamp(), activity.duration()
         process, thread = activity.device_id(), activity.resource_id()
         thread = 0 if thread == _NO_THREAD else abs(thread)
         text = spelled.get(name)
