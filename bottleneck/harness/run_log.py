@@ -548,11 +548,28 @@ def _divide_long(
         return _LongParts(place_us, 0.0, math.fsum(left_us.values()))
     first_ns = log.samples[0].at_ns
     shared_us = math.fsum(left_us[step.number] for step in long if step.begin_ns + step.us * 1e3 >= first_ns)
-    held = sum(count for place, count in counts.items() if _is_of_step(place, log.step_lines))
-    for place, count in counts.items():
-        if not _is_of_step(place, log.step_lines):
-            place_us[place] += shared_us * count / total
-    return _LongParts(place_us, shared_us * held / total, math.fsum(left_us.values()) - shared_us)
+    elsewhere = {place: count for place, count in counts.items() if not _is_of_step(place, log.step_lines)}
+    in_step = total - sum(elsewhere.values())
+    # A long step does the work of a usual one too: only what is beyond that, at the same lines, is held up.
+    held = max(in_step - _usual_samples(gaps, left_us), 0.0)
+    shared = held + sum(elsewhere.values())
+    if shared == 0:
+        return _LongParts(place_us, shared_us, math.fsum(left_us.values()) - shared_us)
+    for place, count in elsewhere.items():
+        place_us[place] += shared_us * count / shared
+    return _LongParts(place_us, shared_us * held / shared, math.fsum(left_us.values()) - shared_us)
+
+
+def _usual_samples(gaps: Sequence[tuple[_FollowedStep, Sequence[StackSample]]], left_us: Mapping[int, float]) -> float:
+    """Gives the number of samples that the long steps have of usual ones.
+
+    ``left_us`` is what a long step takes beyond a usual one and beyond what the compiler tells.
+    """
+    return math.fsum(
+        len(samples) * step.usual_us / (step.usual_us + left_us[step.number])
+        for step, samples in gaps
+        if step.usual_us > 0
+    )
 
 
 def _compiled_in(
