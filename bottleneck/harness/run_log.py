@@ -546,18 +546,35 @@ def _divide_long(
     total = sum(counts.values())
     if total < _LEAST_SAMPLES:
         return _LongParts(place_us, 0.0, math.fsum(left_us.values()))
-    first_ns = log.samples[0].at_ns
-    shared_us = math.fsum(left_us[step.number] for step in long if step.begin_ns + step.us * 1e3 >= first_ns)
     elsewhere = {place: count for place, count in counts.items() if not _is_of_step(place, log.step_lines)}
     in_step = total - sum(elsewhere.values())
     # A long step does the work of a usual one too: only what is beyond that, at the same lines, is held up.
     held = max(in_step - _usual_samples(gaps, left_us), 0.0)
     shared = held + sum(elsewhere.values())
+    shared_us = _shared_us(long, left_us, log.samples[0].at_ns, are_held=held > shared / 2)
     if shared == 0:
         return _LongParts(place_us, shared_us, math.fsum(left_us.values()) - shared_us)
     for place, count in elsewhere.items():
         place_us[place] += shared_us * count / shared
     return _LongParts(place_us, shared_us * held / shared, math.fsum(left_us.values()) - shared_us)
+
+
+# Long steps before sampling began are like those after it where they take so many times as long at most.
+_LIKE, _LEAST_LIKE = 1.5, 2
+
+
+def _shared_us(long: Sequence[_FollowedStep], left_us: Mapping[int, float], first_ns: int, *, are_held: bool) -> float:
+    """Gives the time of long steps that samples share out.
+
+    That is the time since the first sample, and that of earlier steps that take about as long as the sampled ones: an
+    evaluation comes every so many steps. What other programs delay (``are_held``) does not come again like this.
+    """
+    sampled_us = [left_us[step.number] for step in long if step.begin_ns + step.us * 1e3 >= first_ns]
+    if are_held or len(sampled_us) < _LEAST_LIKE:
+        return math.fsum(sampled_us)
+    usual_us = statistics.median(sampled_us)
+    earlier_us = [left_us[step.number] for step in long if step.begin_ns + step.us * 1e3 < first_ns]
+    return math.fsum(sampled_us) + math.fsum(us for us in earlier_us if usual_us / _LIKE <= us <= usual_us * _LIKE)
 
 
 def _usual_samples(gaps: Sequence[tuple[_FollowedStep, Sequence[StackSample]]], left_us: Mapping[int, float]) -> float:

@@ -81,6 +81,19 @@ def test_the_usual_work_of_a_long_step_is_not_held_up(evaluation_us: float, held
     assert run.held_us == pytest.approx(10 * held_us)
 
 
+@pytest.mark.parametrize(("first_us", "share"), [(41_000.0, 1.0), (161_000.0, 320 / 480)])
+def test_gaps_before_sampling_began_are_like_later_ones_that_take_as_long(first_us: float, share: float) -> None:
+    lengths_us = [1000.0 + 40_000.0 * (number % 10 == 9) for number in range(100)]
+    lengths_us[9] = first_us
+    lengths_us[19] = 1000.0
+    log = sampled(log_of(lengths_us), ("train.py", 30, "evaluate"))
+    del log.samples[:1]  # sampling began after the first gap
+    run = summarise_run(log)
+    assert run is not None
+    (place,) = run.places
+    assert place.share == pytest.approx(share)
+
+
 def test_steps_that_are_alike_leave_nothing_elsewhere() -> None:
     run = summarise_run(log_of([1000.0, 1400.0] * 20))
     assert run is not None
