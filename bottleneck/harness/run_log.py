@@ -20,10 +20,10 @@ import threading
 import time
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any, NamedTuple
 
 from bottleneck.harness.lines import OURS, is_program
@@ -507,12 +507,14 @@ def _is_of_step(place: _Place, step_lines: frozenset[str]) -> bool:
 class _LongParts(NamedTuple):
     """Time of long steps beyond the usual ones.
 
-    It is divided by place; ``held_us`` were held up, of ``unknown_us`` nothing is known.
+    It is divided by place; ``held_us`` were held up, of ``unknown_us`` nothing is known. ``inner`` are the lines (file
+    and number) that most samples of a place were at.
     """
 
     place_us: Mapping[_Place, float]
     held_us: float
     unknown_us: float
+    inner: Mapping[_Place, tuple[str, int]] = MappingProxyType({})
 
     @property
     def elsewhere_us(self) -> float:
@@ -542,7 +544,8 @@ def _divide_long(
         ]
         left_us[step.number] = max(step.elsewhere_us - math.fsum(us for us, _ in compiled.values()), 0.0)
         gaps.append((step, others))
-    counts = _find_places(gaps, log.functions)
+    located = list(_find_places(gaps, log.functions))
+    counts = Counter(place for place, _ in located)
     total = sum(counts.values())
     if total < _LEAST_SAMPLES:
         return _LongParts(place_us, 0.0, math.fsum(left_us.values()))
@@ -556,7 +559,8 @@ def _divide_long(
         return _LongParts(place_us, shared_us, math.fsum(left_us.values()) - shared_us)
     for place, count in elsewhere.items():
         place_us[place] += shared_us * count / shared
-    return _LongParts(place_us, shared_us * held / shared, math.fsum(left_us.values()) - shared_us)
+    unknown_us = math.fsum(left_us.values()) - shared_us
+    return _LongParts(place_us, shared_us * held / shared, unknown_us, _inner_lines(located))
 
 
 # Long steps before sampling began are like those after it where they take so many times as long at most.
@@ -614,12 +618,11 @@ def _compiled_in(
 
 def _find_places(
     gaps: Sequence[tuple[_FollowedStep, Sequence[StackSample]]], functions: frozenset[tuple[str, str]]
-) -> "Counter[_Place]":
-    """Counts the samples of the long steps by line.
+) -> Iterator[tuple[_Place, Stack]]:
+    """Gives the line and the stack of each sample in the long steps.
 
     The line is the innermost in a function that the steps run in too.
     """
-    counts: Counter[_Place] = Counter()
     for _, samples in gaps:
         restarts = any(sample.kind == "workers" for sample in samples)
         for sample in samples:
@@ -627,8 +630,19 @@ def _find_places(
             kind = "workers" if restarts and sample.kind == "input" else sample.kind
             place = _place_in(sample.stack, functions)
             if place is not None:
-                counts[(*place, kind)] += 1
-    return counts
+                yield (*place, kind), sample.stack
+
+
+def _inner_lines(located: Iterable[tuple[_Place, Stack]]) -> dict[_Place, tuple[str, int]]:
+    """Gives the program's line that most samples of a place were at.
+
+    It is inside of the function that the place calls, and outside of modules.
+    """
+    lines: dict[_Place, Counter[tuple[str, int]]] = defaultdict(Counter)
+    for place, stack in located:
+        lines[place][stack[-1][:2]] += 1
+    most = {place: counts.most_common(1)[0] for place, counts in lines.items() if place[2] is not None}
+    return {place: line for place, (line, count) in most.items() if count >= _MOST_OF_LINE * lines[place].total()}
 
 
 def _places_of(parts: _LongParts) -> tuple[BetweenPlace, ...]:
@@ -636,15 +650,22 @@ def _places_of(parts: _LongParts) -> tuple[BetweenPlace, ...]:
     total_us = parts.elsewhere_us
     ordered = sorted(parts.place_us.items(), key=lambda entry: -entry[1])[:_MOST_PLACES]
     return tuple(
-        BetweenPlace(
-            source=line_source(file, line),
-            function=function,
-            kind=kind,
-            share=us / total_us,
-            text=_text_of(file, line),
-        )
-        for (file, line, function, kind), us in ordered
+        _between_place(place, us / total_us, parts.inner.get(place))
+        for place, us in ordered
         if us > 0 and us / total_us >= _LEAST_SHARE
+    )
+
+
+def _between_place(place: _Place, share: float, inner: tuple[str, int] | None) -> BetweenPlace:
+    file, line, function, kind = place
+    return BetweenPlace(
+        source=line_source(file, line),
+        share=share,
+        function=function,
+        kind=kind,
+        text=_text_of(file, line),
+        inner=None if inner is None else line_source(*inner),
+        inner_text=None if inner is None else _text_of(*inner),
     )
 
 

@@ -54,6 +54,7 @@ def test_time_in_no_usual_step_is_told_with_the_line_of_the_loop_and_the_functio
     assert run.elsewhere_share == pytest.approx(400 / 500)
     (place,) = run.places
     assert (place.words(), place.kind, place.share) == ("evaluate(), train.py:88", None, 1.0)
+    assert place.inner == "model.py:5"
     assert run.growth is None
 
 
