@@ -65,7 +65,8 @@ class Draft(Struct, frozen=True):
     ``brief`` is the change in a few words, where ``advice`` is too long for the first lines of a report.
     ``waits`` are the idle times that the rule added up, where they are not all of an account. ``asks_again`` marks
     advice that begins with another recording, which has to show what to change. ``cannot_lose`` marks a change that
-    leaves work out and adds none: however wide its gain, it does not make the step slower.
+    leaves work out and adds none: however wide its gain, it does not make the step slower. ``equal_gain_us`` is for a
+    change that no step gains from: a step that gains so much shortens the whole run as this does at least.
     """
 
     slug: str
@@ -97,6 +98,7 @@ class Draft(Struct, frozen=True):
     waits: tuple[IdleCause, ...] = ()
     asks_again: bool = False
     cannot_lose: bool = False
+    equal_gain_us: float | None = None
 
 
 # Advice that fits nearly every program, whatever its work is for.
@@ -183,7 +185,8 @@ def rank(
     Advice that changes what the program computes counts for half of its gain in this order, so that it comes before
     advice that keeps the results only where it is worth more than twice as much; a larger batch that nobody tried
     counts for a quarter. Work in fp64 is asked for by mistake as a rule, and counts in full. Advice that begins with
-    another recording counts for half. Advice that makes wrong results right comes before all others.
+    another recording counts for half. Advice that makes wrong results right comes before all others, and what shortens
+    the whole run comes before what shortens its steps where the run gains as much from it.
 
     ``program`` are the words that name the program to `bottleneck verify`; null where it cannot try changes on it.
     ``widenings`` make gains as wide as trials of each kind of evidence showed; noise goes by the gains as the rules
@@ -199,6 +202,7 @@ def rank(
         _widened(draft, gain_us, step_us, most_us, (widenings or {}).get(draft.basis))
         for draft, gain_us, most_us in zip(drafts, stated, limits, strict=True)
     ]
+    drafts = _put_run_ahead(drafts, [gain_us for gain_us, _ in widened], step_us)
     keys = _keys(drafts, [gain_us for gain_us, _ in widened], step_us)
     first = {draft.slug: key for key, draft in sorted(zip(keys, drafts, strict=True), key=lambda row: row[0])[::-1]}
     order = sorted(range(len(drafts)), key=lambda at: _behind_remedies(keys[at], drafts[at], first))
@@ -374,6 +378,25 @@ def _keys(drafts: Sequence[Draft], gains_us: Sequence[Interval | None], step_us:
             worth_us = max(part * gain_us.low, max(worse, default=0.0) * (1 + 1e-9) if gain_us.low > 0 else 0.0)
         keys.append((_GAINS, -worth_us, False) if worth_us > 0 else (_MAY_HURT, -middle_us, False))
     return keys
+
+
+def _put_run_ahead(drafts: Sequence[Draft], gains_us: Sequence[Interval | None], step_us: float) -> Sequence[Draft]:
+    """Marks the draft that the run gains most from as coming first.
+
+    No change of a step shortens the run more. Drafts that come first anyway stay first.
+    """
+    if any(draft.comes_first or draft.corrects_results for draft in drafts):
+        return drafts
+    keys = zip(drafts, _keys(drafts, gains_us, step_us), strict=True)
+    best_us = max(
+        (-worth for draft, (group, worth, _) in keys if group == _GAINS and not draft.on_request), default=0.0
+    )
+    return [
+        replace(draft, comes_first=True)
+        if draft.equal_gain_us is not None and draft.equal_gain_us >= best_us
+        else draft
+        for draft in drafts
+    ]
 
 
 def _counted_part(draft: Draft) -> float:

@@ -3,6 +3,8 @@
 They are on what is between its steps, and on steps that grow from one to the next.
 """
 
+import math
+
 from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.quantities import model_call
 from bottleneck.advice.ranking import Draft
@@ -15,8 +17,13 @@ from bottleneck.schema.measurements import BetweenPlace, RunSteps, StepGrowth
 from bottleneck.schema.op_names import at_known, at_source
 from bottleneck.units import counted, format_share, format_si, format_us
 
-# Of the run: less is no finding, and half of it or more is the first thing to say.
-_LEAST, _MOST_OF_IT = 0.1, 0.5
+# Of the run: less is no finding, and half of it or more is the first thing to say. From a fifth on it is that where it
+# comes again, and no change of the steps shortens the run more than half of it does.
+_LEAST, _LEAST_FIRST, _MOST_OF_IT = 0.1, 0.2, 0.5
+# No more than this is saved of the time between steps, and half as much at least.
+_COMES_AGAIN, _PART_SAVED, _MOST_SAVED = 3, 0.5, 0.99
+# Of the time between steps whose line is known: functions with less are not named in the advice.
+_LEAST_NAMED = 0.1
 # Steps that have grown so much are the first thing to say: the pace of a shared machine changes by half as well.
 _GROWN = 2.0
 # Of the step: joins of all that was kept before, to be named, and to come first; and what is saved of them at least.
@@ -27,17 +34,18 @@ def _run(evidence: Evidence) -> RunSteps | None:
     return evidence.analysis.run
 
 
-def _advice(place: BetweenPlace, share: str, health: CompileHealth | None) -> tuple[str, str | None]:
+def _advice(run: RunSteps, place: BetweenPlace, health: CompileHealth | None) -> tuple[str, str | None]:
     """The advice on the time at this place, and the code that follows it."""
+    share = format_share(run.elsewhere_share)
     if place.kind == "compile" and health is not None and health.named_recompiles:
         again = health.named_recompiles[0]
         cause = RECOMPILES[again.cause]
         return f"{cause.change} Of the run, {share} is between its steps, where torch compiled again.", again.code
-    words, code = _by_kind(place)
+    words, code = _by_kind(run, place)
     return f"Look between the steps, {share} of the run: {words}.", code
 
 
-def _by_kind(place: BetweenPlace) -> tuple[str, str | None]:
+def _by_kind(run: RunSteps, place: BetweenPlace) -> tuple[str, str | None]:
     where = place.words()
     if place.kind == "workers":
         return (
@@ -54,7 +62,75 @@ def _by_kind(place: BetweenPlace) -> tuple[str, str | None]:
         )
     if place.kind == "input":
         return f"let the loader prefetch further ahead, since {where} waits for it", None
-    return f"run {where} less often, or make it quicker: `with bottleneck.record():` around it shows how", None
+    how = "or make it quicker: `with bottleneck.record():` around it shows how"
+    return f"run {_functions(run)} less often, {how}", None
+
+
+def _by_function(run: RunSteps) -> list[list[BetweenPlace]]:
+    """Gives the places that are no work of torch, by function.
+
+    Functions with little of the time whose line is known are left out.
+    """
+    placed_share = math.fsum(place.share for place in run.places)
+    functions: dict[str, list[BetweenPlace]] = {}
+    for place in run.named_places():
+        if place.kind is None:
+            functions.setdefault(place.function or place.source, []).append(place)
+    first, *others = functions.values()
+    return [
+        first,
+        *(places for places in others if sum(place.share for place in places) >= _LEAST_NAMED * placed_share),
+    ]
+
+
+def _functions(run: RunSteps) -> str:
+    """'evaluate(), train.py:88, and log(), train.py:86 and train.py:87': the functions with most of the time."""
+    return ", and ".join(
+        " and ".join([first.words(), *(place.source for place in more)]) for first, *more in _by_function(run)
+    )
+
+
+def _brief(run: RunSteps, place: BetweenPlace) -> str | None:
+    """The advice with what the run gains; null where torch itself takes the time."""
+    if place.kind is not None:
+        return None
+    return (
+        f"Do less between steps ({place.source}): the run up to {_run_speedup(run, _MOST_SAVED)} times as fast; "
+        f"{format_share(run.elsewhere_share)} of it is there"
+    )
+
+
+def _run_speedup(run: RunSteps, part: float) -> str:
+    """'1.52': the run's speedup without this part of the time between its steps."""
+    return f"{run.total_us / (run.total_us - part * run.elsewhere_us):.2f}"
+
+
+def _equal_gain_us(run: RunSteps, step_us: float) -> float | None:
+    """Gives the gain of a step that shortens the run as much.
+
+    As much as half of the time between steps does. Null where that time is little, or does not come again.
+    """
+    steps_us = run.total_us - run.elsewhere_us - run.held_us
+    if run.elsewhere_share < _LEAST_FIRST or run.gaps < _COMES_AGAIN or steps_us <= 0:
+        return None
+    return step_us * _PART_SAVED * run.elsewhere_us / steps_us
+
+
+def _describe_place(run: RunSteps, place: BetweenPlace) -> str:
+    """'evaluate(), train.py:88 [evaluate(net)]: 60 % of it', with what is inside of that."""
+    words = f"{place.words()}{_shown(place.text)}: {format_share(place.share)} of it"
+    if place.inner is not None:
+        words += f", most at {place.inner}{_shown(place.inner_text)}"
+    parts = [part for part in run.places if part.words() == place.words() and part.kind == "workers"]
+    if parts and place.kind != "workers":
+        words += (
+            f"; {format_share(parts[0].share)} of it starts the loader's workers, which persistent_workers=True keeps"
+        )
+    return words
+
+
+def _shown(text: str | None) -> str:
+    return f" [{text}]" if text else ""
 
 
 def time_between_steps(evidence: Evidence) -> Draft | None:
@@ -65,11 +141,12 @@ def time_between_steps(evidence: Evidence) -> Draft | None:
     run = _run(evidence)
     if run is None or run.elsewhere_share < _LEAST or not run.places:
         return None
-    first = run.places[0]
+    places = run.named_places()
+    first = places[0]
     if first.kind is None and first.source == model_call(evidence):
         return None  # the step itself, longer than usual
     share = format_share(run.elsewhere_share)
-    advice, code = _advice(first, share, evidence.analysis.compile_health)
+    advice, code = _advice(run, first, evidence.analysis.compile_health)
     left_us = run.total_us - run.elsewhere_us * first.share
     return Draft(
         slug="time-between-steps",
@@ -77,21 +154,22 @@ def time_between_steps(evidence: Evidence) -> Draft | None:
         evidence=(
             f"{format_us(run.elsewhere_us)} of {format_us(run.total_us)} from the first step to the last are in "
             f"{counted(run.gaps, 'gap')} between {counted(run.steps, 'step')} of usually {format_us(run.typical_us)}",
-            *(
-                f"{place.words()}{f' [{place.text}]' if place.text else ''}: {format_share(place.share)} of it"
-                for place in run.places
-            ),
+            *(_describe_place(run, place) for place in places),
             *_guards(first, evidence.analysis.compile_health),
         ),
         advice=advice,
-        places=tuple(place.source for place in run.places),
+        brief=_brief(run, first),
+        places=tuple(place.source for place in places),
         code=code,
         gain_reason=(
-            f"none for the step; without what is at {first.source} the run would take {format_us(left_us)} instead of "
-            f"{format_us(run.total_us)}: at most {run.total_us / max(left_us, 1e-9):.2f} times as fast"
+            f"none for the step; the whole run would be {_run_speedup(run, _PART_SAVED)} times as fast with half of "
+            f"that time, {_run_speedup(run, _MOST_SAVED)} times with none; without what is at {first.source} alone "
+            f"it would take {format_us(left_us)} instead of {format_us(run.total_us)}: "
+            f"at most {run.total_us / max(left_us, 1e-9):.2f} times as fast"
         ),
         confidence="high",
         comes_first=run.elsewhere_share >= _MOST_OF_IT,
+        equal_gain_us=_equal_gain_us(run, evidence.step_us),
     )
 
 

@@ -20,10 +20,10 @@ import threading
 import time
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations, pairwise
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any, NamedTuple
 
 from bottleneck.harness.lines import OURS, is_program
@@ -507,12 +507,14 @@ def _is_of_step(place: _Place, step_lines: frozenset[str]) -> bool:
 class _LongParts(NamedTuple):
     """Time of long steps beyond the usual ones.
 
-    It is divided by place; ``held_us`` were held up, of ``unknown_us`` nothing is known.
+    It is divided by place; ``held_us`` were held up, of ``unknown_us`` nothing is known. ``inner`` are the lines (file
+    and number) that most samples of a place were at.
     """
 
     place_us: Mapping[_Place, float]
     held_us: float
     unknown_us: float
+    inner: Mapping[_Place, tuple[str, int]] = MappingProxyType({})
 
     @property
     def elsewhere_us(self) -> float:
@@ -542,17 +544,53 @@ def _divide_long(
         ]
         left_us[step.number] = max(step.elsewhere_us - math.fsum(us for us, _ in compiled.values()), 0.0)
         gaps.append((step, others))
-    counts = _find_places(gaps, log.functions)
+    located = list(_find_places(gaps, log.functions))
+    counts = Counter(place for place, _ in located)
     total = sum(counts.values())
     if total < _LEAST_SAMPLES:
         return _LongParts(place_us, 0.0, math.fsum(left_us.values()))
-    first_ns = log.samples[0].at_ns
-    shared_us = math.fsum(left_us[step.number] for step in long if step.begin_ns + step.us * 1e3 >= first_ns)
-    held = sum(count for place, count in counts.items() if _is_of_step(place, log.step_lines))
-    for place, count in counts.items():
-        if not _is_of_step(place, log.step_lines):
-            place_us[place] += shared_us * count / total
-    return _LongParts(place_us, shared_us * held / total, math.fsum(left_us.values()) - shared_us)
+    elsewhere = {place: count for place, count in counts.items() if not _is_of_step(place, log.step_lines)}
+    in_step = total - sum(elsewhere.values())
+    # A long step does the work of a usual one too: only what is beyond that, at the same lines, is held up.
+    held = max(in_step - _usual_samples(gaps, left_us), 0.0)
+    shared = held + sum(elsewhere.values())
+    shared_us = _shared_us(long, left_us, log.samples[0].at_ns, are_held=held > shared / 2)
+    if shared == 0:
+        return _LongParts(place_us, shared_us, math.fsum(left_us.values()) - shared_us)
+    for place, count in elsewhere.items():
+        place_us[place] += shared_us * count / shared
+    unknown_us = math.fsum(left_us.values()) - shared_us
+    return _LongParts(place_us, shared_us * held / shared, unknown_us, _inner_lines(located))
+
+
+# Long steps before sampling began are like those after it where they take so many times as long at most.
+_LIKE, _LEAST_LIKE = 1.5, 2
+
+
+def _shared_us(long: Sequence[_FollowedStep], left_us: Mapping[int, float], first_ns: int, *, are_held: bool) -> float:
+    """Gives the time of long steps that samples share out.
+
+    That is the time since the first sample, and that of earlier steps that take about as long as the sampled ones: an
+    evaluation comes every so many steps. What other programs delay (``are_held``) does not come again like this.
+    """
+    sampled_us = [left_us[step.number] for step in long if step.begin_ns + step.us * 1e3 >= first_ns]
+    if are_held or len(sampled_us) < _LEAST_LIKE:
+        return math.fsum(sampled_us)
+    usual_us = statistics.median(sampled_us)
+    earlier_us = [left_us[step.number] for step in long if step.begin_ns + step.us * 1e3 < first_ns]
+    return math.fsum(sampled_us) + math.fsum(us for us in earlier_us if usual_us / _LIKE <= us <= usual_us * _LIKE)
+
+
+def _usual_samples(gaps: Sequence[tuple[_FollowedStep, Sequence[StackSample]]], left_us: Mapping[int, float]) -> float:
+    """Gives the number of samples that the long steps have of usual ones.
+
+    ``left_us`` is what a long step takes beyond a usual one and beyond what the compiler tells.
+    """
+    return math.fsum(
+        len(samples) * step.usual_us / (step.usual_us + left_us[step.number])
+        for step, samples in gaps
+        if step.usual_us > 0
+    )
 
 
 def _compiled_in(
@@ -580,12 +618,11 @@ def _compiled_in(
 
 def _find_places(
     gaps: Sequence[tuple[_FollowedStep, Sequence[StackSample]]], functions: frozenset[tuple[str, str]]
-) -> "Counter[_Place]":
-    """Counts the samples of the long steps by line.
+) -> Iterator[tuple[_Place, Stack]]:
+    """Gives the line and the stack of each sample in the long steps.
 
     The line is the innermost in a function that the steps run in too.
     """
-    counts: Counter[_Place] = Counter()
     for _, samples in gaps:
         restarts = any(sample.kind == "workers" for sample in samples)
         for sample in samples:
@@ -593,8 +630,19 @@ def _find_places(
             kind = "workers" if restarts and sample.kind == "input" else sample.kind
             place = _place_in(sample.stack, functions)
             if place is not None:
-                counts[(*place, kind)] += 1
-    return counts
+                yield (*place, kind), sample.stack
+
+
+def _inner_lines(located: Iterable[tuple[_Place, Stack]]) -> dict[_Place, tuple[str, int]]:
+    """Gives the program's line that most samples of a place were at.
+
+    It is inside of the function that the place calls, and outside of modules.
+    """
+    lines: dict[_Place, Counter[tuple[str, int]]] = defaultdict(Counter)
+    for place, stack in located:
+        lines[place][stack[-1][:2]] += 1
+    most = {place: counts.most_common(1)[0] for place, counts in lines.items() if place[2] is not None}
+    return {place: line for place, (line, count) in most.items() if count >= _MOST_OF_LINE * lines[place].total()}
 
 
 def _places_of(parts: _LongParts) -> tuple[BetweenPlace, ...]:
@@ -602,15 +650,22 @@ def _places_of(parts: _LongParts) -> tuple[BetweenPlace, ...]:
     total_us = parts.elsewhere_us
     ordered = sorted(parts.place_us.items(), key=lambda entry: -entry[1])[:_MOST_PLACES]
     return tuple(
-        BetweenPlace(
-            source=line_source(file, line),
-            function=function,
-            kind=kind,
-            share=us / total_us,
-            text=_text_of(file, line),
-        )
-        for (file, line, function, kind), us in ordered
+        _between_place(place, us / total_us, parts.inner.get(place))
+        for place, us in ordered
         if us > 0 and us / total_us >= _LEAST_SHARE
+    )
+
+
+def _between_place(place: _Place, share: float, inner: tuple[str, int] | None) -> BetweenPlace:
+    file, line, function, kind = place
+    return BetweenPlace(
+        source=line_source(file, line),
+        share=share,
+        function=function,
+        kind=kind,
+        text=_text_of(file, line),
+        inner=None if inner is None else line_source(*inner),
+        inner_text=None if inner is None else _text_of(*inner),
     )
 
 

@@ -351,7 +351,7 @@ def describe_run(
         text = f"{steps} typical of {format_share(1 - run.elsewhere_share - held_share)} of the run"
     if run.elsewhere_share >= _LEAST_ELSEWHERE:
         where = ", ".join(
-            f"{place.words()} ({format_share(place.share * run.elsewhere_share)})" for place in run.places[:2]
+            f"{place.words()} ({format_share(place.share * run.elsewhere_share)})" for place in run.named_places()[:2]
         )
         compiled_us = 0.0 if start is None else start.seconds("compile") * 1e6
         if where:

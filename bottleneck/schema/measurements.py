@@ -5,7 +5,7 @@ They hold step times, compilation, results, profiler options and pieces.
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 from bottleneck.schema.compile_health import CompileHealth
@@ -440,6 +440,8 @@ class BetweenPlace:
     )
     kind: Annotated[BetweenKind | None, Doc("work of torch that it was at; null where none is known")] = None
     text: Annotated[str | None, Doc("what the line says; null where unknown")] = None
+    inner: Annotated[str | None, Doc("line inside of that function that held most of it; null where none did")] = None
+    inner_text: Annotated[str | None, Doc("what that line says; null where unknown")] = None
 
     def words(self) -> str:
         """'evaluate(), train.py:88'; the line alone where it calls no function of the program.
@@ -583,6 +585,17 @@ class RunSteps:
         more = {line: max(all_us * line.share / whole - known_us.get(line.source, 0.0), 0.0) for line in mine}
         more_us = math.fsum(more.values())
         return {line: us * line_us / more_us for line, line_us in more.items()} if more_us > 0 else {}
+
+    def named_places(self) -> tuple[BetweenPlace, ...]:
+        """The places with those of one name as one, largest first.
+
+        It is what most of them are: a line that evaluates starts the loader's workers too.
+        """
+        by_name: dict[str, list[BetweenPlace]] = {}
+        for place in sorted(self.places, key=lambda place: -place.share):
+            by_name.setdefault(place.words(), []).append(place)
+        whole = [replace(parts[0], share=math.fsum(part.share for part in parts)) for parts in by_name.values()]
+        return tuple(sorted(whole, key=lambda place: -place.share))
 
     @property
     def elsewhere_share(self) -> float:

@@ -335,3 +335,16 @@ def test_a_disturbance_of_the_machine_stands_behind_sure_advice_on_the_program(
 def test_a_question_is_no_finding_to_read_first() -> None:
     findings = ranked(draft(None, slug="padding-not-known"), draft(None, slug="not-known"))
     assert [finding.slug for finding in in_reading_order(findings, 1000.0, "compute")] == ["not-known"]
+
+
+@pytest.mark.parametrize(("equal_us", "slugs"), [(500.0, ["between", "step"]), (300.0, ["step", "between"])])
+def test_what_the_run_gains_as_much_from_as_from_a_step_comes_first(equal_us: float, slugs: list[str]) -> None:
+    between = replace(draft(None, slug="between"), equal_gain_us=equal_us)
+    found = ranked(draft(Interval(360.0, 400.0), slug="step"), between)
+    assert [each.slug for each in found] == slugs
+    assert found[slugs.index("between")].comes_first == (slugs[0] == "between")
+    # What comes first anyway, and what is only looked at on request, is no measure for it.
+    first = replace(draft(Interval(90.0, 100.0), slug="first"), comes_first=True)
+    assert [each.slug for each in ranked(between, first)] == ["first", "between"]
+    asked = replace(draft(Interval(900.0, 950.0), slug="asked"), on_request=True)
+    assert next(each for each in ranked(asked, between) if each.slug == "between").comes_first

@@ -11,6 +11,7 @@ from bottleneck.report.analysis_document import describe_run
 from bottleneck.schema.compile_health import CompileHealth, GraphHealth, Recompile
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import BetweenPlace, PiledHooks, RunSteps, StepGrowth
+from bottleneck.schema.records import replace
 from bottleneck.schema.start_up import StartLedger, StartPart
 from tests.advice.cases import case_of, with_analysis
 from tests.builders import complete, frame, op
@@ -35,7 +36,7 @@ def test_most_of_the_run_between_steps_is_the_first_thing_to_say(tmp_path: Path)
     assert draft.gain_reason is not None
     assert "would take 280 ms instead of 1.00 s: at most 3.57 times as fast" in draft.gain_reason
     verdict = analyse([tmp_path]).verdict.sentence
-    assert "First: look between the steps, 80.0 % of the run" in verdict
+    assert "First: do less between steps (train.py:88): the run up to 4.81 times as fast" in verdict
 
 
 def test_a_tenth_of_the_run_is_told_and_less_is_not(tmp_path: Path) -> None:
@@ -45,6 +46,41 @@ def test_a_tenth_of_the_run_is_told_and_less_is_not(tmp_path: Path) -> None:
     assert time_between_steps(evidence_of(tmp_path / "little", run_of(5e4, PLACE))) is None
     assert time_between_steps(evidence_of(tmp_path / "unsampled", run_of(9e5))) is None
     assert time_between_steps(evidence_of(tmp_path / "unknown", None)) is None
+
+
+def test_time_between_steps_that_comes_again_is_weighed_against_the_gain_of_a_step(tmp_path: Path) -> None:
+    """Half of 40 ms in 100 ms shortens the run as a step does that gains a third: 20 of the other 60 ms."""
+    draft = time_between_steps(evidence_of(tmp_path / "much", run_of(4e5, PLACE)))
+    assert draft is not None
+    assert draft.equal_gain_us == pytest.approx(100.0 / 3)
+    assert draft.brief == (
+        "Do less between steps (train.py:88): the run up to 1.66 times as fast; 40.0 % of it is there"
+    )
+    assert "First: do less between steps" in analyse([tmp_path / "much"]).verdict.sentence
+    once = replace(run_of(4e5, PLACE), gaps=2)
+    for name, run in {"little": run_of(1.5e5, PLACE), "once": once}.items():
+        draft = time_between_steps(evidence_of(tmp_path / name, run))
+        assert draft is not None
+        assert draft.equal_gain_us is None
+
+
+EVALUATION = BetweenPlace("train.py:88", 0.4, "evaluate", None, "evaluate(net)", "train.py:30", "score(net)")
+WORKERS = BetweenPlace("train.py:88", 0.1, "evaluate", "workers", "evaluate(net)")
+HISTOGRAMS = tuple(BetweenPlace(f"train.py:{line}", 0.2, "log_weights", None, None) for line in (85, 86))
+
+
+def test_places_of_one_name_are_told_as_one_and_lines_of_one_function_together(tmp_path: Path) -> None:
+    run = run_of(4e5, WORKERS, EVALUATION, *HISTOGRAMS, BetweenPlace("train.py:90", 0.05))
+    draft = time_between_steps(evidence_of(tmp_path, run))
+    assert draft is not None
+    assert draft.evidence[1] == (
+        "evaluate(), train.py:88 [evaluate(net)]: 50.0 % of it, most at train.py:30 [score(net)]; 10.0 % of it starts "
+        "the loader's workers, which persistent_workers=True keeps"
+    )
+    assert "run evaluate(), train.py:88, and log_weights(), train.py:85 and train.py:86 less often" in draft.advice
+    assert describe_run(run, 5).endswith(
+        "elsewhere: evaluate(), train.py:88 (20.0 %), log_weights(), train.py:85 (8.0 %)"
+    )
 
 
 def test_the_line_that_calls_the_model_is_the_step_itself(tmp_path: Path) -> None:

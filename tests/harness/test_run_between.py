@@ -34,7 +34,7 @@ def test_an_evaluation_between_steps_is_named_first(tmp_path: Path) -> None:
     assert found.elsewhere_share > 0.5
     assert found.places[0].function == "evaluate"
     assert found.places[0].source.startswith("program.py:")
-    assert "First: look between the steps" in analyse([run.folder]).verdict.sentence
+    assert "First: do less between steps (program.py:" in analyse([run.folder]).verdict.sentence
 
 
 @pytest.mark.parametrize("made", ["torch.export.export(net, (x,)).module()", "torch.jit.freeze(torch.jit.script(net))"])

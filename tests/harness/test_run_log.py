@@ -54,6 +54,7 @@ def test_time_in_no_usual_step_is_told_with_the_line_of_the_loop_and_the_functio
     assert run.elsewhere_share == pytest.approx(400 / 500)
     (place,) = run.places
     assert (place.words(), place.kind, place.share) == ("evaluate(), train.py:88", None, 1.0)
+    assert place.inner == "model.py:5"
     assert run.growth is None
 
 
@@ -63,6 +64,35 @@ def test_long_steps_at_lines_of_the_steps_were_held_up() -> None:
     run = summarise_run(log)
     assert run is not None
     assert (run.elsewhere_us, run.held_us, run.places) == (0.0, pytest.approx(400_000.0), ())
+
+
+@pytest.mark.parametrize(("evaluation_us", "held_us"), [(9000.0, 0.0), (4000.0, 5000.0)])
+def test_the_usual_work_of_a_long_step_is_not_held_up(evaluation_us: float, held_us: float) -> None:
+    """Each tenth step takes 10 ms, of which 1 ms is the step as ever: 9 ms hold an evaluation, or a delay too."""
+    log = log_of([1000.0 + 9000.0 * (number % 10 == 9) for number in range(100)])
+    log.step_lines = frozenset({"train.py:88"})
+    evaluate = (MAIN, ("train.py", 89, "main"), ("train.py", 30, "evaluate"))
+    for begin_ns in log.ticks[9:100:10]:
+        for ms in range(10):
+            stack = evaluate if ms * 1000 < evaluation_us else (MAIN, LOOP)
+            log.samples.append(StackSample(begin_ns + ms * 1_000_000 + 500_000, stack, None))
+    run = summarise_run(log)
+    assert run is not None
+    assert run.elsewhere_us == pytest.approx(10 * evaluation_us)
+    assert run.held_us == pytest.approx(10 * held_us)
+
+
+@pytest.mark.parametrize(("first_us", "share"), [(41_000.0, 1.0), (161_000.0, 320 / 480)])
+def test_gaps_before_sampling_began_are_like_later_ones_that_take_as_long(first_us: float, share: float) -> None:
+    lengths_us = [1000.0 + 40_000.0 * (number % 10 == 9) for number in range(100)]
+    lengths_us[9] = first_us
+    lengths_us[19] = 1000.0
+    log = sampled(log_of(lengths_us), ("train.py", 30, "evaluate"))
+    del log.samples[:1]  # sampling began after the first gap
+    run = summarise_run(log)
+    assert run is not None
+    (place,) = run.places
+    assert place.share == pytest.approx(share)
 
 
 def test_steps_that_are_alike_leave_nothing_elsewhere() -> None:
