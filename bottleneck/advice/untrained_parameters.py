@@ -325,31 +325,35 @@ def _dropped(evidence: Evidence, gradients: Sequence[_Gradient]) -> _Untrained |
 def _of_dropped(
     evidence: Evidence, gradients: Sequence[_Gradient], groups: Mapping[tuple[str, str], Sequence[_Gradient]]
 ) -> _Untrained:
-    """Gives the backward passes of the modules and lines of these gradients."""
-    rows, passing, modules = set[int](), set[int](), list[str]()
+    """Gives the backward passes of the modules and lines of these gradients.
+
+    Those whose input needs its gradient are another change: only where there is no other do they count.
+    """
     paths, nodes = evidence.linked.ops["module"].astype(object), _nodes(evidence)
     after = np.searchsorted([one.row for one in gradients], nodes)
     lines = [*(one.line for one in gradients), ""]
-    for (module, line), mine in groups.items():
-        made = [
+    made = {
+        (module, line): [
             row
             for row, place in zip(nodes.tolist(), after.tolist(), strict=True)
             if lines[place] == line and module in _modules_above(paths.iloc[row])
         ]
-        needs_input = bool(made) and _needs_input_gradient(evidence, made)
-        (passing if needs_input else rows).update(made)
-        rows.update(one.row for one in mine)
-        modules += [] if module in modules else [module]
-    dropped = [one for mine in groups.values() for one in mine]
-    at_us = evidence.linked.ops["ts_us"].to_numpy()
-    source = _last_call(evidence, modules, float(at_us[min(rows | passing)]))
+        for module, line in groups
+    }
+    ending = [group for group, rows in made.items() if not (rows and _needs_input_gradient(evidence, rows))]
+    mine = ending or list(groups)
+    dropped = [one for group in mine for one in groups[group]]
+    through = {row for group in mine for row in made[group]}
+    sums = {one.row for one in dropped}
+    modules = list(dict.fromkeys(module for module, _ in mine))
+    first_us = float(evidence.linked.ops["ts_us"].to_numpy()[min(sums | through)])
     places = sorted({one.line for one in dropped if one.line})
     by_line = f" by {' and '.join(places)}" if places else ""
     return _Untrained(
-        sorted(rows - passing),
-        sorted(passing),
+        sorted(sums | through) if ending else sorted(sums),
+        [] if ending else sorted(through),
         modules,
-        source,
+        _last_call(evidence, modules, first_us),
         f"{_describe(evidence, dropped, modules)} are made in each step{by_line}, and start anew before the step of an "
         "optimizer has read them",
         starts_anew=True,

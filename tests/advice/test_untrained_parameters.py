@@ -267,6 +267,19 @@ def test_a_network_that_another_one_learns_through_is_to_be_switched_off(tmp_pat
     assert not through.removes
 
 
+def test_an_output_to_detach_goes_before_a_network_to_switch_off(tmp_path: Path) -> None:
+    """The critic's gradients from another line are dropped too, and its first layer makes that of its input."""
+    events = adversarial("ccc")
+    for number in range(3):
+        at, critic = 1000 * number, 10 * number + 4
+        events += [frame("nn.Module: Critic_0", at + 103, 6), program_line(40, at + 660, 230)]
+        events.append(in_graph(op("aten::addmm", at + 104, 4, dims=[SHARED] * 3), critic, 0))
+        events += layer_backward(at + 665, critic, [64, 96])
+    draft = untrained_parameters(case_of(tmp_path, events, unprofiled_us=1000.0))
+    assert draft is not None and draft.advice.startswith("Detach the output of Generator_0 at train.py:20")
+    assert "Critic_0" not in draft.evidence[0]
+
+
 @pytest.mark.parametrize(
     "events",
     [
