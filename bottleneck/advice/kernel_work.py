@@ -328,6 +328,16 @@ class KernelWork(Struct, frozen=True):
                 sizes += [tuple(member) for member in dims if is_size(member)]
         return sizes
 
+    def argument_sizes(self, signature: int) -> list[list[Size]]:
+        """Gives the sizes of the tensors of each argument: several for a list."""
+        arguments: list[list[Size]] = []
+        for dims in self.text_column("dims", signature):
+            if is_size(dims):
+                arguments.append([tuple(dims)] if dims else [])
+            elif isinstance(dims, list):
+                arguments.append([tuple(member) for member in dims if is_size(member)])
+        return arguments
+
     def text_column(self, column: str, signature: int) -> tuple[object, ...]:
         """Gives a text of CALLS as a tuple.
 

@@ -1,6 +1,6 @@
 """Rules of forward passes without gradients in each step of a training.
 
-They are evaluation, and networks that do not learn.
+They are evaluation, losses without a backward pass, and networks that do not learn.
 """
 
 import math
@@ -12,14 +12,16 @@ import pandas as pd
 from msgspec import Struct
 
 from bottleneck.advice.kernel_work import has_backward_pass, work_of
-from bottleneck.advice.quantities import format_per_step, optimizer_names, outermost_spans
+from bottleneck.advice.quantities import format_count, format_per_step, optimizer_names, outermost_spans
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import (
     Removal,
     autograd_records,
+    forward_threads,
     issued_by,
     main_source,
     removal_of,
+    sequence_numbers,
     top_rows,
     with_python,
     with_unseen_faults,
@@ -36,7 +38,7 @@ from bottleneck.schema.op_names import (
     function_source,
     line_source,
 )
-from bottleneck.schema.tables import text_matches
+from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted
 
 # Names of evaluation, in a line's text or in its function.
@@ -57,6 +59,12 @@ _LEAST_EVALUATED, _LEAST_FROZEN = 0.05, 0.25
 # Every so many steps is enough for an evaluation.
 _SELDOM = 0.95
 _NAMED_LINES = 2
+# Losses, and the place of their argument "reduction", which is 0 for one number per sample.
+_REDUCTION_AT = {
+    **dict.fromkeys(("mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "kl_div"), 2),
+    **dict.fromkeys(("cross_entropy_loss", "nll_loss", "nll_loss_nd", "nll_loss2d", "binary_cross_entropy"), 3),
+    "binary_cross_entropy_with_logits": 4,
+}
 # Inputs may come back, or not: that much of the time is gained at least.
 _SURE_OF_FROZEN = 0.3
 # Steps with such a pass: fewer are seldom already.
@@ -168,10 +176,11 @@ def evaluation_in_step(evidence: Evidence) -> Draft | None:
 
     It is passes without gradients at lines that are named so. Gain: their ops and the Python around them, from 90 % of
     it, if they run every twentieth step or more seldom, and their part of page faults that no op of the trace shows.
+    Where there is none, it is passes that autograd records up to a loss that no backward pass starts from.
     """
     mine = [one for one in _passes(evidence) if one.evaluates]
     if not _are_in_all_steps(evidence, mine):
-        return None
+        return _loss_without_backward(evidence)
     rows = [row for one in mine for row in one.rows]
     removal, work = with_python(evidence, removal_of(evidence, rows), rows), work_of(evidence)
     removal = _seldom(with_unseen_faults(evidence, removal, rows))
@@ -196,6 +205,100 @@ def evaluation_in_step(evidence: Evidence) -> Draft | None:
         gain_us=removal.gain,
         claims=removal.claims,
         removes=True,
+    )
+
+
+def _loss_without_backward(evidence: Evidence) -> Draft | None:
+    """Finds forward passes up to a loss of which only the value is used.
+
+    Gain: the ops that autograd records for nothing, from what a pass every twentieth step leaves of them.
+    """
+    mine = _unused_losses(evidence)
+    if not _are_in_all_steps(evidence, mine):
+        return None
+    rows, work = [row for one in mine for row in one.rows], work_of(evidence)
+    removal = with_unseen_faults(evidence, removal_of(evidence, rows), rows)
+    if evidence.share_of_step(removal.us) < _LEAST_EVALUATED:
+        return None
+    lines = _lines_of(mine)
+    count = format_count(len(mine) / evidence.steps)
+    return Draft(
+        slug="evaluation-in-step",
+        title="A loss is computed in every step, and no backward pass starts from it",
+        evidence=(
+            f"{counted(count, 'time')} per step autograd records a forward pass up to the loss {at_source(lines[0])}, "
+            "and no backward pass goes through it: only its value is used",
+            f"that takes {format_per_step(evidence, removal.us)}",
+            *work.describe(issued_by(evidence, work, rows)),
+        ),
+        advice=f"Leave out the loss {at_source(lines[0])}, and the forward pass before it, where no backward pass "
+        "follows; or compute it every hundred steps, for a log. Where the step needs its value, run both under "
+        "torch.no_grad(), which saves little of it.",
+        brief=f"Leave out the loss {at_source(lines[0])} and its forward pass where no backward pass follows",
+        places=lines[:_NAMED_LINES],
+        code="if backward_follows or step % 100 == 0:\n    loss = criterion(model(x), y)",
+        gain_us=Interval(_SELDOM * removal.gain.low, removal.gain.high),
+        claims=removal.claims,
+        removes=True,
+    )
+
+
+def _unused_losses(evidence: Evidence) -> list[_Pass]:
+    """Returns forward passes up to a loss that autograd records for nothing.
+
+    None of the nodes that their ops make runs in the trace, though a step of an optimizer follows. A loss of one number
+    per sample is left out: it may pick samples.
+    """
+    ops, number, top = evidence.linked.ops, sequence_numbers(evidence), top_rows(evidence)
+    steps = outermost_spans(evidence, OPTIMIZER_STEP)
+    top = top[number[top] >= 0]
+    nodes = np.flatnonzero(ops["is_autograd"].to_numpy() & (ops["depth"] == 0).to_numpy() & (number >= 0))
+    if evidence.is_incomplete or not steps.start.size or not top.size:
+        return []
+    thread = ops["thread"].cat.codes.to_numpy()[top]
+    top = top[thread == np.bincount(thread).argmax()]
+    if np.unique(forward_threads(evidence)[nodes]).size != 1 or (np.diff(number[top]) < 0).any():
+        return []
+    run = np.unique(number[nodes])
+    is_made, is_run = np.diff(number[top]) > 0, np.diff(np.searchsorted(run, number[top])) > 0
+    passes, rows = list[_Pass](), list[int]()
+    step = as_integers(ops["step"])
+    at_us = ops["ts_us"].to_numpy()
+    for row, runs in zip(top[:-1][is_made].tolist(), is_run[is_made].tolist(), strict=True):
+        if runs or (rows and step[rows[0]] != step[row]):
+            rows = []
+        if runs:
+            continue
+        rows.append(row)
+        if at_us[row] < steps.start[-1] and _is_reduced_loss(evidence, row):
+            passes.append(_up_to_loss(evidence, rows))
+            rows = []
+    return passes
+
+
+def _is_reduced_loss(evidence: Evidence, row: int) -> bool:
+    """True for a loss that is one number."""
+    ops = evidence.linked.ops
+    place = _REDUCTION_AT.get(str(ops["name"].iloc[row]).removeprefix("aten::"))
+    if place is None:
+        return False
+    reduction = work_of(evidence).text_column("concrete", int(as_integers(ops["signature"])[row]))[place : place + 1]
+    return reduction != ("0",)
+
+
+def _up_to_loss(evidence: Evidence, rows: Sequence[int]) -> _Pass:
+    """Makes a pass of these ops, at the line of the last one."""
+    ops, recording = evidence.linked.ops, evidence.recording
+    source = ops["source"].astype(object).iloc[rows[-1]]
+    source = source if isinstance(source, str) else ""
+    modules = ops["module"].astype(object).iloc[list(rows)].tolist()
+    return _Pass(
+        tuple(rows),
+        ops["step"].iloc[rows[-1]],
+        source,
+        "" if recording is None else recording.source_texts.get(source, ""),
+        True,
+        frozenset(word.partition(".")[0] for word in modules if isinstance(word, str)),
     )
 
 

@@ -345,12 +345,12 @@ def model_calls(evidence: Evidence) -> dict[str, tuple[float, float]]:
 def model_runs(evidence: Evidence) -> pd.DataFrame:
     """Returns the stretches in which modules run that are called from outside of any.
 
-    Columns are the source of the call (a line, or a function where lines are not known), the outermost module, and
-    the time in microseconds.
+    Columns are the source of the call (a line, or a function where lines are not known), the outermost module, its
+    start and the time in microseconds.
     """
     places = evidence.linked.places
     if places is None or places.empty:
-        return pd.DataFrame({"source": [], "module": [], "us": []})
+        return pd.DataFrame({"source": [], "module": [], "ts_us": [], "us": []})
     module, thread = (places[name].cat.codes.to_numpy() for name in ("module", "thread"))
     outside = np.concatenate(([True], (module[:-1] < 0) | np.diff(thread).astype(bool)))
     begins = np.flatnonzero((module >= 0) & outside)
@@ -359,8 +359,10 @@ def model_runs(evidence: Evidence) -> pd.DataFrame:
     ends = np.append(np.flatnonzero(module < 0), module.size)
     until = ends[np.searchsorted(ends, begins)] - 1
     outermost_module = [str(name).partition(".")[0] for name in places["module"].iloc[begins]]
-    us = places["end_us"].to_numpy()[until] - places["ts_us"].to_numpy()[begins]
-    return pd.DataFrame({"source": places["source"].iloc[begins].to_numpy(), "module": outermost_module, "us": us})
+    starts_us = places["ts_us"].to_numpy()[begins]
+    us = places["end_us"].to_numpy()[until] - starts_us
+    sources = places["source"].iloc[begins].to_numpy()
+    return pd.DataFrame({"source": sources, "module": outermost_module, "ts_us": starts_us, "us": us})
 
 
 def model_call(evidence: Evidence) -> str | None:

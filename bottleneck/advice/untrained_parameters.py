@@ -5,7 +5,8 @@ A look at the parameters shows them, or a trace: nothing in it reads or resets t
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -24,7 +25,7 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Integers
 from bottleneck.schema.measurements import SpareGradients
-from bottleneck.schema.op_names import OPTIMIZER_STEP, at_known
+from bottleneck.schema.op_names import LOADER_FETCH, OPTIMIZER_MARK, OPTIMIZER_STEP, at_known
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted, format_si
 
@@ -58,24 +59,24 @@ def untrained_parameters(evidence: Evidence) -> Draft | None:
     low_us, high_us = (of_whole * whole.us + of_part * part.us for of_whole, of_part in zip(_WHOLE, _PART, strict=True))
     if evidence.share_of_step(high_us) < _LEAST_BACKWARD:
         return None
-    names, source = ", ".join(untrained.modules[:_NAMED]), untrained.source
-    network = names or "the network whose parameters no optimizer has"
-    last = untrained.modules[0].rpartition(".")[2] if untrained.modules else "network"
+    advice, code = _remedy(untrained)
     return Draft(
         slug="untrained-parameters",
-        title="Gradients are computed for parameters that no optimizer has",
+        title="Gradients are computed, and thrown away before an optimizer reads them"
+        if untrained.starts_anew
+        else "Gradients are computed for parameters that no optimizer has",
         evidence=(
             untrained.evidence,
             f"the backward pass through them takes {format_per_step(evidence, us)}",
         ),
-        advice=f"Freeze {network} with requires_grad_(False), or run the call"
-        f"{at_known(source)} under torch.no_grad(). If it should learn, give its "
-        "parameters to the optimizer: now it does not.",
-        places=(source,),
-        code=f"{last}.requires_grad_(False)  # before training; or: with torch.no_grad(): hidden = {last}(x)",
+        advice=advice,
+        places=(untrained.source,),
+        code=code,
         gain_us=Interval(low_us, high_us),
         claims=removal_of(evidence, [*untrained.rows, *untrained.passing]).claims,
+        removes=not untrained.passing,
         comes_first=evidence.share_of_step(low_us) >= _FIRST_BACKWARD,
+        cannot_lose=True,
     )
 
 
@@ -83,7 +84,8 @@ class _Untrained(Struct, frozen=True):
     """Parameters that nothing trains.
 
     ``rows`` are outermost backward ops for them alone, ``passing`` those that also pass a gradient on to an input.
-    ``modules`` hold them, and ``source`` is the line that calls these.
+    ``modules`` hold them, and ``source`` is the line that calls these. With ``starts_anew`` something resets the
+    gradients: an optimizer may train the parameters at another time.
     """
 
     rows: list[int]
@@ -91,6 +93,32 @@ class _Untrained(Struct, frozen=True):
     modules: Sequence[str]
     source: str | None
     evidence: str
+    starts_anew: bool = False
+
+
+def _remedy(untrained: _Untrained) -> tuple[str, str]:
+    """Returns what to change in words, and as code."""
+    network = ", ".join(untrained.modules[:_NAMED]) or "the network whose parameters no optimizer has"
+    last = untrained.modules[0].rpartition(".")[2] if untrained.modules else "network"
+    called = at_known(untrained.source)
+    if not untrained.starts_anew:
+        return (
+            f"Freeze {network} with requires_grad_(False), or run the call{called} under torch.no_grad(). If it should "
+            "learn, give its parameters to the optimizer: now it does not.",
+            f"{last}.requires_grad_(False)  # before training; or: with torch.no_grad(): hidden = {last}(x)",
+        )
+    if untrained.passing:
+        return (
+            f"Switch the parameters of {network} off with requires_grad_(False) ahead of its call{called}, whose "
+            "backward pass only goes through it to its input, and on again after that. If nothing trains it, freeze it "
+            "for good.",
+            f"{last}.requires_grad_(False)\nloss = criterion({last}(x))\nloss.backward()\n{last}.requires_grad_(True)",
+        )
+    return (
+        f"Detach the output of {network}{called} with .detach(), or run that call under torch.no_grad(), where another "
+        "network learns from it. If nothing trains it, freeze it with requires_grad_(False).",
+        f"made = {last}(x).detach()  # while the other network learns from it",
+    )
 
 
 def _by_look(evidence: Evidence, spare: SpareGradients) -> _Untrained:
@@ -144,13 +172,21 @@ def _nodes(evidence: Evidence) -> Integers:
 class _Gradient(Struct, frozen=True):
     """Accumulation of a parameter's gradient.
 
-    It has the row of its outermost op, the module whose backward pass made it, and its sizes.
+    It has the row of its outermost op, the backward node that made it and that node's module, its sizes, its time, and
+    the line that runs the backward pass.
     """
 
     row: int
+    node: int
     module: str
     size: Size
     adds: bool
+    at_us: float
+    line: str
+
+    @property
+    def kind(self) -> tuple[str, Size]:
+        return self.module, self.size
 
 
 def _gradients(evidence: Evidence) -> list[_Gradient]:
@@ -162,55 +198,255 @@ def _gradients(evidence: Evidence) -> list[_Gradient]:
     makes = nodes[~np.isin(nodes, roots[sums])]
     before = np.searchsorted(makes, roots[sums]) - 1
     modules, signatures = ops["module"].astype(object), as_integers(ops["signature"])
+    lines, at_us = ops["source"].astype(object), ops["ts_us"].to_numpy()
     gradients = []
-    for row, node in zip(sums.tolist(), before.tolist(), strict=True):
-        module = modules.iloc[makes[node]] if node >= 0 else None
-        size = next(iter(work.sizes_of(int(signatures[row]))), ())
-        gradients.append(_Gradient(int(roots[row]), module if isinstance(module, str) else "", size, row in adding))
+    for row, place in zip(sums.tolist(), before.tolist(), strict=True):
+        root, node = int(roots[row]), int(makes[place]) if place >= 0 else -1
+        module, line = modules.iloc[node] if node >= 0 else None, lines.iloc[root]
+        gradients.append(
+            _Gradient(
+                root,
+                node,
+                module if isinstance(module, str) else "",
+                next(iter(work.sizes_of(int(signatures[row]))), ()),
+                row in adding,
+                float(at_us[root]),
+                line if isinstance(line, str) else "",
+            )
+        )
     return gradients
 
 
 def _by_trace(evidence: Evidence) -> _Untrained | None:
-    """Finds gradients that no optimizer reads, where others are read.
+    """Finds gradients that no optimizer reads, where others are read."""
+    if evidence.is_incomplete or evidence.steps < _LEAST_STEPS or not optimizer_names(evidence):
+        return None
+    gradients = _gradients(evidence)
+    candidates = (_never_read(evidence, gradients), _dropped(evidence, gradients))
+    finds = [one for one in candidates if one is not None]
+    return max(finds, key=lambda one: len(one.rows) + len(one.passing), default=None)
+
+
+def _never_read(evidence: Evidence, gradients: Sequence[_Gradient]) -> _Untrained | None:
+    """Finds gradients whose sizes nothing in the window reads.
 
     They add up in every step while nothing resets them, or the steps of the optimizers hold no tensor of as many
     numbers and nothing outside of modules does.
     """
-    if evidence.is_incomplete or evidence.steps < _LEAST_STEPS or not optimizer_names(evidence):
-        return None
-    gradients = _gradients(evidence)
-    kinds = {(one.module, one.size): True for one in gradients if one.size}
+    kinds = {one.kind: True for one in gradients if one.size}
     for one in gradients:
-        kinds[one.module, one.size] = kinds.get((one.module, one.size), False) and one.adds
+        kinds[one.kind] = kinds.get(one.kind, False) and one.adds
     read, reset = _numbers_read(evidence, gradients), _numbers_reset(evidence)
     unread_kinds = {
         (module, size)
         for (module, size), always_adds in kinds.items()
         if (always_adds and math.prod(size) not in reset) or (read is not None and math.prod(size) not in read)
     }
-    unread = [one for one in gradients if (one.module, one.size) in unread_kinds]
+    unread = [one for one in gradients if one.kind in unread_kinds]
     if not unread or len(unread) == len(gradients):
         return None
-    others = [one for one in gradients if (one.module, one.size) not in unread_kinds]
+    others = [one for one in gradients if one.kind not in unread_kinds]
     rows = set(_after_the_last(evidence, [one.row for one in others], [one.row for one in unread]))
     passing, modules = set[int](), list[str]()
     for module, nodes in _nodes_by_module(evidence, others, unread).items():
         modules.append(module)
         (passing if _needs_input_gradient(evidence, nodes) else rows).update(nodes)
-    numbers = math.fsum(math.prod(one.size) for one in unread) / evidence.steps
-    largest = max(unread, key=lambda one: math.prod(one.size)).size
-    of = f" of {', '.join(modules[:_NAMED])}" if modules else ""
-    runs = model_runs(evidence)
-    sources = runs["source"][runs["module"].isin(modules).to_numpy(dtype=bool)].dropna()
     return _Untrained(
         sorted(rows),
         sorted(passing - rows),
         modules,
-        None if sources.empty else str(sources.iloc[0]),
-        f"{counted(len(unread) // evidence.steps, 'gradient')}{of} ({format_si(numbers, 'numbers').strip()}, such as "
-        f"{'x'.join(map(str, largest))}) are made in each step, and no optimizer's step, clipping or reset touches "
-        f"them; it does {len(others) // evidence.steps} others",
+        _last_call(evidence, modules),
+        f"{_describe(evidence, unread, modules)} are made in each step, and no optimizer's step, clipping or reset "
+        f"touches them; it does {len(others) // evidence.steps} others",
+        starts_anew=not any(kinds[one.kind] for one in unread),
     )
+
+
+def _describe(evidence: Evidence, gradients: Sequence[_Gradient], modules: Sequence[str]) -> str:
+    """Words for so many gradients per step, of these modules."""
+    numbers = math.fsum(math.prod(one.size) for one in gradients) / evidence.steps
+    largest = max(gradients, key=lambda one: math.prod(one.size)).size
+    of = f" of {', '.join(modules[:_NAMED])}" if modules else ""
+    count = max(len(gradients) // evidence.steps, 1)
+    return f"{counted(count, 'gradient')}{of} ({format_si(numbers, 'numbers').strip()}, such as {_by(largest)})"
+
+
+def _by(size: Size) -> str:
+    return "x".join(map(str, size))
+
+
+def _last_call(evidence: Evidence, modules: Sequence[str], before_us: float = math.inf) -> str | None:
+    """Returns the source of the last call of these modules before a time.
+
+    They are called from outside of any; null where none is known.
+    """
+    runs = model_runs(evidence)
+    runs = runs[runs["module"].isin(modules).to_numpy(dtype=bool)]
+    sources = runs["source"][runs["ts_us"].to_numpy() < before_us].dropna()
+    return None if sources.empty else str(sources.iloc[-1])
+
+
+def _dropped(evidence: Evidence, gradients: Sequence[_Gradient]) -> _Untrained | None:
+    """Finds gradients that are reset before any step of an optimizer reads them.
+
+    They are all those of a module from the backward passes of one line. Sizes tell what a step reads: at least one of
+    these gradients has a size that no step reads in time, and what the steps read of the other sizes, gradients of
+    other modules account for.
+    """
+    steps, until_us, outside = _steps_read(evidence, gradients), _resets_us(gradients), _sizes_outside(evidence)
+
+    def most_read(one: _Gradient) -> int:
+        numbers = math.prod(one.size)
+        times = (step.reads[numbers] for step in steps if one.at_us < step.start_us < until_us[one.row])
+        return max(times, default=0)
+
+    def is_outside(one: _Gradient) -> bool:
+        return one.size in outside or (math.prod(one.size),) in outside
+
+    resets = [one for one in gradients if until_us[one.row] < math.inf] if steps else []
+    sure = {one.row for one in resets if not most_read(one) and not is_outside(one)}
+    by_group: dict[tuple[str, str], list[_Gradient]] = {}
+    for one in gradients if sure else ():
+        for module in _modules_above(one.module):
+            by_group.setdefault((module, one.line), []).append(one)
+    dropped = dict[tuple[str, str], list[_Gradient]]()
+    for (module, line), mine in by_group.items():
+        is_inner = any((above, line) in dropped for above in _modules_above(module)[:-1])
+        if is_inner or not any(one.row in sure for one in mine):
+            continue
+        others = _made_elsewhere(gradients, module)
+        # A loss and a counter are single numbers too.
+        several = ((one, others[math.prod(one.size)]) for one in mine if math.prod(one.size) > 1)
+        if all(most_read(one) <= count and (count > 0 or not is_outside(one)) for one, count in several):
+            dropped[module, line] = mine
+    return _of_dropped(evidence, gradients, dropped) if dropped else None
+
+
+def _of_dropped(
+    evidence: Evidence, gradients: Sequence[_Gradient], groups: Mapping[tuple[str, str], Sequence[_Gradient]]
+) -> _Untrained:
+    """Gives the backward passes of the modules and lines of these gradients.
+
+    Those whose input needs its gradient are another change: only where there is no other do they count.
+    """
+    paths, nodes = evidence.linked.ops["module"].astype(object), _nodes(evidence)
+    after = np.searchsorted([one.row for one in gradients], nodes)
+    lines = [*(one.line for one in gradients), ""]
+    made = {
+        (module, line): [
+            row
+            for row, place in zip(nodes.tolist(), after.tolist(), strict=True)
+            if lines[place] == line and module in _modules_above(paths.iloc[row])
+        ]
+        for module, line in groups
+    }
+    ending = [group for group, rows in made.items() if not (rows and _needs_input_gradient(evidence, rows))]
+    mine = ending or list(groups)
+    dropped = [one for group in mine for one in groups[group]]
+    through = {row for group in mine for row in made[group]}
+    sums = {one.row for one in dropped}
+    modules = list(dict.fromkeys(module for module, _ in mine))
+    first_us = float(evidence.linked.ops["ts_us"].to_numpy()[min(sums | through)])
+    places = sorted({one.line for one in dropped if one.line})
+    by_line = f" by {' and '.join(places)}" if places else ""
+    return _Untrained(
+        sorted(sums | through) if ending else sorted(sums),
+        [] if ending else sorted(through),
+        modules,
+        _last_call(evidence, modules, first_us),
+        f"{_describe(evidence, dropped, modules)} are made in each step{by_line}, and start anew before the step of an "
+        "optimizer has read them",
+        starts_anew=True,
+    )
+
+
+class _StepReads(Struct, frozen=True):
+    """Step of an optimizer: how many gradients it may read, by their numbers."""
+
+    start_us: float
+    reads: Counter[int]
+
+
+def _steps_read(evidence: Evidence, gradients: Sequence[_Gradient]) -> list[_StepReads]:
+    """Returns what the steps of optimizers read.
+
+    An op that reads a gradient has another tensor of its size, such as the parameter: the most calls of one such op
+    bound the number of gradients of that size. None where the sizes of a step are not recorded.
+    """
+    ops, work, spans = evidence.linked.ops, work_of(evidence), outermost_spans(evidence, OPTIMIZER_STEP)
+    at_us, inside = ops["ts_us"].to_numpy(), np.flatnonzero(ops_in_window(evidence))
+    signatures, names = as_integers(ops["signature"]), ops["name"].astype(object).to_numpy()
+    made, steps = {math.prod(one.size) for one in gradients}, list[_StepReads]()
+    for start, end in zip(spans.start.tolist(), spans.end.tolist(), strict=True):
+        rows = inside[(at_us[inside] >= start) & (at_us[inside] < end)]
+        pairs, singles = dict[str, Counter[int]](), dict[str, Counter[int]]()
+        for (name, signature), calls in Counter(zip(names[rows], signatures[rows].tolist(), strict=True)).items():
+            arguments = [Counter(map(math.prod, sizes)) for sizes in work.argument_sizes(signature)]
+            for numbers in set[int]().union(*arguments):
+                counts = [argument[numbers] for argument in arguments if numbers in argument]
+                by_name = pairs if len(counts) > 1 else singles
+                by_name.setdefault(name, Counter())[numbers] += calls * max(counts)
+        reads = Counter({**_most_of(singles), **_most_of(pairs)})
+        if len(made & set(reads)) < _LEAST_STEPS:
+            return []
+        steps.append(_StepReads(start, reads))
+    return steps
+
+
+def _most_of(calls: Mapping[str, Counter[int]]) -> Counter[int]:
+    """The largest count of each number over all ops."""
+    most = Counter[int]()
+    for counts in calls.values():
+        most |= counts
+    return most
+
+
+def _resets_us(gradients: Sequence[_Gradient]) -> dict[int, float]:
+    """Returns when a gradient is known to be gone, by its row.
+
+    That is when the next one of its kind starts anew; infinity where none does.
+    """
+    by_kind: dict[tuple[str, Size], list[_Gradient]] = {}
+    for one in gradients:
+        by_kind.setdefault(one.kind, []).append(one)
+    return {
+        one.row: min(
+            (
+                later.at_us
+                for later in by_kind[one.kind]
+                if later.at_us > one.at_us and not later.adds and later.node != one.node
+            ),
+            default=math.inf,
+        )
+        for one in gradients
+    }
+
+
+def _made_elsewhere(gradients: Sequence[_Gradient], module: str) -> Counter[int]:
+    """Counts parameters of other modules by their numbers, as their gradients tell."""
+    by_node = Counter((one.kind, one.node) for one in gradients if module not in _modules_above(one.module))
+    most: dict[tuple[str, Size], int] = {}
+    for (kind, _), count in by_node.items():
+        most[kind] = max(most.get(kind, 0), count)
+    numbers = Counter[int]()
+    for (_, size), count in most.items():
+        numbers[math.prod(size)] += count
+    return numbers
+
+
+def _sizes_outside(evidence: Evidence) -> set[Size]:
+    """Sizes of what is read outside of modules, optimizers and loaders.
+
+    What is set to zero is not.
+    """
+    top, ops = _outside_modules(evidence), evidence.linked.ops
+    at_us = ops["ts_us"].to_numpy()[top]
+    for marks in (OPTIMIZER_MARK, LOADER_FETCH):
+        held = outermost_spans(evidence, marks).hold(at_us)
+        top, at_us = top[~held], at_us[~held]
+    top = top[~text_matches(ops["name"], _ZEROES.search)[top]]
+    work, signatures = work_of(evidence), as_integers(ops["signature"])
+    return {size for signature in np.unique(signatures[top]).tolist() for size in work.tensors_of(int(signature))}
 
 
 def _numbers(evidence: Evidence, rows: Iterable[int]) -> Iterator[int]:

@@ -1,5 +1,6 @@
 """Forward passes without gradients in each step of a training."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,8 @@ from bottleneck.advice import advise
 from bottleneck.advice.passes_without_gradients import evaluation_in_step, features_in_step, frozen_features
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.records import replace
-from tests.advice.cases import idle_row, program_line, two_steps, with_analysis
-from tests.builders import Event, complete, frame, op
+from tests.advice.cases import case_of, idle_row, program_line, two_steps, with_analysis
+from tests.builders import Event, complete, frame, op, step
 
 SIZES = [[512, 64], [64, 64], [64]]
 
@@ -137,3 +138,46 @@ def test_inputs_that_are_drawn_moved_or_loaded_are_no_features(tmp_path: Path) -
     loader = complete("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation", 99, 395)
     loaded = [loader, program_line(5, 98, 400), feature("aten::_fft_r2c", 100, 370)]
     assert features_in_step(prepared(tmp_path / "loaded", *loaded)) is None
+
+
+def steps_with_a_second_loss(
+    folder: Path, *, run: Sequence[int] = (1, 2), reduction: str = "1", optimizer: bool = True
+) -> Evidence:
+    """Three steps with a training of 200 us, and a forward pass and its loss, of 400 us, before the optimizer's step.
+
+    The numbers of a step's nodes are 1 and 2 for the training's, and 3 and 4 for the other pass; these run backward.
+    """
+    events = [frame("train.py(1): <module>", 0, 3000)]
+    for number in range(3):
+        at, first = 1000.0 * number, 10 * number
+        events += [step(number, at, 999), program_line(11, at + 5, 60), frame("nn.Module: Net_0", at + 6, 58)]
+        events.append(numbered(op("aten::linear", at + 7, 50, dims=SIZES), first + 1))
+        events += [program_line(12, at + 70, 20)]
+        events.append(numbered(op("aten::cross_entropy_loss", at + 72, 10, dims=[[512, 64], [512]]), first + 2))
+        events += [program_line(20, at + 100, 350), frame("nn.Module: Net_0", at + 101, 348)]
+        events.append(numbered(op("aten::linear", at + 105, 340, dims=SIZES), first + 3))
+        arguments = ["", "", "", reduction, "-100", "0."]
+        loss = op("aten::cross_entropy_loss", at + 462, 40, dims=[[512, 64], [512]], concrete=arguments)
+        events += [program_line(21, at + 460, 50), numbered(loss, first + 4)]
+        events += [numbered(op("aten::add", at + 515, 2, dims=[[], []]), first + 5), program_line(22, at + 600, 200)]
+        for place, node in enumerate(run):
+            name = "autograd::engine::evaluate_function: AddmmBackward0"
+            events.append(numbered(op(name, at + 605 + 40 * place, 30), first + node))
+        if optimizer:
+            events.append(complete("Optimizer.step#SGD.step", "user_annotation", at + 900, 20))
+    return case_of(folder, events, unprofiled_us=1000.0)
+
+
+def test_a_loss_that_no_backward_pass_starts_from_is_to_be_left_out(tmp_path: Path) -> None:
+    draft = evaluation_in_step(steps_with_a_second_loss(tmp_path))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.advice.startswith("Leave out the loss at train.py:21")
+    assert draft.evidence[0].startswith("1 time per step")
+    assert 0.8 * 370 < draft.gain_us.low < draft.gain_us.high < 400
+
+
+def test_a_loss_that_is_used_or_picks_samples_is_left_alone(tmp_path: Path) -> None:
+    """Or whose backward pass may yet run, in a step that the trace does not hold."""
+    assert evaluation_in_step(steps_with_a_second_loss(tmp_path / "run", run=(1, 2, 3, 4))) is None
+    assert evaluation_in_step(steps_with_a_second_loss(tmp_path / "samples", reduction="0")) is None
+    assert evaluation_in_step(steps_with_a_second_loss(tmp_path / "open", optimizer=False)) is None

@@ -2,13 +2,14 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from bottleneck.advice.untrained_parameters import untrained_parameters
 from bottleneck.schema.measurements import SpareGradients
 from bottleneck.schema.records import replace
-from tests.advice.cases import case_of
+from tests.advice.cases import case_of, program_line
 from tests.advice.test_tensor_values import looked_at
 from tests.builders import Event, complete, frame, op, step
 
@@ -139,7 +140,8 @@ def test_momentum_of_the_same_size_resets_no_gradient(tmp_path: Path) -> None:
 
 def test_gradients_that_start_anew_are_unread_where_no_optimizer_has_their_sizes(tmp_path: Path) -> None:
     draft = untrained_parameters(case_of(tmp_path, distilling(added="aten::detach"), unprofiled_us=1000.0))
-    assert draft is not None and "Freeze Teacher_0" in draft.advice
+    assert draft is not None and draft.advice.startswith("Detach the output of Teacher_0")
+    assert "If nothing trains it, freeze it" in draft.advice
 
 
 @pytest.mark.parametrize(
@@ -157,3 +159,142 @@ def test_gradients_that_start_anew_are_unread_where_no_optimizer_has_their_sizes
 )
 def test_gradients_that_something_uses_are_left_alone(tmp_path: Path, events: list[Event]) -> None:
     assert untrained_parameters(case_of(tmp_path, events, unprofiled_us=1000.0)) is None
+
+
+WIDE, SHARED = [64, 128], [64, 32]
+
+
+def layer_backward(at: float, sequence: int, size: Sequence[int], products: int = 2) -> list[Event]:
+    """A layer's backward pass of 200 us, with so many products, and its gradient that starts anew."""
+    part = 150 / products
+    return [
+        in_graph(op(NODE, at, 160), sequence, 1),
+        *(op("aten::mm", at + 2 + part * place, part - 2, dims=[[64, 64], size]) for place in range(products)),
+        op(SUM, at + 162, 30),
+        op("torch::autograd::AccumulateGrad", at + 163, 28, dims=[size]),
+        op("aten::detach", at + 165, 20, dims=[size]),
+    ]
+
+
+def optimizer_step(at: float, *sizes: Sequence[int]) -> list[Event]:
+    """The step of an optimizer that updates parameters of these sizes one by one."""
+    updates = [op("aten::addcdiv_", at + 5 + 10 * place, 8, dims=[size] * 3) for place, size in enumerate(sizes)]
+    return [complete("Optimizer.step#Adam.step", "user_annotation", at, 90), *updates]
+
+
+def critic_round(
+    at: float, sequence: int, *, updates: Sequence[Sequence[int]] = (SHARED, [64]), products: int = 1
+) -> list[Event]:
+    """A step of a critic of 1 ms on what a generator of two layers makes, whose backward pass is 400 us of it."""
+    critic, first, last = sequence + 3, sequence + 1, sequence + 2
+    return [
+        program_line(20, at + 1, 60),
+        frame("nn.Module: Generator_0", at + 2, 56),
+        frame("nn.Module: Linear_0", at + 3, 24),
+        in_graph(op("aten::addmm", at + 4, 20, dims=[SHARED] * 3), first, 0),
+        frame("nn.Module: Linear_1", at + 30, 24),
+        in_graph(op("aten::addmm", at + 31, 20, dims=[WIDE] * 3), last, 0),
+        program_line(21, at + 65, 30),
+        frame("nn.Module: Critic_0", at + 66, 28),
+        in_graph(op("aten::addmm", at + 67, 20, dims=[SHARED] * 3), critic, 0),
+        op("aten::sum", at + 100, 5, dims=[[3]]),
+        program_line(22, at + 110, 800),
+        in_graph(op(NODE, at + 111, 60), critic, 1),
+        op("aten::mm", at + 112, 50, dims=[[64, 64], SHARED]),
+        *(
+            event
+            for place, size in enumerate((SHARED, [64]))
+            for event in (
+                op(SUM, at + 172 + 20 * place, 18),
+                op("torch::autograd::AccumulateGrad", at + 173 + 20 * place, 16, dims=[size]),
+                op("aten::detach", at + 174 + 20 * place, 10, dims=[size]),
+            )
+        ),
+        *layer_backward(at + 250, last, WIDE),
+        *layer_backward(at + 450, first, SHARED, products),
+        *optimizer_step(at + 905, *updates),
+    ]
+
+
+def generator_round(at: float, sequence: int) -> list[Event]:
+    """A step of the generator itself, of 1 ms."""
+    return [
+        program_line(30, at + 1, 60),
+        frame("nn.Module: Generator_0", at + 2, 56),
+        frame("nn.Module: Linear_0", at + 3, 24),
+        in_graph(op("aten::addmm", at + 4, 20, dims=[SHARED] * 3), sequence + 1, 0),
+        frame("nn.Module: Linear_1", at + 30, 24),
+        in_graph(op("aten::addmm", at + 31, 20, dims=[WIDE] * 3), sequence + 2, 0),
+        program_line(32, at + 110, 800),
+        *layer_backward(at + 250, sequence + 2, WIDE),
+        *layer_backward(at + 450, sequence + 1, SHARED, products=1),
+        *optimizer_step(at + 905, SHARED, WIDE),
+    ]
+
+
+def adversarial(rounds: str, **critic: Any) -> list[Event]:
+    """Steps of a critic ("c") and of the generator ("g") in this order."""
+    events: list[Event] = [frame("train.py(1): <module>", 0, 1000 * len(rounds) + 10)]
+    for number, kind in enumerate(rounds):
+        at, sequence = 1000 * number, 10 * number
+        events.append(step(number, at, 999))
+        events += critic_round(at, sequence, **critic) if kind == "c" else generator_round(at, sequence)
+    return events
+
+
+@pytest.mark.parametrize("rounds", ["ccc", "cgc"])
+def test_a_generator_whose_output_a_critic_learns_from_is_to_be_detached(tmp_path: Path, rounds: str) -> None:
+    """Some of its sizes are the critic's too, and its own step reads what its own backward pass made."""
+    draft = untrained_parameters(case_of(tmp_path, adversarial(rounds), unprofiled_us=1000.0))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.advice.startswith("Detach the output of Generator_0 at train.py:20 with .detach()")
+    assert draft.places == ("train.py:20",) and draft.comes_first and draft.removes
+    part = rounds.count("c") / len(rounds)
+    assert 0.9 * 350 * part <= draft.gain_us.low < draft.gain_us.high <= 400 * part
+
+
+def test_a_network_that_another_one_learns_through_is_to_be_switched_off(tmp_path: Path) -> None:
+    """Its first layer makes the gradient of its input, so that a part of its backward pass stays."""
+    ends, through = (
+        untrained_parameters(
+            case_of(tmp_path / str(products), adversarial("ccc", products=products), unprofiled_us=1e3)
+        )
+        for products in (1, 2)
+    )
+    assert ends is not None and ends.gain_us is not None and through is not None and through.gain_us is not None
+    assert through.advice.startswith("Switch the parameters of Generator_0 off") and "train.py:20" in through.advice
+    assert through.gain_us.low < 0.5 * ends.gain_us.low and through.gain_us.high < 0.75 * ends.gain_us.high
+    assert not through.removes
+
+
+def test_an_output_to_detach_goes_before_a_network_to_switch_off(tmp_path: Path) -> None:
+    """The critic's gradients from another line are dropped too, and its first layer makes that of its input."""
+    events = adversarial("ccc")
+    for number in range(3):
+        at, critic = 1000 * number, 10 * number + 4
+        events += [frame("nn.Module: Critic_0", at + 103, 6), program_line(40, at + 660, 230)]
+        events.append(in_graph(op("aten::addmm", at + 104, 4, dims=[SHARED] * 3), critic, 0))
+        events += layer_backward(at + 665, critic, [64, 96])
+    draft = untrained_parameters(case_of(tmp_path, events, unprofiled_us=1000.0))
+    assert draft is not None and draft.advice.startswith("Detach the output of Generator_0 at train.py:20")
+    assert "Critic_0" not in draft.evidence[0]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        adversarial("ccc", updates=(SHARED, [64], SHARED, WIDE)),
+        adversarial("ggg"),
+        [*adversarial("ccc"), *(op("aten::add", 1000 * n + 880, 5, dims=[WIDE, WIDE, []]) for n in range(3))],
+    ],
+    ids=["one optimizer for both", "its own step", "combined"],
+)
+def test_gradients_that_a_step_reads_in_time_are_left_alone(tmp_path: Path, events: list[Event]) -> None:
+    assert untrained_parameters(case_of(tmp_path, events, unprofiled_us=1000.0)) is None
+
+
+def test_a_step_that_reads_more_than_the_critic_has_spares_the_layer(tmp_path: Path) -> None:
+    """The optimizer has one of the generator's layers too: only the other one's gradients are thrown away."""
+    events = adversarial("ccc", updates=(SHARED, [64], SHARED))
+    draft = untrained_parameters(case_of(tmp_path, events, unprofiled_us=1000.0))
+    assert draft is not None and "Generator_0.Linear_1" in draft.advice
