@@ -190,6 +190,7 @@ def gradients_apart(evidence: Evidence) -> Draft | None:
         advice=f"Ask for all gradients of an output in one call {at_source(line)}, in place of a call for each: "
         "torch.autograd.grad(u, (x, y, t), …), or of one tensor that holds the inputs as its columns. Where the calls "
         "differ in grad_outputs, stack these and pass is_grads_batched=True.",
+        brief=f"Ask for all gradients of an output in one call of torch.autograd.grad {at_source(line)}".rstrip(),
         places=(line,),
         code="points.requires_grad_()  # (n, 3): in place of x, y and t\n"
         "du = torch.autograd.grad(u.sum(), points, create_graph=True)[0]  # u_x, u_y, u_t are its columns",
