@@ -701,7 +701,8 @@ def _unplaced_python(evidence: Evidence, rows: Sequence[IdleCause], spent_us: fl
         advice=advice,
         brief=brief,
         gain_reason="nothing tells what runs there",
-        comes_first=evidence.share_of_step(spent_us) >= _MOSTLY_SILENT,
+        # Of a rank that the others wait for, what it does in that time is the second question.
+        comes_first=evidence.share_of_step(spent_us) >= _MOSTLY_SILENT and not evidence.straggler,
         claims=claims_of(evidence, "overhead.python", most_us=spent_us),
         waits=tuple(rows),
     )
