@@ -57,3 +57,9 @@ def test_the_anchor_of_a_rule_has_the_number_of_the_rule() -> None:
 def test_every_finding_has_a_row_among_the_rules() -> None:
     linked = set(re.findall(r"findings\.md#([a-z0-9-]+)", RULES.read_text(encoding="utf-8")))
     assert linked == all_slugs()
+
+
+def test_the_changelog_counts_the_kinds_of_findings() -> None:
+    page = (Path(__file__).parents[1] / "CHANGELOG.md").read_text(encoding="utf-8")
+    (count,) = re.findall(r"^- (\d+) kinds of findings\b", page, re.MULTILINE)
+    assert int(count) == len(all_slugs())

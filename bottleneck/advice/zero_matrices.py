@@ -57,7 +57,7 @@ def zero_matrix_product(evidence: Evidence) -> Draft | None:
         title="A dense product multiplies a matrix of zeros",
         evidence=(
             f"{matrix.place} {matrix.name} ({size}){made} held {format_share(matrix.zero_share)} zeros",
-            f"{counted(format_count(len(rows) / evidence.steps), 'product')} per step with a matrix of these sizes, "
+            f"{counted(format_count(len(rows) / evidence.steps), 'product')} per step with such a matrix, "
             f"most time {at_source(line)}: {format_per_step(evidence, removal.us)}"
             + (", with the making of the matrix" if making else ""),
             *work.describe(np.isin(work.op, np.flatnonzero(np.isin(roots_of(evidence), rows)))),
@@ -71,7 +71,7 @@ def zero_matrix_product(evidence: Evidence) -> Draft | None:
             matrix.source,
             line,
         ),
-        code=f"{_plain(matrix.name)} = {_plain(matrix.name)}.to_sparse_csr()  # once, before the loop\n"
+        code=f"{_plain(matrix.name)} = {_plain(matrix.name)}.to_sparse_csr()  # once, where it stays the same\n"
         "out = torch.zeros_like(x).index_add_(0, dst, x[src] * weight[:, None])  # or by a list of edges",
         gain_us=Interval(low * removal.gain.low, high * removal.gain.high),
         claims=removal.claims,
@@ -188,14 +188,14 @@ def _masking_line(evidence: Evidence, mask: OddTensor) -> str | None:
     A softmax of such scores follows.
     """
     work, kernels = work_of(evidence), evidence.linked.kernels
-    pairs, flat = tuple(mask.sizes), tuple(mask.sizes)
+
+    def is_on_pairs(signature: int) -> bool:
+        return any(size[-2:] == mask.sizes for size in work.tensors_of(signature))
 
     def is_masked(signature: int) -> bool:
-        sizes = work.tensors_of(signature)
-        return any(len(size) > 2 and size[-2:] == pairs for size in sizes) or sizes.count(flat) > 1
+        return sum(size[-2:] == mask.sizes for size in work.tensors_of(signature)) > 1
 
-    softmax = work.op_like(_SOFTMAX)
-    if not work.calls_that(softmax, lambda signature: is_masked(signature) or flat in work.tensors_of(signature)).any():
+    if not work.calls_that(work.op_like(_SOFTMAX), is_on_pairs).any():
         return None
     texts = {} if evidence.recording is None else evidence.recording.source_texts
     rows = work.row[work.calls_that(work.op_like(_MASKS), is_masked)]
