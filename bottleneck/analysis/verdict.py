@@ -623,11 +623,12 @@ def _of_one_group(grounds: Grounds, group: str) -> Iterator[Clause]:
         is_far = _regime(grounds, group) == "far_below_roof"
         small = _small_ops(grounds, group) if is_far else ""
         reached = f"{small and f', in {small}'}, at {'only ' if is_far else ''}{rate}" if rate is not None else ""
-        if group == "memory" and is_far and grounds.faults_us >= _MUCH_IN_FAULTS * group_us:
-            reached += f"; up to {format_us(min(grounds.faults_us, group_us))} of it is the first touch of fresh pages"
         held = _takes(grounds, group, group_us / wall_us) if is_far else _limits(grounds, group)
         share = _shown(grounds, group)
         yield Clause("bound", f"{held}: {format_part(group_us, wall_us)} per step ({share}){reached}")
+        if group == "memory" and is_far and grounds.faults_us >= _MUCH_IN_FAULTS * group_us:
+            touched = format_us(min(grounds.faults_us, group_us))
+            yield Clause("cause", f"Up to {touched} of it is the first touch of fresh pages (page faults)")
         unknown = _larger_of_unknown_bound(grounds, largest)
         if unknown is not None:
             yield Clause("place", f"{_with_time(grounds, unknown)}, of unknown bound", label="Largest")

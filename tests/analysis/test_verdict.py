@@ -326,7 +326,9 @@ def test_page_faults_are_said_to_be_why_memory_is_slow() -> None:
     kernel = replace(_KERNEL, regime="far_below_roof", explained=0.12)
     grounds = replace(_grounds({"memory": 60.0, "compute": 40.0}, kernel), host_only=True)
     said = decide(replace(grounds, faults_us=20.0)).sentence
-    assert "at only 12.0 % of the bandwidth; up to 20.0 us of it is the first touch of fresh pages" in said
+    assert (
+        "at only 12.0 % of the bandwidth. Up to 20.0 us of it is the first touch of fresh pages (page faults)." in said
+    )
     assert "fresh pages" not in decide(replace(grounds, faults_us=10.0)).sentence
     near = replace(kernel, regime="near_roof", explained=0.9)
     assert "fresh pages" not in decide(replace(grounds, faults_us=20.0, kernels=(near,))).sentence
