@@ -220,22 +220,23 @@ def _loss_without_backward(evidence: Evidence) -> Draft | None:
     removal = with_unseen_faults(evidence, removal_of(evidence, rows), rows)
     if evidence.share_of_step(removal.us) < _LEAST_EVALUATED:
         return None
-    lines = _lines_of(mine)
+    lines = [line for line in _lines_of(mine) if line]
+    loss = at_source(lines[0] if lines else None)
     count = format_count(len(mine) / evidence.steps)
     return Draft(
         slug="evaluation-in-step",
         title="A loss is computed in every step, and no backward pass starts from it",
         evidence=(
-            f"{counted(count, 'time')} per step autograd records a forward pass up to the loss {at_source(lines[0])}, "
+            f"{counted(count, 'time')} per step autograd records a forward pass up to the loss {loss}, "
             "and no backward pass goes through it: only its value is used",
             f"that takes {format_per_step(evidence, removal.us)}",
             *work.describe(issued_by(evidence, work, rows)),
         ),
-        advice=f"Leave out the loss {at_source(lines[0])}, and the forward pass before it, where no backward pass "
+        advice=f"Leave out the loss {loss}, and the forward pass before it, where no backward pass "
         "follows; or compute it every hundred steps, for a log. Where the step needs its value, run both under "
         "torch.no_grad(), which saves little of it.",
-        brief=f"Leave out the loss {at_source(lines[0])} and its forward pass where no backward pass follows",
-        places=lines[:_NAMED_LINES],
+        brief=f"Leave out the loss {loss} and its forward pass where no backward pass follows",
+        places=tuple(lines[:_NAMED_LINES]),
         code="if backward_follows or step % 100 == 0:\n    loss = criterion(model(x), y)",
         gain_us=Interval(_SELDOM * removal.gain.low, removal.gain.high),
         claims=removal.claims,

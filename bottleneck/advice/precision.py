@@ -71,6 +71,8 @@ _SLOWER_MEMORY = 3.0
 _HOST_PAYS = 0.05
 # Products of so much of the step make a reader ask for bf16.
 _MUCH_OF_STEP = 0.3
+# So much of it is what limits it: a first step that nobody can price yet is worth a trial there.
+_MOST_OF_STEP = 0.4
 # Convolutions by channel that take so much of the step beyond their floors leave open what another dtype gives them.
 _MUCH_BEYOND = 0.1
 _BACKWARD = re.compile(f"^{BACKWARD_NODE}")
@@ -372,7 +374,8 @@ def half_precision_not_known(evidence: Evidence) -> Draft | None:
     """Finds fp32 products on a processor whose rates are not known.
 
     No gain is predicted. On a CPU with AVX512-BF16 or AMX bf16 is faster, without them a hundred times slower. So it is
-    no first step there, and shown on request. GPUs with CUDA multiply fp16 at least as fast as fp32.
+    shown on request there, but where these products are most of the step. GPUs with CUDA multiply fp16 at least as fast
+    as fp32.
     """
     work, device = work_of(evidence), evidence.analysis.device
     on_host = evidence.is_host_only
@@ -382,23 +385,28 @@ def half_precision_not_known(evidence: Evidence) -> Draft | None:
     if work.share(products) < _MUCH_OF_STEP:
         return None
     what = "Convolutions" if work.us_of(products & work.family("convolution")) > work.us_of(products) / 2 else "Matmuls"
+    is_thin = work.roof("flops") < FEW_FLOPS_PER_BYTE * work.roof("bytes_low")
     return Draft(
         slug="half-precision-not-known",
-        title=f"{what} take much of the step, and what this {'CPU' if on_host else 'GPU'} could do is not known",
+        title=f"{what} in fp32 take much of the step: bf16 is faster on CPUs that multiply it"
+        if on_host
+        else f"{what} take much of the step, and what this GPU could do is not known",
         evidence=(f"fp32 products take {format_per_step(evidence, work.us_of(products))}", *work.describe(products)),
         advice="Run the program with `bottleneck run` on that machine: it measures how fast the CPU multiplies in bf16 "
         "and with more threads. Or try bf16 autocast there, and all its cores."
         if on_host
         else "Run forward pass and loss under fp16 autocast, training with a gradient scaler: tensor cores, which most "
         "GPUs have, multiply fp16 several times as fast as fp32. With --device NAME the gain is predicted.",
-        brief=None if on_host else "Try fp16 autocast: tensor cores, which most GPUs have, multiply it faster",
+        brief="Try bf16 autocast, if lscpu names avx512_bf16 or amx_bf16 on that machine"
+        if on_host
+        else "Try fp16 autocast: tensor cores, which most GPUs have, multiply it faster",
         code=_AUTOCAST.format(kind="cpu") if on_host else _SCALED_AUTOCAST,
-        gain_reason="the trace does not say which CPU it ran on, nor on how many threads"
+        gain_reason="no figure: the trace does not name its CPU"
         if on_host
         else "the trace does not say which GPU it ran on",
         tries=("bf16-autocast",) if on_host else (),
         changes_results=True,
-        on_request=on_host,
+        on_request=on_host and work.share(products & ~is_thin) < _MOST_OF_STEP,
     )
 
 

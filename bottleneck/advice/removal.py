@@ -85,7 +85,7 @@ def with_python(evidence: Evidence, removal: Removal, roots: Sequence[int], *, c
     """
     ops, top = evidence.linked.ops, top_rows(evidence)
     mine, whole = (ops.iloc[rows].groupby("source", observed=True)["dur_us"].sum() for rows in (list(roots), top))
-    lines = {str(source) for source in mine.index if mine[source] >= _NEARLY_ALL * whole[source]}
+    lines = {str(source) for source in mine.index if mine[source] >= _NEARLY_ALL * whole.get(source, math.inf)}
     us = math.fsum(row.us for row in idle_rows(evidence, "python") if row.source in lines)
     if us <= 0:
         return removal
@@ -102,18 +102,36 @@ def with_unseen_faults(evidence: Evidence, removal: Removal, roots: Sequence[int
     us = math.fsum(
         row.us for row in idle_rows(evidence, "allocator") if row.on_pages and _OF_AN_OP not in (row.detail or "")
     )
-    work = work_of(evidence)
-    makes = np.isfinite(work.cost("bytes_low")) & ~work.op_like(IN_PLACE) & ~work.family("view")
-    numbers = np.nan_to_num(work.elements(makes))
-    total = float(numbers.sum())
-    if us <= 0 or total <= 0:
+    part_us = us * _part_of_numbers(evidence, roots)
+    if part_us <= 0:
         return removal
-    part_us = us * float(numbers[issued_by(evidence, work, roots)].sum()) / total
     more = kept_pages_gain(evidence, part_us)
     gain = Interval(removal.gain.low + more.low, removal.gain.high + more.high)
     claims = claims_of(evidence, "overhead.allocator", "overhead.unknown", most_us=more.high)
     claims = {name: removal.claims.get(name, 0.0) + claims.get(name, 0.0) for name in {**removal.claims, **claims}}
     return Removal(removal.us + part_us, gain, claims)
+
+
+def _part_of_numbers(evidence: Evidence, roots: Sequence[int]) -> float:
+    """Returns the part of all numbers that ops make anew which these make."""
+    work = work_of(evidence)
+    makes = np.isfinite(work.cost("bytes_low")) & ~work.op_like(IN_PLACE) & ~work.family("view")
+    numbers = np.nan_to_num(work.elements(makes))
+    total = float(numbers.sum())
+    return float(numbers[issued_by(evidence, work, roots)].sum()) / total if total > 0 else 0.0
+
+
+def with_freeing(evidence: Evidence, removal: Removal, roots: Sequence[int]) -> Removal:
+    """Adds these ops' part of the Python between ops to the upper end.
+
+    Large tensors on a CPU go back to the system there, which takes as long as many ops do and which no op shows.
+    """
+    us = math.fsum(row.us for row in idle_rows(evidence, "python")) * _part_of_numbers(evidence, roots)
+    if us <= 0 or not evidence.is_host_only:
+        return removal
+    gain, claims = Interval(removal.gain.low, removal.gain.high + us), {**removal.claims}
+    claims["overhead.python"] = claims.get("overhead.python", 0.0) + us
+    return Removal(removal.us, gain, claims)
 
 
 def moved_us(evidence: Evidence, nbytes: float) -> float:

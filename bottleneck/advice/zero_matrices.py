@@ -12,7 +12,14 @@ import numpy as np
 from bottleneck.advice.kernel_work import Size, work_of
 from bottleneck.advice.quantities import format_count, format_per_step, ops_in_window
 from bottleneck.advice.ranking import Draft
-from bottleneck.advice.removal import LEAST_SHARE, main_source, removal_of, roots_of, with_unseen_faults
+from bottleneck.advice.removal import (
+    LEAST_SHARE,
+    main_source,
+    removal_of,
+    roots_of,
+    with_freeing,
+    with_unseen_faults,
+)
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import OddTensor
@@ -154,6 +161,7 @@ def masked_attention(evidence: Evidence) -> Draft | None:
         if evidence.share_of_step(removal.us) < _LEAST_MASKED:
             continue
         high, low = (max(0.0, 1 - times * (1 - mask.zero_share)) for times in _PER_NUMBER)
+        removal = with_freeing(evidence, removal, rows)
         size, made = "x".join(map(str, mask.sizes)), "" if mask.source is None else f", made {at_source(mask.source)},"
         work = work_of(evidence)
         return Draft(

@@ -209,6 +209,19 @@ def test_fp32_products_of_a_gpu_without_a_name_are_told_without_a_gain(
     assert half_precision_not_known(named) is None
 
 
+@pytest.mark.parametrize(
+    ("sizes", "is_shown"), [([[1024, 1024], [1024, 1024]], True), ([[2, 1024], [1024, 1024]], False)]
+)
+def test_a_cpu_without_a_name_is_asked_for_bf16_where_large_products_are_most_of_the_step(
+    tmp_path: Path, sizes: list[list[int]], is_shown: bool
+) -> None:
+    device = replace(CPU, peaks_flops_per_s={}, bandwidth_bytes_per_s=None)
+    draft = half_precision_not_known(on_cpu(tmp_path, [Call("aten::mm", 25_000, sizes)], device=device))
+    assert draft is not None and draft.gain_us is None
+    assert "amx_bf16" in (draft.brief or "")
+    assert draft.on_request is not is_shown
+
+
 def test_bf16_products_have_nothing_to_halve(tmp_path: Path) -> None:
     assert half_precision(on_gpu(tmp_path, [product(300, TENSOR, **halves(2))])) is None
 

@@ -94,7 +94,10 @@ def test_attention_of_which_a_mask_keeps_next_to_nothing_is_named(tmp_path: Path
     draft = masked_attention(case)
     assert (draft is not None) == is_left_out
     if draft is not None:
-        assert draft.gain_us is not None and 280 < draft.gain_us.low < draft.gain_us.high <= 320
+        assert draft.gain_us is not None and 280 < draft.gain_us.low <= 320
+        # Tensors of all pairs go back to the system between ops: at most all of that time goes with them.
+        between_us = sum(row.us for row in case.analysis.idle if row.cause == "python")
+        assert 300 < draft.gain_us.high <= 300 + between_us
         assert "train.py:10" in draft.advice and "made at train.py:5" in draft.evidence[0]
         assert zero_matrix_product(case) is None
 
