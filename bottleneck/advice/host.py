@@ -21,9 +21,9 @@ from bottleneck.advice.quantities import (
     format_gaps,
     format_per_step,
     idle_lines,
+    idle_place,
     idle_rows,
     issue_us,
-    kept_pages_gain,
     line_at,
     op_calls_per_step,
     ops_in_window,
@@ -41,9 +41,8 @@ from bottleneck.advice.ranking import Draft, SourcedLine, Transformation, up_to
 from bottleneck.advice.transfers import TRANSFER, copied_to_reduce, made_on_host, waits_in_copies
 from bottleneck.schema.accounts import SILENCE, UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import IdleCause, Interval
-from bottleneck.schema.evidence import Evidence, counted_faults_us, remembered
+from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, union
-from bottleneck.schema.kernel_names import between
 from bottleneck.schema.op_names import PYTHON_FRAME, at_source, place_of
 from bottleneck.schema.request_waits import WAIT, serving_of
 from bottleneck.schema.tables import WAITS, are_calls, text_matches
@@ -79,9 +78,7 @@ _LIBRARY = re.compile(
 _ANY_OP = re.compile("")
 # Ops that allocate, and do nothing else, wherever they are called.
 _ALLOCATES = re.compile(r"^aten::(?:new_)?(?:empty\w*|resize_)$")
-_LEAST_ALLOCATOR, _LEAST_FAULTS = 0.01, 0.03
-# Of faults that were only counted: at most so much time, of which half may stay.
-_LEAST_COUNTED = 0.05
+_LEAST_ALLOCATOR = 0.01
 # A step without its sleep may wait for something else in its place: one that polled for work every 20 ms, for 90 % of
 # its time, lost 70 % with an event in place of the sleep.
 _SURE_OF_A_SLEEP = 0.75
@@ -483,60 +480,6 @@ def _driver_calls(evidence: Evidence) -> tuple[float, float]:
     """Allocations and frees of device memory by the driver, per step."""
     counts = [int(np.count_nonzero(_calls(evidence, kind))) for kind in ("allocate", "free")]
     return counts[0] / evidence.steps, counts[1] / evidence.steps
-
-
-def fresh_pages(evidence: Evidence) -> Draft | None:
-    """Finds large results in new pages in each step (rule 10).
-
-    This is the rule on a CPU: the system has to hand out (and zero) these pages each time. The time is that of first
-    touches in the trace, or of the page faults that were counted in unprofiled steps, if that is more. The gain is from
-    half of it to all, and of counted faults to somewhat more, see ``kept_pages_gain``.
-    """
-    if not evidence.is_host_only:
-        return None
-    rows = [row for row in idle_rows(evidence, "allocator") if row.on_pages]
-    seen_us, counted_us = sum(row.us for row in rows), counted_faults_us(evidence)
-    spent_us = max(seen_us, counted_us)
-    if evidence.share_of_step(seen_us) < _LEAST_FAULTS and evidence.share_of_step(counted_us) < _LEAST_COUNTED:
-        return None
-    are_counted = counted_us > seen_us or math.isclose(counted_us, seen_us)
-    gain = kept_pages_gain(evidence, spent_us) if are_counted else up_to(spent_us)
-    faults = None if evidence.recording is None else evidence.recording.page_faults
-    lines = (
-        (
-            f"an unprofiled step has {counted(round(faults.unprofiled), 'page fault')}, which take "
-            f"{format_per_step(evidence, counted_us)} as calibrated",
-        )
-        if faults is not None and faults.unprofiled and are_counted
-        else (
-            f"{format_per_step(evidence, spent_us)} goes into the first touch of new pages and into giving them back",
-        )
-    )
-    return Draft(
-        slug="fresh-pages",
-        title="Memory goes back to the system and is taken anew in every step (page faults)",
-        evidence=(*lines, *(SourcedLine(_place(row), row.source) for row in rows[:3] if row.source is not None)),
-        advice="Have the process keep the memory that it frees, by variables of its allocator; or write into tensors "
-        "that are kept (out=, in place).",
-        code=_KEEPS_MEMORY,
-        gain_us=gain,
-        claims=claims_of(
-            evidence,
-            "overhead.allocator",
-            "overhead.unknown",
-            "memory",
-            "compute",
-            *UNMODELLED_ACCOUNTS,
-            most_us=gain.high,
-        ),
-        tries=("keep-pages", "jemalloc"),
-    )
-
-
-_KEEPS_MEMORY = (
-    "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4611686018427387904 python train.py  # glibc\n"
-    "LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=dirty_decay_ms:-1 python train.py  # or jemalloc"
-)
 
 
 # Of the step, while the device waits for ops of the CPU; and of them, what is left where the device runs them.
@@ -943,13 +886,7 @@ def _is_call(row: IdleCause) -> bool:
 
 
 def _places(rows: Sequence[IdleCause]) -> tuple[str, ...]:
-    return tuple(SourcedLine(f"{_place(row)}, {format_gaps(row.calls)}", row.source) for row in rows[:3])
-
-
-def _place(row: IdleCause) -> str:
-    what = f" in {row.detail}" if row.detail else ""
-    around = between(row.before, row.after, is_waited_for=row.cause == "sync")
-    return f"{row.source or 'at no known line'}: {format_us(row.us)}{what}{around}"
+    return tuple(SourcedLine(f"{idle_place(row)}, {format_gaps(row.calls)}", row.source) for row in rows[:3])
 
 
 RULES = (
@@ -958,7 +895,6 @@ RULES = (
     gc_pauses,
     device_allocations,
     caching_allocator_off,
-    fresh_pages,
     computed_on_host,
     side_work,
     sleeping,

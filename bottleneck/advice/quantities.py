@@ -107,6 +107,13 @@ def idle_rows(evidence: Evidence, *causes: str) -> tuple[IdleCause, ...]:
     return tuple(sorted((row for row in evidence.analysis.idle if row.cause in causes), key=lambda row: -row.us))
 
 
+def idle_place(row: IdleCause) -> str:
+    """Describes a wait by its line, time, and surroundings."""
+    what = f" in {row.detail}" if row.detail else ""
+    around = between(row.before, row.after, is_waited_for=row.cause == "sync")
+    return f"{row.source or 'at no known line'}: {format_us(row.us)}{what}{around}"
+
+
 def idle_lines(evidence: Evidence, *causes: str, most: int = 3) -> tuple[str, ...]:
     """Descriptions of the lines at which the device waited for these causes, longest first.
 

@@ -9,9 +9,9 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.advice.small_steps import larger_batch
 from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.measurements import BusyThread, OtherThreads, PageFaults
+from bottleneck.schema.measurements import BusyThread, OtherThreads
 from bottleneck.schema.records import replace
-from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_analysis, with_ledger, with_recording
+from tests.advice.cases import case_of, cpu_events, gpu_events, idle_row, with_ledger, with_recording
 from tests.builders import Event, complete, frame, kernel, launch, memcpy, op, step
 
 WORK = {"memory": 1000.0}
@@ -316,27 +316,6 @@ def test_a_cache_that_grows_or_is_emptied_once_is_not_off(tmp_path: Path, taken:
     case = by_the_driver(tmp_path, taken, freed)
     assert host.caching_allocator_off(case) is None
     assert host.device_allocations(case) is not None
-
-
-def test_fresh_pages_are_reported_where_they_take_a_part_of_the_step(tmp_path: Path) -> None:
-    row = replace(idle_row("allocator", 200.0, detail="aten::mul > first touch of fresh pages"), on_pages=True)
-    draft = host.fresh_pages(cpu(tmp_path, WORK | {"overhead.allocator": 250.0}, row))
-    assert draft is not None and draft.gain_us is not None and draft.gain_us.high == 200
-    other = idle_row("allocator", 200.0, detail="aten::empty")
-    assert host.fresh_pages(cpu(tmp_path / "b", WORK | {"overhead.allocator": 200.0}, other)) is None
-
-
-@pytest.mark.parametrize(("faults", "gain_us"), [(100.0, 1.7 * 100 * 4096 / 4e9 * 1e6), (10.0, None), (None, None)])
-def test_counted_page_faults_are_worth_what_new_pages_cost_here(
-    tmp_path: Path, faults: float | None, gain_us: float | None
-) -> None:
-    case = with_recording(cpu(tmp_path, WORK), page_faults=PageFaults(4096, faults, faults))
-    case = with_analysis(case, device=replace(case.analysis.device, fresh_bytes_per_s=4e9))
-    draft = host.fresh_pages(case)
-    assert (draft is None) == (gain_us is None)
-    if draft is not None and gain_us is not None:
-        assert draft.gain_us is not None and draft.gain_us.high == pytest.approx(gain_us)
-        assert draft.evidence[0].startswith("an unprofiled step has 100 page faults, which take 102 us per step")
 
 
 def test_saving_inside_the_step_is_no_work_of_it(tmp_path: Path) -> None:
