@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bottleneck.harness.boundaries import Boundaries
-from bottleneck.harness.machine import measure_child_work
+from bottleneck.harness.machine import available_bytes, measure_child_work
 from bottleneck.harness.main_thread import (
     DEADLY,
     SaveOnSignal,
@@ -38,6 +38,7 @@ from bottleneck.harness.torch_state import TorchHook, describe_torch, is_pytorch
 from bottleneck.harness.window import (
     GUARD,
     MOST_GROWTH_BYTES,
+    MOST_SPLIT_BYTES,
     Bounds,
     Detail,
     ProfilerWindow,
@@ -45,6 +46,7 @@ from bottleneck.harness.window import (
     resident_bytes,
 )
 from bottleneck.schema.recording import StepSource
+from bottleneck.system.heap import SpareHeap
 from bottleneck.units import counted
 
 # A method that tells of a failure of ours, and when it came.
@@ -78,6 +80,10 @@ CHUNK_SECONDS = 2.0
 MOST_CHUNKS = 30
 # What EVENT_BUDGET events may take elsewhere; a library that the program loads takes 0.1 GB.
 _MOST_GROWTH_BYTES = 500e6
+# Memory that a profiled step leaves split and that is worth preventing; the part of what is left that this may take.
+_LEAST_SPLIT_BYTES, _MOST_OF_AVAILABLE = 16e6, 0.25
+# The blocks of a step do not fill the free memory without gaps. One step may split more than that before it did.
+_ROOM, _SPARE_TRIES = 1.5, 2
 
 
 class Opening:
@@ -291,6 +297,10 @@ class Windows:
         """True if another window of this kind may follow."""
         return self._attempts < ATTEMPTS
 
+    def split_bytes(self) -> float:
+        """Free memory of the heap that has come up since the window opened."""
+        return 0.0 if self._bounds is None else self._bounds.split_bytes()
+
     def stop(self) -> ProfilerWindow:
         """The window, stopped."""
         window, self.current = self.current, None
@@ -380,6 +390,7 @@ class Script:
         self._next: Callable[[], None] = self._first_step
         self._seen = self._allowed_steps = self._budget_steps = 0
         self._looked_at, self._is_after_pilot, self._cut_by_forks = 0, False, 0
+        self._spare, self._spare_bytes, self._spare_tries, self._usual_faults = SpareHeap(), 0.0, 0, 0.0
         self._is_to_end = False
         self._log = RunLog(cpu_clock_ns=time.process_time_ns)
 
@@ -617,6 +628,7 @@ class Script:
             self._take_times()
 
     def _take_times(self) -> None:
+        self._usual_faults = self._stopwatch.page_faults or 0.0
         self._session.time(self._stopwatch)
         self._note_start_up()
         self._session.note_other_threads()
@@ -644,6 +656,7 @@ class Script:
         if self._allowed_steps < 1:
             self._reopen_lightly(1)
         else:
+            self._spare.provide(self._spare_bytes)
             self._open(then=self._lead_in)
 
     def _reopen_lightly(self, most: int) -> None:
@@ -662,11 +675,42 @@ class Script:
 
     def _lead_in(self) -> None:
         self._stopwatch.wait()
+        split_bytes = self._windows.split_bytes()
+        if split_bytes >= MOST_GROWTH_BYTES and self._may_have_spare_heap():
+            self._windows.stop()
+            self._plan_spare_heap(split_bytes)
+            return
         self._begin_profiled_step()
         self._next = self._profile
 
+    def _may_have_spare_heap(self) -> bool:
+        """Tells whether another window with free memory for it may follow.
+
+        With other ranks a second window would show other steps than theirs.
+        """
+        may_repeat = self._windows.may_repeat and self._shared_window.is_alone
+        return may_repeat and not self._windows.is_light and self._spare_tries < _SPARE_TRIES
+
+    def _plan_spare_heap(self, bytes_per_step: float) -> None:
+        """Lets another window follow, with free memory for it.
+
+        It stands for the new pages that steps take in a window; the step before the profiled ones takes as many. No
+        more steps are profiled than there may be memory for.
+        """
+        most_bytes = min(MOST_SPLIT_BYTES, _MOST_OF_AVAILABLE * (available_bytes() or 0))
+        self._allowed_steps = min(self._allowed_steps, max(1, int(most_bytes / bytes_per_step) - 1))
+        self._spare_bytes = min(most_bytes, _ROOM * (self._allowed_steps + 1) * bytes_per_step)
+        self._spare_tries += 1
+        self._next = self._reopen
+
     def _profile(self) -> None:
         self._stopwatch.mark()
+        split_bytes = ((self._stopwatch.page_faults or 0.0) - self._usual_faults) * os.sysconf("SC_PAGE_SIZE")
+        if split_bytes >= _LEAST_SPLIT_BYTES and self._may_have_spare_heap():
+            self._stopwatch.wait()
+            self._offer(self._windows.stop(), self._stopwatch)
+            self._plan_spare_heap(split_bytes)
+            return
         steps, passed = self._stopwatch.steps, self._windows.passed()
         if passed is None and self._shared_window.is_closed(self._windows.kind):
             passed = _ENDED_BY_OTHERS
@@ -719,6 +763,7 @@ class Script:
     def _retire(self) -> None:
         """Tells that nothing more will be measured: the supervisor may report."""
         phase = self._next
+        self._spare.release()
         self._let_go()
         self._note_steps()
         if GUARD.yielded or self._is_to_end:
@@ -809,6 +854,7 @@ class Script:
 
     def leave(self) -> None:
         """Leaves the program alone: nothing more is watched, and nothing kept."""
+        self._spare.release()
         self._log.stop_sampling()
         self._boundaries.forget()
         self._session.end_debugged_step(is_last=True)
