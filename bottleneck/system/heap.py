@@ -13,7 +13,7 @@ import functools
 _PIECE_BYTES = 64 * 1024
 
 
-class _Usage(ctypes.Structure):
+class _HeapUsage(ctypes.Structure):
     """The result of ``mallinfo2``, in its order."""
 
     _fields_ = [
@@ -31,7 +31,7 @@ def _c_library() -> ctypes.CDLL | None:
     try:
         library = ctypes.CDLL(None)
         library.gnu_get_libc_version  # noqa: B018 - no other library has it
-        library.mallinfo2.restype = _Usage
+        library.mallinfo2.restype = _HeapUsage
         library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
         library.free.restype, library.free.argtypes = None, [ctypes.c_void_p]
         library.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
@@ -61,7 +61,10 @@ class SpareHeap:
         self._barriers: list[int] = []
 
     def provide(self, size_bytes: float) -> None:
-        """Makes so much of it in all, in the thread whose ops are to use it."""
+        """Makes so much of it in all.
+
+        Call it in the thread whose ops are to use it: each thread may have a heap of its own.
+        """
         library, count = _c_library(), int(size_bytes - self.bytes) // _PIECE_BYTES
         if library is None or count < 2:
             return

@@ -173,6 +173,28 @@ def test_page_faults_of_the_programs_own_are_noted_for_both_kinds_of_steps(start
     assert faults is not None and min(faults.profiled or 0, faults.unprofiled or 0) >= 400
 
 
+def test_a_window_whose_steps_take_new_pages_is_followed_by_others_with_spare_memory(
+    start: Callable[..., Program], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program, asked = start(), list[float]()
+    monkeypatch.setattr(windows.SpareHeap, "provide", lambda _, size_bytes: asked.append(size_bytes))
+
+    def touch() -> None:
+        windows_now = program.script._windows
+        if windows_now.current is not None and not windows_now.is_light:
+            with mmap.mmap(-1, 20_000_000) as pages:
+                for at in range(0, len(pages), mmap.PAGESIZE):
+                    pages[at] = 1
+
+    program.train(80, during=touch)
+    notes = program.session.notes
+    # The window is given up after its first step, twice; the third one is whole.
+    assert notes.is_measured and len(notes.windows_us) == 3
+    one, two = sorted({size for size in asked if size})
+    assert 5 * 20e6 < one <= two < 2 * 5 * 20e6  # four steps, and the one before them
+    assert len(notes.step_marks_ns) == 5
+
+
 def test_a_window_that_takes_too_long_keeps_its_complete_steps(
     start: Callable[..., Program], monkeypatch: pytest.MonkeyPatch
 ) -> None:
