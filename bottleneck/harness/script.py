@@ -708,7 +708,8 @@ class Script:
         split_bytes = ((self._stopwatch.page_faults or 0.0) - self._usual_faults) * os.sysconf("SC_PAGE_SIZE")
         if split_bytes >= _LEAST_SPLIT_BYTES and self._may_have_spare_heap():
             self._stopwatch.wait()
-            self._offer(self._windows.stop(), self._stopwatch)
+            # Only until a whole window is there.
+            self._session.keep(self._windows.stop(), self._stopwatch)
             self._plan_spare_heap(split_bytes)
             return
         steps, passed = self._stopwatch.steps, self._windows.passed()
