@@ -357,8 +357,8 @@ def _without_lacking_place(text: str) -> str:
 def _keys(drafts: Sequence[Draft], gains_us: Sequence[Interval | None], step_us: float) -> list[_Key]:
     """Returns places in the ranking.
 
-    By the middle of a gain that is certain, by the lower end of any other. One that is not certain, but better at both
-    ends than one that is, stands before that one.
+    By the middle of a gain that is certain, or that comes first anyway, by the lower end of any other. One that is not
+    certain, but better at both ends than one that is, stands before that one.
     """
     parts, pairs = [_counted_part(draft) for draft in drafts], list(zip(drafts, gains_us, strict=True))
     sure = [
@@ -369,10 +369,13 @@ def _keys(drafts: Sequence[Draft], gains_us: Sequence[Interval | None], step_us:
     keys: list[_Key] = []
     for (draft, gain_us), part in zip(pairs, parts, strict=True):
         is_first = draft.corrects_results or draft.comes_first
-        if is_first or gain_us is None:
-            keys.append((_CORRECTS if is_first else _REMARK, 0.0, False))
+        if gain_us is None or draft.corrects_results:
+            keys.append((_CORRECTS if is_first else _REMARK, -math.inf if is_first else 0.0, False))
             continue
         worth_us = middle_us = part * (gain_us.low + gain_us.high) / 2
+        if is_first:
+            keys.append((_CORRECTS, -middle_us, False))
+            continue
         if not is_certain(speedup_of(gain_us, step_us)):
             worse = (us for other, us in sure if part * gain_us.low >= other.low and part * gain_us.high >= other.high)
             worth_us = max(part * gain_us.low, max(worse, default=0.0) * (1 + 1e-9) if gain_us.low > 0 else 0.0)
