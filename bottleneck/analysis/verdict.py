@@ -590,7 +590,7 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
             yield Clause("bound", f"No single limit, guessed from the types of ops: {shares} of {wall} per step")
         else:
             held = f"{_limits(grounds, first, 'probably ')}: {format_share(likely[first])} of {wall} per step"
-            yield Clause("bound", f"{held}, guessed from the types of its ops")
+            yield Clause("bound", f"{held}{_guessed(grounds, first, likely[first])}")
         yield Clause("cause", _kinds(grounds))
         leading = _leading_group(grounds, decision)
         if leading != first or first not in _WORK:
@@ -608,6 +608,17 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
         yield Clause("place", f"{of_which}{_contributor(grounds, leading)}", label="Largest")
     else:
         yield from _of_one_group(grounds, first)
+
+
+def _guessed(grounds: Grounds, group: str, likely: float) -> str:
+    """Says how much of a group's likely share is guessed.
+
+    Of one that holds thin products by their name less may be likely than is known.
+    """
+    words, surely = "guessed from the types of its ops", grounds.ledger.group_shares().get(group, 0.0)
+    if not _WORTH_NAMING <= surely < likely:
+        return f", {words}"
+    return f" ({format_share(surely)} known, {format_share(likely - surely)} {words})"
 
 
 def _of_one_group(grounds: Grounds, group: str) -> Iterator[Clause]:
