@@ -586,8 +586,8 @@ def slow_for_its_bytes(evidence: Evidence) -> Draft | None:
         ),
         advice="Give these ops another form: another memory format, a size or dtype with a fast kernel, or let "
         "torch.compile write them.",
-        brief=f"Give {work.call_name(slowest)} another form: another memory format, a size or dtype with a fast kernel, "
-        "or let torch.compile write it",
+        brief=f"Give {work.call_name(slowest)} another form: another memory format, a size or dtype with a fast "
+        "kernel, or let torch.compile write it",
         gain_us=work.gain(less / 4, less),
         claims=work.claims(less),
         code="images = images.to(memory_format=torch.channels_last)  # pooling, interpolation; or torch.compile(model)",

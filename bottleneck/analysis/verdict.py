@@ -12,6 +12,7 @@ import numpy as np
 from msgspec import Struct
 
 from bottleneck.analysis.idle import FAULTS
+from bottleneck.analysis.scaling import least_record_us
 from bottleneck.schema.accounts import ACCOUNTS, FEW_FLOPS_PER_BYTE, UNMODELLED, UNMODELLED_ACCOUNTS, phrase_of
 from bottleneck.schema.analysis import (
     BROKEN_TRACE_SLUGS,
@@ -93,7 +94,8 @@ class Grounds(Struct, frozen=True):
     a row of ``kernels`` by the class of its modules, 'Layer > Linear'; '' is outside of any. ``late_line`` is the
     source line at which the late rank of ``straggler`` spends its time. ``captures`` marks a window whose launches are
     for the most part captured into a graph, ``left_out`` tells of the side of the recording that is not judged.
-    ``faults_us`` is the time of counted page faults in ops of the window.
+    ``faults_us`` is the time of counted page faults in ops of the window, ``record_us`` the least time per step that
+    the profiler's own records take, where no step without it is known.
     """
 
     ledger: Ledger
@@ -116,6 +118,7 @@ class Grounds(Struct, frozen=True):
     captures: bool = False
     left_out: str | None = None
     faults_us: float = 0.0
+    record_us: float = 0.0
 
 
 class BoundDecision(Struct, frozen=True):
@@ -162,6 +165,7 @@ def grounds_of(evidence: Evidence) -> Grounds:
         left_out=_left_out(evidence),
         captures=any(caveat.slug == GRAPH_CAPTURE for caveat in analysis.caveats),
         faults_us=counted_faults_us(evidence, profiled=True),
+        record_us=least_record_us(evidence.linked, analysis.steps.unprofiled_us),
     )
 
 
@@ -771,6 +775,10 @@ def _is_in_doubt(grounds: Grounds, decision: BoundDecision) -> bool:
     return not is_open and shares["unknown"] >= max(shares[first] - rival, _LEAST_DOUBT)
 
 
+# Of a step: the profiler's records that a reader has to know of, since the program alone does without.
+_MUCH_RECORDED = 0.15
+
+
 def _doubt(grounds: Grounds, decision: BoundDecision) -> str | None:
     """Gives the addition to a doubtful verdict.
 
@@ -778,6 +786,9 @@ def _doubt(grounds: Grounds, decision: BoundDecision) -> str | None:
     """
     if grounds.disturbed is not None and decision.bound != "inconclusive":
         return "other programs ran meanwhile: the step is longer, and its limit is the same"
+    if decision.bound == "overhead" and grounds.record_us >= _MUCH_RECORDED * grounds.ledger.wall_us:
+        wall = format_us(grounds.ledger.wall_us)
+        return f"the profiler's own records take {format_us(grounds.record_us)} of these {wall} or more"
     if not _is_in_doubt(grounds, decision):
         return None
     return f"another {_shown(grounds, UNMODELLED)} is unmodelled work, which could overturn this"

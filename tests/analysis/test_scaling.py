@@ -6,6 +6,7 @@ from bottleneck.analysis.ledger import build_ledger
 from bottleneck.analysis.scaling import (
     find_held_up_timing,
     find_profiler_cost,
+    least_record_us,
     own_parts,
     profiler_us_per_event,
     scale_to_unprofiled,
@@ -54,6 +55,15 @@ def test_a_host_of_few_long_calls_hardly_pays_for_their_records() -> None:
     signatures = table(SIGNATURES, [{"name": "aten::argmax", "dims": "[]"}])
     shapes = replace(linked, trace=replace(linked.trace, signatures=signatures))
     assert find_profiler_cost(shapes, ledger, None) == ()
+
+
+def test_records_of_ops_take_the_host_of_a_bare_trace_so_long_at_least() -> None:
+    linked = SCENE.linked()
+    assert linked.is_host_only and len(linked.window.steps) == 1
+    assert least_record_us(linked, None) == pytest.approx(3 * 0.4)  # three ops; the annotation is none
+    assert least_record_us(linked, timing(92.0)) == 0
+    on_device = Scene(100, [Kernel(0, 10, launch=(-5, 2))], events=SCENE.events, steps=1).linked()
+    assert least_record_us(on_device, None) == 0
 
 
 @pytest.mark.parametrize("unprofiled", [None, timing(100.0), timing(130.0)])

@@ -460,6 +460,32 @@ def test_every_account_leads_to_a_sentence(account: str, host_only: bool) -> Non
     assert "{" not in verdict.sentence
 
 
+@pytest.mark.parametrize(("record_us", "is_told"), [(20.0, True), (5.0, False)])
+def test_much_time_of_the_profilers_records_is_told_of_a_step_that_is_bound_by_overhead(
+    record_us: float, is_told: bool
+) -> None:
+    accounts = {"overhead.python": 60, "compute": 40}
+    words = f"the profiler's own records take {record_us:.1f} us of these 100 us or more"
+    assert (words in decide(replace(_grounds(accounts), record_us=record_us)).sentence) == is_told
+    compute = decide(replace(_grounds({"overhead.python": 30, "compute": 70}), record_us=record_us))
+    assert "records" not in compute.sentence
+
+
+@pytest.mark.parametrize(
+    ("accounts", "words"),
+    [
+        (
+            {"compute": 20, "unknown.convolution": 40, "overhead.python": 40},
+            "60.0 % of 100 us per step (20.0 % known, ",
+        ),
+        ({"compute": 5, "unknown.convolution": 55, "overhead.python": 40}, "60.0 % of 100 us per step, guessed "),
+    ],
+)
+def test_a_guess_says_how_much_of_it_is_known(accounts: Mapping[str, float], words: str) -> None:
+    verdict = decide(_grounds(accounts))
+    assert verdict.is_guess and words in verdict.sentence
+
+
 def test_verdict_says_when_work_without_a_cost_could_overturn_it() -> None:
     doubtful = decide(_grounds({"memory": 40, "unknown": 25, "compute": 20, "overhead.python": 15}))
     assert doubtful.bound == "memory" and "25.0 % is unmodelled work, which could overturn this" in doubtful.sentence
