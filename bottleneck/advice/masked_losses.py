@@ -63,10 +63,14 @@ def _masked_heads(evidence: Evidence) -> tuple[_Head, ...]:
     heads: list[_Head] = []
     seen: set[Size] = set()
     for at, name in enumerate(names):
-        size = next(iter(work.tensors_of(calls[at])), ()) if _LOSSES.match(name) else ()
-        if len(size) != 2 or size[1] < _LEAST_CLASSES or size[0] < _LEAST_ROWS or size in seen:
+        given = next(iter(work.tensors_of(calls[at])), ()) if _LOSSES.match(name) else ()
+        if len(given) < 2:
             continue
-        said = is_marked or _SAYS_SO.search(texts.get(str(sources[at]), "")) is not None
+        # Classes are the second dimension: (positions, classes), or (samples, classes, positions of a sample).
+        size = (math.prod(given) // max(given[1], 1), given[1])
+        if size[1] < _LEAST_CLASSES or size[0] < _LEAST_ROWS or size in seen:
+            continue
+        said = is_marked or _ignores(work, calls[at]) or _SAYS_SO.search(texts.get(str(sources[at]), "")) is not None
         is_masked = _is_unreduced(work, calls[at]) and any(
             names[later] in _MASKS and any(math.prod(other) == size[0] for other in work.tensors_of(calls[later]))
             for later in range(at + 1, min(at + 1 + _MOST_AFTER, top.size))
@@ -86,6 +90,12 @@ def _scalars(work: KernelWork, call: int) -> Sequence[object]:
     return work.text_column("concrete", call)
 
 
+def _ignores(work: KernelWork, call: int) -> bool:
+    """True if the loss was given another label to ignore than the usual one."""
+    concrete = _scalars(work, call)
+    return len(concrete) > 4 and str(concrete[4]) not in ("", "-100")
+
+
 def _is_unreduced(work: KernelWork, call: int) -> bool:
     concrete = work.text_column("concrete", call)
     return len(concrete) > 3 and str(concrete[3]) == _UNREDUCED
@@ -94,7 +104,7 @@ def _is_unreduced(work: KernelWork, call: int) -> bool:
 def _makes_classes(name: str, sizes: Sequence[Size], logits: Size) -> bool:
     """True for an op on the logits, and for the product that makes them."""
     positions, classes = logits
-    if any(size[-1:] == (classes,) and math.prod(size) == positions * classes for size in sizes):
+    if any(classes in size and math.prod(size) == positions * classes for size in sizes):
         return True
     if name not in _PRODUCTS or len(sizes) < 2 or not sizes[0]:
         return False

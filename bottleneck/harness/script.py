@@ -82,6 +82,8 @@ MOST_CHUNKS = 30
 _MOST_GROWTH_BYTES = 500e6
 # Memory that a profiled step leaves split and that is worth preventing; the part of what is left that this may take.
 _LEAST_SPLIT_BYTES, _MOST_OF_AVAILABLE = 16e6, 0.25
+# A hundredth of the step at 5 GB/s, about what `bottleneck calibrate` measures of new pages.
+_LEAST_SPLIT_BYTES_PER_S = 50e6
 # The blocks of a step do not fill the free memory without gaps. One step may split more than that before it did.
 _ROOM, _SPARE_TRIES = 1.5, 2
 
@@ -706,7 +708,9 @@ class Script:
     def _profile(self) -> None:
         self._stopwatch.mark()
         split_bytes = ((self._stopwatch.page_faults or 0.0) - self._usual_faults) * os.sysconf("SC_PAGE_SIZE")
-        if split_bytes >= _LEAST_SPLIT_BYTES and self._may_have_spare_heap():
+        seconds = self._stopwatch.elapsed_s / self._stopwatch.steps
+        least_bytes = max(_LEAST_SPLIT_BYTES, _LEAST_SPLIT_BYTES_PER_S * seconds)
+        if split_bytes >= least_bytes and self._may_have_spare_heap():
             self._stopwatch.wait()
             # Only until a whole window is there.
             self._session.keep(self._windows.stop(), self._stopwatch)

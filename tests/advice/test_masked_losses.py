@@ -51,3 +51,25 @@ def test_losses_over_all_positions_or_few_classes_are_left_alone(tmp_path: Path)
     assert masked_positions(case(tmp_path / "all")) is None
     assert masked_positions(case(tmp_path / "unreduced", reduction="0")) is None
     assert masked_positions(case(tmp_path / "few", LABELS, classes=100)) is None
+
+
+@pytest.mark.parametrize(("ignored", "is_found"), [("0", True), ("-100", False)])
+def test_a_label_that_the_loss_was_told_to_ignore_leaves_positions_out(
+    tmp_path: Path, ignored: str, is_found: bool
+) -> None:
+    """NLLLoss(ignore_index=0) of classes in the second dimension, whose labels no op of the step marks."""
+    events = [
+        program_line(11, 100, 410),
+        op("aten::linear", 105, 300, dims=[[8, 64, 128], [CLASSES, 128], [CLASSES]]),
+        op("aten::log_softmax", 410, 90, dims=[[8, 64, CLASSES], [], []]),
+        program_line(12, 515, 300),
+        op("aten::nll_loss_nd", 520, 200, dims=[[8, CLASSES, 64], [8, 64], [], [], []],
+           concrete=["", "", "", "1", ignored]),
+        program_line(13, 800, 20),
+        op("autograd::engine::evaluate_function: AddmmBackward0", 802, 10),
+    ]  # fmt: skip
+    draft = masked_positions(two_steps(tmp_path, events))
+    assert (draft is not None) == is_found
+    if draft is not None:
+        assert "is over 8,000 classes for 512 positions" in draft.evidence[0]
+        assert draft.gain_us is not None and draft.gain_us.high > 0.8 * 590  # product, softmax and loss
