@@ -26,7 +26,7 @@ from bottleneck.schema.analysis import (
     Caveat,
 )
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.finding_order import LITTLE, SURE_FINDINGS
+from bottleneck.schema.finding_order import LITTLE, SMALL_HOPE, SURE_FINDINGS
 from bottleneck.schema.reasons import REMEDIES
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import are_calls
@@ -200,8 +200,12 @@ def _where_nothing_gains(evidence: Evidence, drafts: Sequence[Draft]) -> list[Dr
 
     Most of the step tells nothing then. The advice stands behind all others.
     """
-    least_us = LITTLE * evidence.step_us
-    if any(draft.gain_us is not None and draft.gain_us.high >= least_us for draft in drafts):
+    # What is advised of nearly every program, and gains little, is no answer where most of the step is not known.
+    if any(
+        draft.gain_us is not None
+        and draft.gain_us.high >= (SMALL_HOPE if draft.slug in GENERAL else LITTLE) * evidence.step_us
+        for draft in drafts
+    ):
         return []
     if evidence.share_of_step(evidence.account_us("overhead.unknown")) > _MOST:
         lacks = _HOST if evidence.linked.places is None else _NO_EVENTS

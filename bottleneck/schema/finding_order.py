@@ -81,7 +81,8 @@ SURE_FINDINGS = frozenset(
 _SAME_TIME = 0.1
 # Of the step: less does not stand before another way to save more.
 LITTLE = 0.02
-_SMALL_HOPE = 0.15
+# Of the step: a gain below it that may be a loss is no first step.
+SMALL_HOPE = 0.15
 # Findings that ask for another look, or say what to leave alone: they are remarks, and no first step.
 _REMARKS = frozenset({"padding-not-known", "compile-does-not-pay", "half-precision-does-not-pay", "profiler-distorts"})
 # Findings on the machine, which leave the program as it is.
@@ -159,7 +160,7 @@ def _place(finding: Finding, wall_us: float, bound: Bound) -> int:
         is_first = bound == "device" and finding.code is not None and finding.confidence != "low"
         return 3 if is_first else 5
     may_hurt = gain.low < 0 and speedup is not None and not is_certain(speedup)
-    if may_hurt and gain.high < _SMALL_HOPE * wall_us:
+    if may_hurt and gain.high < SMALL_HOPE * wall_us:
         return 6
     if not adds(finding) or may_hurt:
         return 2

@@ -189,6 +189,9 @@ def test_work_that_cannot_be_modelled_is_recorded_with_more_only_where_nothing_g
     assert advised(busy, _SMALL)[-1][0] == "half-precision"
     last = with_new_recording(busy, [replace(_SMALL, gain_us=Interval(0.0, 1.0))])[-1]
     assert "record_shapes=True" in last.advice and not last.comes_first
+    hope = replace(_SMALL, slug="needless-copies", gain_us=Interval(0.0, 0.1 * busy.step_us))
+    assert with_new_recording(busy, [hope])[-1].slug == "record-anew"
+    assert with_new_recording(busy, [replace(hope, slug="host-sync")])[-1].slug == "host-sync"
     assert advised(replace(undecided(tmp_path, "no_formula"), bound="device")) == []
 
 
