@@ -36,6 +36,8 @@ from bottleneck.units import US_PER_S, counted, format_share, format_us
 _LEAST_LENGTHS, _LEAST_TOKENS = 4, 8
 # Of the lengths one after the other, so many have to grow by the usual amount: a new prompt begins anew.
 _ALIKE = 0.75
+# Of the calls: others whose rows are no multiple of what they grow by.
+_MOST_UNEVEN = 0.1
 # Of the products of the step.
 _LEAST_SHARE = 0.3
 _MOST_GROUPS = 200
@@ -72,14 +74,17 @@ def no_kv_cache(evidence: Evidence) -> Draft | None:
     growing = [growth for growth in _growths(work, products) if growth is not None]
     if not growing:
         return None
-    places = np.concatenate([growth.places for growth in growing])
-    if work.us[places].sum() < _LEAST_SHARE * work.us[products].sum():
-        return None
     # Most layers grow by the same number of rows: the batch.
     per_call = float(np.median([growth.per_call for growth in growing]))
-    rows = np.concatenate([growth.rows for growth in growing])
+    places, rows = (
+        np.concatenate(parts) for parts in zip(*((growth.places, growth.rows) for growth in growing), strict=True)
+    )
     tokens = rows / per_call
     less_us = _less_us(work, places, rows, per_call)
+    # With those of weights whose sizes other products have too, on rows that do not grow.
+    places = np.union1d(places, products[less_us[products] > 0])
+    if work.us[places].sum() < _LEAST_SHARE * work.us[products].sum():
+        return None
     whole_us, weights_us = float(less_us.sum()), _weights_us(work, places)
     low_us = _CERTAIN * (whole_us - weights_us / _READ_AT)
     if low_us <= 0:
@@ -195,9 +200,13 @@ def _growth(calls: list[tuple[float, int, int]]) -> _Growth | None:
     is_usual = steps == usual
     uneven = np.flatnonzero(np.concatenate(([True], ~is_usual, [True])))
     is_even = np.count_nonzero(is_usual) >= _ALIKE * steps.size and np.diff(uneven).max() >= _LEAST_LENGTHS
-    if not is_even or lengths.min() < _LEAST_TOKENS * usual or (lengths % usual).any():
+    # A search by beams begins with one row.
+    whole = rows % usual == 0
+    shortest, longest = (float(bound) / usual for bound in (lengths.min(), lengths.max()))
+    is_long = shortest >= _LEAST_TOKENS or longest >= 2 * _LEAST_TOKENS
+    if not is_even or not is_long or np.count_nonzero(~whole) > _MOST_UNEVEN * rows.size:
         return None
-    return _Growth(places, rows, usual)
+    return _Growth(places[whole], rows[whole], usual)
 
 
 def _less_us(work: KernelWork, places: Integers, rows: Floats, per_call: float) -> Floats:
@@ -371,6 +380,8 @@ def _parts_of(work: KernelWork, signature: int) -> list[int]:
 
 # Of the ids; and of the time that they are worth: norms and losses skip some, attention gains by the square.
 _LEAST_PADDING, _PADDED = 0.1, (0.6, 1.1)
+# In a row: fewer are as soon a text that repeats one id at its end, as a model does that has not learned yet.
+_LEAST_IDS = 16
 _COMPUTED = ("compute", "memory")
 # A remark that padding is not known: most of the step is computed, on so many rows of so many ids.
 _MOSTLY, _ROWS, _COLUMNS = 0.6, 4, 32
@@ -386,7 +397,7 @@ def padded_inputs(evidence: Evidence) -> Draft | None:
     The recorded program sampled it. Gain: the padded share of compute and memory time, from 60 % to 110 % of it.
     """
     padding = None if evidence.recording is None else evidence.recording.padding
-    if padding is None or padding.share < _LEAST_PADDING:
+    if padding is None or padding.share < _LEAST_PADDING or padding.columns < _LEAST_IDS:
         return None
     work_us = sum(evidence.group_us(group) for group in _COMPUTED)
     low_us, high_us = (min(part * padding.share, 0.9) * work_us for part in _PADDED)

@@ -107,6 +107,29 @@ def test_weights_that_take_as_long_to_read_leave_nothing_to_gain(tmp_path: Path)
     assert no_kv_cache(case_of(tmp_path, calls(list(range(96, 104))), device=slow)) is None
 
 
+def beams(tokens: int) -> list[Event]:
+    """A search by five beams: one row first, then their prefixes, through weights that read the source as well."""
+    events: list[Event] = []
+    for number, rows in enumerate([1, *(5 * length for length in range(2, tokens))]):
+        at = 300.0 * number
+        sizes = [[rows, 128], [65, 128], [65, 128], [rows, 128]]
+        events += [op("aten::mm", at + 30 * i, 25, dims=[size, [128, 128]]) for i, size in enumerate(sizes)]
+        events.append(op("aten::mm", at + 130, 100, dims=[[rows, 128], [128, 4000]]))
+    whole_us = 300.0 * (tokens - 1)
+    return [frame("gen.py(12): generate", 0, whole_us), step(0, 0, whole_us), *events]
+
+
+@pytest.mark.parametrize(("tokens", "is_told"), [(30, True), (12, False)], ids=["a sentence", "a few words"])
+def test_a_search_by_beams_that_begins_with_one_token_is_told(tmp_path: Path, tokens: int, is_told: bool) -> None:
+    draft = no_kv_cache(case_of(tmp_path, beams(tokens), device=FAST))
+    assert (draft is not None) == is_told
+    if draft is not None:
+        assert draft.evidence[0].startswith("the rows of products grow by 5 rows from call to call")
+        # Of 150 us on prefixes of 2 to 29 tokens all but one token's part; those on the source stay.
+        less_us = sum(150 * (1 - 1 / length) for length in range(2, tokens))
+        assert draft.gain_us is not None and draft.gain_us.high == pytest.approx(less_us, rel=0.03)
+
+
 def test_a_new_prompt_begins_anew(tmp_path: Path) -> None:
     lengths = [*range(90, 96), *range(40, 46)]
     assert no_kv_cache(case_of(tmp_path, calls(lengths), device=FAST)) is not None
@@ -147,6 +170,8 @@ def test_batches_that_are_padded_to_their_longest_row_are_to_hold_rows_of_like_l
 def test_a_little_padding_and_none_that_was_looked_for_are_left_alone(tmp_path: Path) -> None:
     assert padded_inputs(case_of(tmp_path / "a", embedded(8, 64), padding=Padding(0.05, 8, 64))) is None
     assert padded_inputs(case_of(tmp_path / "b", embedded(8, 64), command=("train.py",))) is None
+    # Beams of a few words that end in one word.
+    assert padded_inputs(case_of(tmp_path / "c", embedded(5, 7), padding=Padding(0.57, 5, 7))) is None
 
 
 def test_rows_of_ids_may_hold_padding_that_a_trace_does_not_show(tmp_path: Path) -> None:
