@@ -541,9 +541,9 @@ def find_profiler_cost(linked: Linked, ledger: Ledger, unprofiled: Timing | None
 
 
 def least_record_us(linked: Linked, unprofiled: Timing | None) -> float:
-    """Gives the least time per step that the profiler's own records take in a bare trace.
+    """Gives the least time that the profiler's records take.
 
-    They are those of ops, in a program without a device; 0 where a step without the profiler is known.
+    It is that of ops per step, in a program without a device; 0 where a step without the profiler is known.
     """
     if unprofiled is not None or not linked.is_host_only or not linked.window.steps:
         return 0.0

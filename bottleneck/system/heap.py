@@ -61,13 +61,15 @@ class SpareHeap:
         self._barriers: list[int] = []
 
     def provide(self, size_bytes: float) -> None:
-        """Makes so much of it in all.
+        """Makes so much of it in all, beside what is free.
 
         Call it in the thread whose ops are to use it: each thread may have a heap of its own.
         """
-        library, count = _c_library(), int(size_bytes - self.bytes) // _PIECE_BYTES
-        if library is None or count < 2:
+        library, more_bytes = _c_library(), int(size_bytes) - self.bytes
+        if library is None or more_bytes < 2 * _PIECE_BYTES:
             return
+        # The first pieces fill what is free already, which the program's own tensors come back to.
+        count = (more_bytes + free_heap_bytes()) // _PIECE_BYTES
         pieces = []
         for _ in range(count):
             piece = library.malloc(_PIECE_BYTES)
@@ -79,7 +81,7 @@ class SpareHeap:
             return
         barrier = max(pieces)
         self._barriers.append(barrier)
-        self.bytes += _PIECE_BYTES * len(pieces)
+        self.bytes += more_bytes
         for piece in pieces:
             if piece != barrier:
                 library.free(piece)
