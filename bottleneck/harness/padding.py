@@ -1,12 +1,17 @@
 """Samples how much of the integer inputs of embeddings is padding.
 
-Padding is an id that is repeated at an end of the rows. Inputs on a device are sampled only where the user asks.
+Padding is an id that is repeated at an end of the rows: that of the embedding's ``padding_idx`` where it has one.
+Inputs on a device are sampled only where the user asks.
 """
 
 from typing import Any
 
 from bottleneck.harness.torch_private import may_trace_hooks
 from bottleneck.schema.measurements import Padding
+
+
+# A table with fewer entries is of segments or kinds of tokens, which rows repeat to their end.
+_LEAST_ENTRIES = 16
 
 
 class PaddingSampler:
@@ -56,36 +61,40 @@ class PaddingSampler:
         if type(module) is not torch.nn.Embedding or not arguments or type(arguments[0]) is not torch.Tensor:
             return
         try:
-            ids = arguments[0].detach()
+            ids, padding = arguments[0].detach(), module.padding_idx
+            if padding is None and module.num_embeddings < _LEAST_ENTRIES:
+                return
             if ids.device.type != "cpu" and not self._on_devices:
                 return
             if ids.dim() >= 2 and ids.size(-1) > 1 and ids.numel() and not ids.is_floating_point():
                 with torch.no_grad():
-                    self._count(ids.reshape(-1, ids.size(-1)))
+                    self._count(ids.reshape(-1, ids.size(-1)), padding)
         except Exception:  # ours, in the middle of the program's own call
             return
 
-    def _count(self, ids: Any) -> None:
+    def _count(self, ids: Any, padding: int | None) -> None:
         """Adds the ids of some rows, and how many are padding.
 
         Padding is counted at the side that has more of it.
         """
         rows, columns = ids.shape
-        self._padded += max(_repeated(ids), _repeated(ids.flip(-1)))
+        self._padded += max(_repeated(ids, padding), _repeated(ids.flip(-1), padding))
         self._ids += rows * columns
         self._rows, self._columns = self._rows + rows, max(self._columns, columns)
 
 
-def _repeated(ids: Any) -> int:
+def _repeated(ids: Any, padding: int | None) -> int:
     """Counts the padding ids at the ends of rows.
 
-    Only runs of two and more count, of the one id that ends most rows so.
+    Where it is not known which id that is, only runs of two and more count, of the one id that ends most rows so.
     """
     last = ids[:, -1]
     run = (ids == last.unsqueeze(-1)).flip(-1).long().cumprod(-1).sum(-1)
+    if padding is not None:
+        return int(run[last == padding].sum().item())
     ends = last[run > 1]
     if not ends.numel():
         return 0
     values, counts = ends.unique(return_counts=True)
-    padding = values[counts.argmax()]
-    return int(run[(run > 1) & (last == padding)].sum().item())
+    usual = values[counts.argmax()]
+    return int(run[(run > 1) & (last == usual)].sum().item())

@@ -39,12 +39,23 @@ def test_rows_without_padding_have_none_and_a_word_said_twice_by_one_row_is_litt
     assert sampled([[1, 2, 3], [4, 5, 6]]) == Padding(share=0.0, rows=2, columns=3)
 
 
+def test_of_an_embedding_that_names_its_padding_only_that_id_counts() -> None:
+    named = torch.nn.Embedding(100, 4, padding_idx=0)
+    assert sampled([[7, 7, 7, 7], [5, 0, 0, 0], [3, 4, 5, 0]], model=named) == Padding(share=4 / 12, rows=3, columns=4)
+
+
+def test_segments_are_no_padding() -> None:
+    assert sampled([[1, 1, 1, 2, 2, 2]], model=torch.nn.Embedding(3, 4)) is None
+    named = torch.nn.Embedding(3, 4, padding_idx=0)
+    assert sampled([[1, 1, 2, 2, 2, 0]], model=named) == Padding(share=1 / 6, rows=1, columns=6)
+
+
 def test_several_batches_add_up_and_positions_in_one_row_are_no_rows() -> None:
     assert sampled([[1, 0, 0, 0]], [[1, 2, 3, 4]]) == Padding(share=3 / 8, rows=2, columns=4)
-    assert sampled(model=torch.nn.Embedding(10, 2)) is None
+    assert sampled(model=torch.nn.Embedding(100, 2)) is None
     only_positions = PaddingSampler()
     only_positions.start(torch)
-    torch.nn.Embedding(10, 2)(torch.arange(4))
+    torch.nn.Embedding(100, 2)(torch.arange(4))
     assert only_positions.stop() is None
 
 
