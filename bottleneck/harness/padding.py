@@ -9,7 +9,6 @@ from typing import Any
 from bottleneck.harness.torch_private import may_trace_hooks
 from bottleneck.schema.measurements import Padding
 
-
 # A table with fewer entries is of segments or kinds of tokens, which rows repeat to their end.
 _LEAST_ENTRIES = 16
 

@@ -61,6 +61,8 @@ _COMPILERS = tuple(
     os.path.join(*name)  # noqa: PTH118 - as plain text
     for name in COMPILING_FILES
 )
+# Calls of what was compiled before; and the import of the compiler, which the first optimizer asks for.
+_NO_COMPILING = ("run", "<module>")
 _OF_WORKERS = ("_get_iterator", "_shutdown_workers", "__del__", "_clean_up_worker")
 
 
@@ -95,7 +97,7 @@ def kind_of(file: str, function: str) -> BetweenKind | None:
         return "workers" if function in _OF_WORKERS else "input"
     if file.endswith(_SERIALIZATION) and function == "save":
         return "checkpoint"
-    return "compile" if file.endswith(_COMPILERS) and function != "run" else None
+    return "compile" if file.endswith(_COMPILERS) and function not in _NO_COMPILING else None
 
 
 def read_stack(frame: FrameType | None) -> tuple[Stack, BetweenKind | None]:

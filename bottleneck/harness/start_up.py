@@ -207,8 +207,8 @@ def work_of(frame: FrameType) -> tuple[StartKind, str] | None:
     file, function = frame.f_code.co_filename, frame.f_code.co_name
     for end, functions, kind, name in _BY_FILE.get(file.rpartition(os.sep)[2], ()):
         if file.endswith(end) and (functions is None or function in functions):
-            # The compiled function itself runs in frames of these files too.
-            return None if kind == "compile" and function == "run" else (kind, name)
+            # The compiled function itself runs in frames of these files too, and they are imported.
+            return None if kind == "compile" and function in ("run", "<module>") else (kind, name)
     return None
 
 

@@ -159,6 +159,7 @@ def test_the_frames_of_the_library_tell_what_it_does() -> None:
     assert (kind_of(loader, "_get_iterator"), kind_of(loader, "_try_get_data")) == ("workers", "input")
     assert kind_of("/venv/site-packages/torch/serialization.py", "save") == "checkpoint"
     assert kind_of("/venv/site-packages/torch/_dynamo/convert_frame.py", "__call__") == "compile"
+    assert kind_of("/venv/site-packages/torch/_dynamo/convert_frame.py", "<module>") is None  # imported
     assert kind_of("/venv/site-packages/torch/_dynamo/eval_frame.py", "_fn") is None
 
 
