@@ -1,5 +1,7 @@
 """Finds recurrent cells that a program steps through a sequence itself."""
 
+import re
+
 import numpy as np
 
 from bottleneck.advice.kernel_work import has_double, work_of
@@ -9,8 +11,9 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import backward_of, main_source, removal_of, roots_of
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import Integers
 from bottleneck.schema.op_names import at_source
-from bottleneck.schema.tables import as_integers
+from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted
 
 # Of the step: calls that take less make no finding.
@@ -27,16 +30,36 @@ _CELLS = {
 }
 
 
+# Between calls, what makes the next input of the last output: attention over a state, or a choice of the next token.
+_FEEDS_BACK = re.compile(r"^aten::(?:_?softmax|bmm|argmax|multinomial|topk)$")
+_LEAST_FED = 0.3
+
+
+def _feeds_itself(evidence: Evidence, cells: Integers) -> bool:
+    """True if the inputs of a cell depend on its earlier outputs, as ops between its calls tell.
+
+    A stack of cells has them between its last call and the first of the next step alone.
+    """
+    ops = evidence.linked.ops
+    at_us = ops["ts_us"].to_numpy()
+    fed_us = np.sort(at_us[text_matches(ops["name"], _FEEDS_BACK.match)])
+    called_us = np.sort(at_us[cells])
+    between = np.diff(np.searchsorted(fed_us, called_us)) > 0
+    return bool(between.size and between.mean() >= _LEAST_FED)
+
+
 def looped_cell(evidence: Evidence) -> Draft | None:
     """Finds recurrent cells that are called step by step through time.
 
-    Gain on a CPU: what the module of the whole sequence saved in trials. On a device none is predicted.
+    Silent where attention or a choice between the calls makes the next input of the last output. Gain on a CPU: what
+    the module of the whole sequence saved in trials. On a device none is predicted.
     """
     rows = {cell: rows_of_ops(evidence, (f"aten::{cell}",)) for cell in _CELLS}
     cell = max(rows, key=lambda name: rows[name].size)
     calls = rows[cell].size / evidence.steps
-    if calls < LOOP_OF or looped_op(evidence) is not None:
-        return None  # a loop with known lines tells more
+    # A loop with known lines tells more.
+    if calls < LOOP_OF or looped_op(evidence) is not None or _feeds_itself(evidence, rows[cell]):
+        return None
     roots = np.unique(roots_of(evidence)[rows[cell]]).tolist()
     removal = removal_of(evidence, [*roots, *backward_of(evidence, roots)])
     host_us = outermost_us(evidence, f"aten::{cell}")

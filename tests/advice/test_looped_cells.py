@@ -49,3 +49,11 @@ def test_in_fp64_the_module_runs_the_same_ops_and_may_where_no_type_is_known(tmp
     assert unknown is not None and unknown.gain_us is not None
     assert unknown.gain_us.low == pytest.approx(-0.1 * sum(unknown.claims.values()))
     assert unknown.gain_us.high > 0
+
+
+@pytest.mark.parametrize(("name", "is_told"), [("aten::softmax", False), ("aten::log_softmax", True)])
+def test_cells_that_are_fed_by_attention_over_their_outputs_are_left_alone(
+    tmp_path: Path, name: str, is_told: bool
+) -> None:
+    between = [op(name, 100.0 + 35 * number + 31, 3, dims=[[8, 32], []]) for number in range(19)]
+    assert (looped_cell(two_steps(tmp_path, [*cells(20), *between])) is not None) == is_told
