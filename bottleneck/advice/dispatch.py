@@ -14,7 +14,6 @@ from bottleneck.advice.optimizers import issued_within, loops_over_parameters, o
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
-    differentiates_twice,
     format_count,
     format_per_step,
     has_backward_marks,
@@ -25,6 +24,7 @@ from bottleneck.advice.quantities import (
     mark_spans,
     outermost_frames,
     outermost_spans,
+    refuses_compiling,
     rows_of_events,
     rows_of_ops,
     timing_confidence,
@@ -570,7 +570,7 @@ def compile_gain_us(evidence: Evidence) -> Interval | None:
     0.4-0.95 + ops that stay calls x -0.3-0.2) less the calls of compiled code, one per call of an outermost module. See
     above for the source of these numbers. Bytes that fusing saves are another rule's.
     """
-    if not evidence.is_host_only or is_compiled(evidence) or differentiates_twice(evidence):
+    if not evidence.is_host_only or is_compiled(evidence) or refuses_compiling(evidence):
         return None
     calls, call_us = _model_calls(evidence), compiled_call_us(evidence)
     low = calls.each_us * (calls.fused * FUSED[0] + calls.stays * _KEPT[0]) - call_us.high * calls.entries

@@ -14,10 +14,10 @@ from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pas
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
-    differentiates_twice,
     format_count,
     format_range,
     is_compiled,
+    refuses_compiling,
 )
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.wasted_work import growing_join
@@ -323,7 +323,7 @@ def part_between_ops(evidence: Evidence, rows: Flags) -> float:
 
 def _of_chains(work: KernelWork, chains: Chains) -> Draft | None:
     rows = chains.of_row >= 0
-    if work.share(rows) < _LEAST_SHARE or differentiates_twice(work.evidence):
+    if work.share(rows) < _LEAST_SHARE or refuses_compiling(work.evidence):
         return None
     high = chains.high_us
     steps, ops = work.evidence.steps, chains.ops

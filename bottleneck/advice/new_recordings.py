@@ -26,7 +26,7 @@ from bottleneck.schema.analysis import (
     Caveat,
 )
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.finding_order import LITTLE, SMALL_HOPE, SURE_FINDINGS
+from bottleneck.schema.finding_order import SMALL_HOPE, SURE_FINDINGS
 from bottleneck.schema.reasons import REMEDIES
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import are_calls
@@ -195,15 +195,19 @@ def _captured_again(evidence: Evidence) -> str | None:
     )
 
 
+# Of the step: what gains less is no answer where most of it is not known.
+_LEAST_ANSWER = 0.05
+
+
 def _where_nothing_gains(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
     """Gives the recording to make where no draft gains.
 
     Most of the step tells nothing then. The advice stands behind all others.
     """
-    # What is advised of nearly every program, and gains little, is no answer where most of the step is not known.
+    # Nor is what is advised of nearly every program, and gains little.
     if any(
         draft.gain_us is not None
-        and draft.gain_us.high >= (SMALL_HOPE if draft.slug in GENERAL else LITTLE) * evidence.step_us
+        and draft.gain_us.high >= (SMALL_HOPE if draft.slug in GENERAL else _LEAST_ANSWER) * evidence.step_us
         for draft in drafts
     ):
         return []

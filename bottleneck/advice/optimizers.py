@@ -26,7 +26,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Spans
-from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_MARK, OPTIMIZER_STEP
+from bottleneck.schema.op_names import BACKWARD_NODE, IN_PLACE, OPTIMIZER_MARK, OPTIMIZER_STEP
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import counted, format_share, format_us
 
@@ -172,7 +172,7 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
     gain = (_host_gain if host_only else _device_gain)(evidence, names, marks, count)
     if evidence.share_of_step(gain.high) < _LEAST_SHARE:
         return None
-    passes_us = _spared_passes_us(evidence, names) if host_only else 0.0
+    passes_us = _spared_passes_us(evidence, names) + _new_results_us(evidence) if host_only else 0.0
     # The ops themselves are work or, where they are small, launch floor; what surrounds them is issuing.
     of_ops = ("memory", "unknown.pointwise", "overhead.launch_floor")
     claims = claims_of(evidence, *of_ops, most_us=passes_us)
@@ -242,6 +242,11 @@ def fused_bytes(names: tuple[str, ...]) -> float:
     return max((_FUSED_BYTES.get(name, _FUSED_BYTES_ELSE) for name in names), default=_FUSED_BYTES_ELSE)
 
 
+# Of the time that only new memory takes: a fused update makes no such results. From so many bytes on, and where they
+# take so many times as long as ops in place do for theirs.
+_CERTAIN_OF_NEW, _LARGE_BYTES, _SLOW_RESULT = 0.9, 2.0**20, 2.0
+
+
 def _host_gain(evidence: Evidence, names: tuple[str, ...], marks: Spans, count: float) -> Interval:
     """Gives the gain on a CPU of a fused update.
 
@@ -255,8 +260,29 @@ def _host_gain(evidence: Evidence, names: tuple[str, ...], marks: Spans, count: 
     step_part = marks.total() / max(outermost_spans(evidence, OPTIMIZER_MARK).total(), 1e-9)
     per_call = evidence.account_us(*ISSUE_ACCOUNTS, "overhead.launch_floor") * share.overhead * step_part * gone
     low, high = _LESS_OVERHEAD
-    memory_us = _spared_passes_us(evidence, names)
-    return Interval(low * (per_call + memory_us), min(high * per_call + memory_us, evidence.step_us))
+    memory_us, new_us = _spared_passes_us(evidence, names), _new_results_us(evidence)
+    # Beside the bytes that count anyway, all of the other time of results that one call does not make.
+    passes_us = memory_us + new_us * fused_bytes(names)
+    least_us = max(low * (per_call + memory_us), _CERTAIN_OF_NEW * new_us)
+    return Interval(least_us, min(high * per_call + passes_us, evidence.step_us))
+
+
+def _new_results_us(evidence: Evidence) -> float:
+    """Gives the CPU time of an update that large results take since their memory is new.
+
+    Such as that of the roots of Adam's second moments: the system hands out their pages anew each time. It is what they
+    take beyond their bytes at the rate of the update's ops in place.
+    """
+    work = work_of(evidence)
+    rows = issued_within(evidence, outermost_spans(evidence, OPTIMIZER_STEP))[work.row]
+    moved = np.nan_to_num(work.roof("bytes_low"))
+    rows &= (moved >= _LARGE_BYTES) & (work.us > 0)
+    in_place = rows & work.op_like(IN_PLACE)
+    if not in_place.any():
+        return 0.0
+    expected_us = moved * float(np.median(work.us[in_place] / moved[in_place]))
+    new = rows & ~in_place & (work.us >= _SLOW_RESULT * expected_us)
+    return float((work.us - expected_us)[new].sum())
 
 
 def _spared_passes_us(evidence: Evidence, names: tuple[str, ...]) -> float:

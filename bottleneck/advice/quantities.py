@@ -425,6 +425,17 @@ def is_torch_before(evidence: Evidence, release: tuple[int, int]) -> bool:
 _OF_BACKWARD = re.compile(r"(?:Backward|Double)Backward\d{0,4}$")
 
 
+# Sparse tensors in coordinates, which Dynamo does not trace (torch 2.13: an error in a GIN with batches of graphs).
+_IN_COORDINATES = re.compile(
+    r"^aten::_?(?:sparse_coo_tensor|coalesce|sparse_(?:addmm|mm|mask|sum|softmax)|nnz|indices)"
+)
+
+
+def refuses_compiling(evidence: Evidence) -> bool:
+    """True where torch.compile is known to fail on the step."""
+    return differentiates_twice(evidence) or any(map(_IN_COORDINATES.match, evidence.op_sums))
+
+
 @remembered
 def differentiates_twice(evidence: Evidence) -> bool:
     """True if gradients are differentiated themselves.

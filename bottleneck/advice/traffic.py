@@ -350,7 +350,7 @@ def dense_embedding_gradients(evidence: Evidence) -> Draft | None:
         ),
         advice="Give the embedding sparse gradients, or take an optimizer that updates rows.",
         gain_us=Interval(gain.low + _LEAST_REMOVED * freed_us, gain.high + between_us),
-        claims={**work.claims(less), **claims_of(evidence, "overhead.python", most_us=between_us)},
+        claims={**work.claims(less), **claims_of(evidence, *_BETWEEN, most_us=between_us)},
         removes=True,
         code="nn.Embedding(rows, width, sparse=True)  # with torch.optim.SparseAdam, or SGD or Adagrad as they are",
         changes_results=not (names and _SAME_RESULTS.issuperset(names)),
@@ -371,6 +371,9 @@ def _freeing_us(evidence: Evidence) -> float:
     return min(max(idle_us, 0.0) / evidence.steps * evidence.host_scale, evidence.account_us("overhead.python"))
 
 
+_BETWEEN = ("overhead.python", "overhead.dispatch")
+
+
 def _between_ops_us(work: KernelWork, less: Floats) -> float:
     """Returns the part of the time between ops that goes too.
 
@@ -379,7 +382,7 @@ def _between_ops_us(work: KernelWork, less: Floats) -> float:
     busy_us = float(work.us.sum())
     if not work.evidence.is_host_only or not busy_us > 0:
         return 0.0
-    return work.evidence.account_us("overhead.python") * min(float(less.sum()) / busy_us, 1.0)
+    return work.evidence.account_us(*_BETWEEN) * min(float(less.sum()) / busy_us, 1.0)
 
 
 def _sparse_tables(work: KernelWork) -> dict[tuple[int, ...], float]:

@@ -305,3 +305,9 @@ def test_gradients_that_are_differentiated_themselves_keep_the_compiler_out(tmp_
     once = op("autograd::engine::evaluate_function: TanhBackward0", 1, 5.5)
     assert compile_gain_us(case_of(tmp_path / "twice", [*events, twice], unprofiled_us=1500.0)) is None
     assert compile_gain_us(case_of(tmp_path / "once", [*events, once], unprofiled_us=1500.0)) is not None
+
+
+def test_sparse_tensors_keep_the_compiler_out(tmp_path: Path) -> None:
+    events = cpu_events(ops=300, op_us=2, every_us=6)
+    product = op("aten::_sparse_addmm", 1, 5.5)
+    assert compile_gain_us(case_of(tmp_path / "sparse", [*events, product], unprofiled_us=1500.0)) is None
