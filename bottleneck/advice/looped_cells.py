@@ -36,9 +36,9 @@ _LEAST_FED = 0.3
 
 
 def _feeds_itself(evidence: Evidence, cells: Integers) -> bool:
-    """True if the inputs of a cell depend on its earlier outputs, as ops between its calls tell.
+    """True if a cell's inputs depend on its earlier outputs.
 
-    A stack of cells has them between its last call and the first of the next step alone.
+    Ops between its calls tell so. A stack of cells has them between its last call and the first of the next step alone.
     """
     ops = evidence.linked.ops
     at_us = ops["ts_us"].to_numpy()

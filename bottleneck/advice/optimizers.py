@@ -268,7 +268,7 @@ def _host_gain(evidence: Evidence, names: tuple[str, ...], marks: Spans, count: 
 
 
 def _new_results_us(evidence: Evidence) -> float:
-    """Gives the CPU time of an update that large results take since their memory is new.
+    """Gives the CPU time that new memory takes in an update.
 
     Such as that of the roots of Adam's second moments: the system hands out their pages anew each time. It is what they
     take beyond their bytes at the rate of the update's ops in place.
