@@ -60,6 +60,7 @@ SURE_FINDINGS = frozenset(
         "side-work",
         "slow-argmax",
         "slow-call",
+        "slow-convolution",
         "state-copies",
         "step-sleeps",
         "too-few-threads",

@@ -1,0 +1,52 @@
+"""Rule of convolutions that torch runs without oneDNN."""
+
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice.slow_convolutions import slow_convolution
+from tests.advice.programs import Call, on_cpu, on_gpu
+
+WEIGHT = [64, 64, 3, 3]
+
+
+def convolution(image: list[int] | None, kernel: list[int] = WEIGHT, name: str = "aten::_slow_conv2d_forward") -> Call:
+    return Call(name, 1000.0, None if image is None else [image, kernel, [], []])
+
+
+@pytest.mark.parametrize(
+    ("image", "kernel", "is_single"),
+    [
+        ([1, 64, 14, 14], WEIGHT, True),
+        ([64, 14, 14], WEIGHT, True),
+        ([2, 64, 14, 14], WEIGHT, False),
+        ([1, 64, 56, 56], WEIGHT, False),  # 200,704 numbers
+        ([1, 64, 14, 14], [64, 64, 5, 5], False),
+    ],
+)
+def test_one_small_image_per_call_gains_from_company_and_else_the_library_is_asked_for(
+    tmp_path: Path, image: list[int], kernel: list[int], is_single: bool
+) -> None:
+    draft = slow_convolution(on_cpu(tmp_path, [convolution(image, kernel)]))
+    assert draft is not None
+    assert (draft.gain_us is not None) == is_single
+    if draft.gain_us is not None:
+        assert draft.per == "sample" and "Collect two images" in draft.advice
+        assert draft.gain_us.low == pytest.approx(0.45 * 1000, rel=0.01)
+        assert draft.gain_us.high == pytest.approx(0.67 * 1000, rel=0.01)
+    else:
+        assert draft.gain_reason is not None and "mkldnn.is_available" in draft.advice
+
+
+def test_without_sizes_both_are_said(tmp_path: Path) -> None:
+    draft = slow_convolution(on_cpu(tmp_path, [convolution(None)]))
+    assert draft is not None and draft.gain_us is None
+    assert "Collect two images" in draft.advice and "mkldnn.is_available" in draft.advice
+
+
+def test_convolutions_of_onednn_small_shares_and_devices_are_left_alone(tmp_path: Path) -> None:
+    image = [1, 64, 14, 14]
+    assert slow_convolution(on_cpu(tmp_path / "own", [convolution(image, name="aten::mkldnn_convolution")])) is None
+    few = [convolution(image), Call("aten::mm", 20_000.0, [[512, 512], [512, 512]])]
+    assert slow_convolution(on_cpu(tmp_path / "few", few)) is None
+    assert slow_convolution(on_gpu(tmp_path / "gpu", [Call("aten::_slow_conv2d_forward", 1000.0, [image])])) is None
