@@ -65,6 +65,8 @@ _CAST_BYTES, _REORDERED = 6.0, 1.5
 # gradients change layout. With them five networks (torch 2.13, EPYC with AVX512-BF16, two threads) came to 2.2 times
 # forward and to 1.8 to 2.1 times in training, where products reach 4.3 times.
 _SURELY_CONVOLVED = {False: 2.6, True: 2.1}
+# Recurrent layers of oneDNN at least: a speech model of convolutions and LSTMs came to 1.4 times in all.
+_SURELY_RECURRENT = 1.2
 # And so many times at most: four more trainings (ResNet students, RetinaNet, U-Net, VQ-VAE) came to 1.5 to 2.3 times.
 _MOST_CONVOLVED = {False: 3.2, True: 2.8}
 # A product far from its floors shows a machine whose memory is slower than calibrated, by at most so much.
@@ -422,6 +424,7 @@ def _host_gain(work: KernelWork, found: _Narrower) -> tuple[Interval, tuple[str,
     compute_us, memory_us = np.minimum(work.compute_us(), work.us), work.memory_us()
     convolved = min(found.ratio, _SURELY_CONVOLVED[has_backward_pass(work.evidence)])
     ratio = np.where(work.family("convolution"), convolved, found.ratio)
+    ratio = np.where(work.family("recurrent"), np.minimum(_SURELY_RECURRENT, found.ratio), ratio)
     floors = np.where(compute_us >= memory_us, compute_us * (1 - 1 / ratio), memory_us / 2)
     floors = np.where(np.isnan(work.roof("compute_us")), faster / 2, np.minimum(floors, faster))
     multiplied = products & ~_by_channel(work, products)
