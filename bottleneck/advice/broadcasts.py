@@ -13,11 +13,22 @@ from msgspec import Struct
 from bottleneck.advice.kernel_work import KernelWork, Size, is_size, work_of
 from bottleneck.advice.quantities import format_per_step, ops_in_window
 from bottleneck.advice.ranking import Draft
-from bottleneck.advice.removal import LEAST_SHARE, backward_of, issued_by, main_source, removal_of, roots_of, top_rows
+from bottleneck.advice.removal import (
+    LEAST_SHARE,
+    backward_of,
+    issued_by,
+    main_source,
+    removal_of,
+    roots_of,
+    top_rows,
+    with_freeing,
+    with_unseen_faults,
+)
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.op_names import at_known, at_source
 from bottleneck.schema.tables import as_integers, text_matches
+from bottleneck.units import counted
 
 _PAIRS = {"aten::mul": "product", "aten::sub": "difference"}
 # Ops that broadcast their operands and add up at once.
@@ -35,6 +46,12 @@ _BATCHED = re.compile(r"^aten::(?:bmm|baddbmm)$")
 _MOST_THIN, _LEAST_BATCH, _LEAST_MATRIX = 8, 8, 256
 # Parts of the peak that one product in their place reaches.
 _ONE_AT_BEST, _ONE_AT_WORST = 0.8, 0.2
+
+
+# Products of a broadcast batch, at least, and the multiplications of each at most. Of their time with the copies of
+# what is expanded and with their backward nodes einsum spared 82 to 98 %: stacks of 65,536 to 655,360 products of up to
+# 16x32 (torch 2.13, one thread of an EPYC).
+_LEAST_PRODUCTS, _MOST_EACH, _SPARED_BY_EINSUM = 4096, 1024, (0.75, 0.95)
 
 
 class _Spread(Struct, frozen=True):
@@ -318,8 +335,65 @@ def expanded_product(evidence: Evidence) -> Draft | None:
     )
 
 
+def broadcast_product(evidence: Evidence) -> Draft | None:
+    """Finds matmul of stacks of tiny matrices that broadcasting copies first.
+
+    Each operand lacks dimensions of the other: matmul writes both out, and multiplies every pair by itself. Gain: 75 to
+    95 % of its time and of its backward nodes, as einsum spared: it makes fewer, larger products.
+    """
+    ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
+    names = ops["name"].astype(object).to_numpy()
+    calls = as_integers(ops["signature"])
+    sizes_of_row = {
+        row: sizes
+        for row in top.tolist()
+        if names[row] == "aten::matmul" and _multiplies_tiny(sizes := work.tensors_of(int(calls[row]))[:2])
+    }
+    if not sizes_of_row or not evidence.is_host_only:
+        return None
+    forward = list(sizes_of_row)
+    rows = [*forward, *backward_of(evidence, forward)]
+    removal = with_unseen_faults(evidence, removal_of(evidence, rows, certain=1.0), rows)
+    if evidence.share_of_step(removal.us) < 2 * LEAST_SHARE:
+        return None
+    removal = with_freeing(evidence, removal, rows)
+    line, (one, other) = main_source(evidence, forward), sizes_of_row[forward[0]]
+    count, (low, high) = math.prod(_broadcast([one[:-2], other[:-2]])), _SPARED_BY_EINSUM
+    return Draft(
+        slug="broadcast-product",
+        title="A matmul of broadcast stacks copies them, and multiplies tiny matrices one by one",
+        evidence=(
+            f"matmul of {_by(one)} and {_by(other)}{at_known(line)} makes {counted(count, 'product')} of "
+            f"{one[-2]}x{one[-1]} and {other[-2]}x{other[-1]}",
+            f"that takes {format_per_step(evidence, removal.us)}, with the copies and the backward pass",
+            *work.describe(issued_by(evidence, work, np.array(rows))),
+        ),
+        advice=f"Write the product as torch.einsum over the dimensions as they are{at_known(line)}: it joins those of "
+        "one operand alone into the rows and columns of fewer, larger products, and copies nothing.",
+        brief=f"Take torch.einsum in place of the matmul of broadcast stacks{at_known(line)}",
+        places=(line,),
+        code='priors = torch.einsum("bik,jikn->jbin", x, w)  # in place of x[None, :, :, None] @ w[:, None]',
+        gain_us=Interval(low * removal.gain.low, high * removal.gain.high),
+        claims=removal.claims,
+        removes=True,
+    )
+
+
+def _multiplies_tiny(sizes: Sequence[Size]) -> bool:
+    """True for two stacks of many tiny matrices.
+
+    Each lacks dimensions of the other.
+    """
+    if len(sizes) < 2 or min(map(len, sizes)) < 3:
+        return False
+    one, other = sizes
+    batch = _broadcast([one[:-2], other[:-2]])
+    lacks = [math.prod(batch) > math.prod(size[:-2]) for size in sizes]
+    return all(lacks) and math.prod(batch) >= _LEAST_PRODUCTS and one[-2] * one[-1] * other[-1] <= _MOST_EACH
+
+
 def _by(size: Sequence[int]) -> str:
     return "x".join(map(str, size))
 
 
-RULES = (spread_product, repeated_tensor, expanded_product)
+RULES = (spread_product, repeated_tensor, expanded_product, broadcast_product)

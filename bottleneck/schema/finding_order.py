@@ -13,6 +13,7 @@ SURE_FINDINGS = frozenset(
     {
         "anomaly-detection",
         "blocking-launches",
+        "broadcast-product",
         "caching-allocator-off",
         "class-by-class",
         "compiling-in-step",

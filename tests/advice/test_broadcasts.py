@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice import advise
-from bottleneck.advice.broadcasts import expanded_product, repeated_tensor, spread_product
+from bottleneck.advice.broadcasts import broadcast_product, expanded_product, repeated_tensor, spread_product
 from tests.advice.cases import program_line, two_steps
 from tests.builders import Event, op
 
@@ -110,3 +110,33 @@ def test_products_of_many_rows_or_of_matrices_of_their_own_are_left_alone(tmp_pa
     assert expanded_product(two_steps(tmp_path / "own", thin(stride=4096))) is None
     assert expanded_product(two_steps(tmp_path / "many", thin(rows=64))) is None
     assert expanded_product(two_steps(tmp_path / "short", thin(dur=20))) is None
+
+
+CAPSULES = ([1, 32, 1152, 1, 8], [10, 1, 1152, 8, 16])
+
+
+@pytest.mark.parametrize(
+    ("operands", "is_told"),
+    [
+        (CAPSULES, True),
+        (([10, 32, 1152, 1, 8], [10, 32, 1152, 8, 16]), False),  # nothing is broadcast
+        (([1, 32, 1152, 1, 8], [10, 32, 1152, 8, 16]), False),  # one operand has all dimensions
+        (([1, 32, 12, 1, 8], [10, 1, 12, 8, 16]), False),  # 3,840 products
+        (([1, 32, 1152, 64, 64], [10, 1, 1152, 64, 64]), False),  # large ones
+    ],
+)
+def test_a_matmul_of_broadcast_stacks_of_tiny_matrices_is_an_einsum(
+    tmp_path: Path, operands: tuple[list[int], list[int]], is_told: bool
+) -> None:
+    events = [
+        program_line(12, 90, 620),
+        op("aten::matmul", 100, 600, dims=list(operands)),
+        op("aten::copy_", 105, 190, dims=[[368640, 8, 16], [368640, 8, 16], []]),
+        op("aten::bmm", 300, 390, dims=[[368640, 1, 8], [368640, 8, 16]]),
+    ]
+    draft = broadcast_product(two_steps(tmp_path, events))
+    assert (draft is not None) == is_told
+    if draft is not None:
+        assert "einsum" in draft.advice and "train.py:12" in draft.advice
+        assert "makes 368,640 products of 1x8 and 8x16" in draft.evidence[0]
+        assert draft.gain_us is not None and 0.7 * 580 < draft.gain_us.low < draft.gain_us.high
