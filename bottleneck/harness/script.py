@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from bottleneck.harness.boundaries import Boundaries
-from bottleneck.harness.machine import available_bytes, measure_child_work
+from bottleneck.harness.machine import available_bytes, is_on_gpu, measure_child_work
 from bottleneck.harness.main_thread import (
     DEADLY,
     SaveOnSignal,
@@ -688,10 +688,12 @@ class Script:
     def _may_have_spare_heap(self) -> bool:
         """Tells whether another window with free memory for it may follow.
 
-        With other ranks a second window would show other steps than theirs.
+        Not after a whole one. With other ranks a second window would show other steps than theirs; on a device the
+        profiler's own buffers are what takes new pages.
         """
-        may_repeat = self._windows.may_repeat and self._shared_window.is_alone
-        return may_repeat and not self._windows.is_light and self._spare_tries < _SPARE_TRIES
+        may_repeat = self._windows.may_repeat and self._shared_window.is_alone and not is_on_gpu(self._torch)
+        is_first = not self._windows.is_light and not self._session.notes.windows_us
+        return may_repeat and is_first and self._spare_tries < _SPARE_TRIES
 
     def _plan_spare_heap(self, bytes_per_step: float) -> None:
         """Lets another window follow, with free memory for it.
