@@ -190,14 +190,23 @@ def test_under_a_supervisor_a_callback_marks_the_steps_of_the_run(tmp_path: Path
     assert not (tmp_path / "out").exists()
 
 
+# The end of a process group now and again aborts a rank (torch 2.13, with a plain callback too).
+_TORN = "terminate called without an active exception"
+_ATTEMPTS = 4
+
+
 def launched(folder: Path, program: str) -> Ran:
-    """The program, in two processes of torchrun."""
-    # A process group that is left to the interpreter's end now and again aborts it there (torch 2.13).
+    """The program, in two processes of torchrun; again where torch aborted one of them at its end."""
     end = "\nfrom torch import distributed\nif distributed.is_initialized(): distributed.destroy_process_group()\n"
-    (folder / "program.py").write_text(program + end)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "program.py"]
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
-    return Ran(done.stdout, done.stderr, done.returncode, folder)
+    for attempt in range(_ATTEMPTS):
+        place = folder / str(attempt)
+        place.mkdir()
+        (place / "program.py").write_text(program + end)
+        done = subprocess.run(command, cwd=place, capture_output=True, text=True, check=False)
+        if _TORN not in done.stderr:
+            break
+    return Ran(done.stdout, done.stderr, done.returncode, place)
 
 
 @needs("transformers")
@@ -219,7 +228,7 @@ def test_a_tracker_records_the_main_process(tmp_path: Path) -> None:
     (program,) = programs("accelerate")
     ran = launched(tmp_path, program.replace("print(", "if tracker.recording.block: print("))
     assert ran.status == 0, ran.stderr
-    assert [trace.rank for trace in read_recording(tmp_path / "bottleneck-runs" / "accelerate").traces] == [0]
+    assert [trace.rank for trace in read_recording(ran.folder / "bottleneck-runs" / "accelerate").traces] == [0]
 
 
 @needs("accelerate")
