@@ -27,9 +27,10 @@ from bottleneck.analysis.between_ops import Stretches, quick_part
 from bottleneck.analysis.compile_regions import price_compile
 from bottleneck.analysis.counter_tracks import hold_against_model, read_counters
 from bottleneck.analysis.host import Host, read_host
-from bottleneck.analysis.kernel_rows import time_kernels
+from bottleneck.analysis.kernel_rows import signature_of, time_kernels
 from bottleneck.analysis.ledger import LedgerResult, build_ledger
 from bottleneck.analysis.libraries import name_libraries
+from bottleneck.analysis.load import are_short, is_beside_load, quick_stretches, quicken, without_load, without_stalls
 from bottleneck.analysis.roofline import classify
 from bottleneck.analysis.scaling import (
     find_held_up_timing,
@@ -41,6 +42,7 @@ from bottleneck.analysis.scaling import (
 )
 from bottleneck.analysis.summary import assemble
 from bottleneck.analysis.telemetry import (
+    Conditions,
     find_conditions,
     find_contention,
     find_contention_of_short_steps,
@@ -435,7 +437,7 @@ def examine(
         raise
     trace = fold_rare_names(trace)
     evidence = _examine(trace, window, source, options)
-    if evidence.is_disturbed and options.steps is None and not options.has_own_window:
+    if evidence.is_disturbed and not evidence.has_load_taken_off and options.steps is None and not options.has_own_window:
         quick = quick_part(window)
         if quick is not None:
             window, evidence = quick, _examine(trace, quick, source, options)
@@ -476,20 +478,38 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     counted_us, lightly_us = time_page_faults(source.extras, device.fresh_bytes_per_s, lightly=True)
     unprofiled, timing_caveats = find_held_up_timing(linked, timing, light_window, max(counted_us - lightly_us, 0.0))
     light = None if light_window is None else measure_light(light_window, unprofiled, device.launch_floor_us)
-    linked = subtract_profiler_overhead(linked, unprofiled, device.launch_floor_us, light)
+    telemetry, sensor_caveats = read_telemetry(source, linked, timing)
+    threads = None if source.recording is None else source.recording.threads
+    processors = None if source.recording is None else source.recording.processors
+    is_loaded = linked.is_host_only and is_beside_load(telemetry, threads, processors)
+    beside_load = is_loaded and not are_short(unprofiled)
+    if beside_load:
+        unprofiled = None
+    else:
+        linked = subtract_profiler_overhead(linked, unprofiled, device.launch_floor_us, light)
     captures = [_cost(link(capture, whole_window(capture)))[0] for capture in map(read_trace, options.captures)]
     costed, replay_caveats = _cost(linked, source.compiled, captures)
-    telemetry, sensor_caveats = read_telemetry(source, costed.linked, timing)
     if telemetry is None:
         telemetry = read_counters(costed.linked)
     conditions, clock_caveats = find_conditions(device, telemetry)
-    roofline = classify(costed.linked.kernels, costed.linked.ops, costed.costs, costed.attribution, device, conditions)
-    profiled_ledger, host = _ledger(costed.linked, roofline, device, None if light is None else light.stretches)
+    roofline = _classified(costed, device, conditions)
+    if beside_load:
+        signature = signature_of(costed.linked, costed.attribution)
+        costed = replace(costed, linked=quicken(costed.linked, signature, roofline))
+        roofline = _classified(costed, device, conditions)
+    if beside_load:
+        stretches = quick_stretches(costed.linked if light_window is None else light_window)
+    else:
+        stretches = None if light is None else light.stretches
+    profiled_ledger, host = _ledger(costed.linked, roofline, device, stretches)
     faults_us = time_page_faults(source.extras, device.fresh_bytes_per_s, lightly=light is not None)
-    ledger = scale_to_unprofiled(profiled_ledger, unprofiled, own_parts(costed.linked), light, faults_us)
+    if is_loaded and not beside_load:
+        profiled_ledger = without_stalls(profiled_ledger)
+    if beside_load and telemetry is not None and processors:
+        ledger = without_load(profiled_ledger, costed.linked, telemetry, processors)
+    else:
+        ledger = scale_to_unprofiled(profiled_ledger, unprofiled, own_parts(costed.linked), light, faults_us)
     times = time_kernels(costed.linked, costed.costs, costed.attribution, roofline, ledger)
-    threads = None if source.recording is None else source.recording.threads
-    processors = None if source.recording is None else source.recording.processors
     explained = roofline["explained"].to_numpy(dtype=np.float64)
     caveats = (
         *device_caveats,
@@ -500,7 +520,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         *find_disturbance(source.extras, unprofiled),
         *find_work_elsewhere(source.recording),
         *find_page_faults(source.extras, device.fresh_bytes_per_s),
-        *find_contention(telemetry, threads, profiled_ledger, explained, ledger.ledger),
+        *(() if beside_load else find_contention(telemetry, threads, profiled_ledger, explained, ledger.ledger)),
         *find_contention_of_short_steps(telemetry, processors, profiled_ledger, explained),
         *clock_caveats,
     )
@@ -536,6 +556,13 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     if host is not None:
         evidence.cache[read_host] = host
     return evidence
+
+
+def _classified(costed: CostedTrace, device: Device, conditions: Conditions) -> pd.DataFrame:
+    """Returns ROOFLINE of the trace."""
+    return classify(
+        costed.linked.kernels, costed.linked.ops, costed.costs, costed.attribution, device, conditions
+    )
 
 
 def _with_compile_health(evidence: Evidence, source: TraceSource) -> Evidence:

@@ -47,7 +47,7 @@ def memory_grows(evidence: Evidence) -> Draft | None:
         return None
     trains = _trains(evidence)
     gain = _gain_us(evidence, growth, keeps_graphs=bool(graphs) and not trains)
-    if gain is not None and gain.high < smallest_visible_us(evidence.analysis.steps):
+    if gain is not None and gain.high < smallest_visible_us(evidence.analysis):
         gain = None
     named = graphs or list(growth.keepers)
     return Draft(

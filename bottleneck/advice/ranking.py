@@ -12,7 +12,6 @@ from msgspec import Struct, field
 
 from bottleneck.advice.widening import Basis, Widening, describe, widen
 from bottleneck.schema.analysis import Confidence, Finding, IdleCause, Interval, PhaseName, StepAnalysis, is_certain
-from bottleneck.schema.measurements import StepTimes
 from bottleneck.schema.op_names import at_source
 from bottleneck.schema.records import replace
 
@@ -193,7 +192,7 @@ def rank(
     state them.
     """
     step_us = analysis.steps.wall_us
-    noise_us = smallest_visible_us(analysis.steps)
+    noise_us = smallest_visible_us(analysis)
     accounts = {_WHOLE: step_us * (1 - _LEAST_LEFT), **_accounts(analysis)}
     claimed = [_by_name(draft.claims, analysis) for draft in drafts]
     limits = [_most_us(draft, analysis) for draft in drafts]
@@ -282,11 +281,15 @@ def speedup_of(gain_us: Interval, step_us: float) -> Interval:
     return Interval(step_us / (step_us - gain_us.low), step_us / (step_us - gain_us.high))
 
 
-def smallest_visible_us(steps: StepTimes) -> float:
+def smallest_visible_us(analysis: StepAnalysis) -> float:
     """Returns the gain below which step times could not show it.
 
-    Half the interval of this recording's step times, where that is known; at least a small share of the step.
+    Half the interval of this recording's step times, where that is known and not made by other programs; at least a
+    small share of the step.
     """
+    steps = analysis.steps
+    if analysis.has_load_taken_off:
+        return _LEAST_SHOWN * steps.wall_us
     timing = steps.unprofiled_us or steps.profiled_us
     half_us = 0.0 if timing is None or timing.n < 2 else (timing.high - timing.low) / 2
     return max(half_us, _LEAST_SHOWN * steps.wall_us)

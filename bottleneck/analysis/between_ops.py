@@ -95,10 +95,13 @@ class _Marks(Struct, frozen=True):
     records: Floats
 
 
-def measure_stretches(linked: Linked, own: Spans, per_op_us: float) -> Stretches | None:
+def measure_stretches(
+    linked: Linked, own: Spans, per_op_us: float, *, are_held_up: bool = False
+) -> Stretches | None:
     """Measures the median stretches of calm steps with the usual ops.
 
-    These are the ops of most steps. Null where no such steps were found.
+    These are the ops of most steps. Null where no such steps were found. Where other programs held up all steps
+    (``are_held_up``), the quickest stretch of any step is taken.
 
     ``own`` are the times of our hooks, which do not count; ``per_op_us`` is what recording one op or annotation adds
     around it.
@@ -106,11 +109,13 @@ def measure_stretches(linked: Linked, own: Spans, per_op_us: float) -> Stretches
     marks, usual = _usual_marks(_marks(linked, own), len(linked.window.steps))
     if not usual:
         return None
-    marks = some_rows(marks, _are_calm(marks, linked.window))
+    if not are_held_up:
+        marks = some_rows(marks, _are_calm(marks, linked.window))
     us = np.maximum(marks.us - per_op_us * marks.records, _LEAST_LEFT * marks.us)
     if not us.size:
         return None
-    return Stretches(usual, np.array([statistics.median(us[marks.place == place]) for place in range(len(usual))]))
+    typical = min if are_held_up else statistics.median
+    return Stretches(usual, np.array([typical(us[marks.place == place]) for place in range(len(usual))]))
 
 
 class StretchPieces(Struct, frozen=True):

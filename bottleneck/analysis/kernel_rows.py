@@ -120,7 +120,6 @@ def time_kernels(
     """The rows behind all summaries."""
     steps = max(len(linked.window.steps), 1)
     owner, issuer = codes_of(attribution["op"]), codes_of(linked.kernels["op"])
-    carried = codes_of(attribution["signature"])
     return KernelTimes(
         linked=linked,
         costs=costs,
@@ -130,9 +129,15 @@ def time_kernels(
         runs=_inside(linked, result),
         repeats=steps * len(result.devices),
         op=np.where(owner < 0, issuer, owner),
-        signature=np.where(carried < 0, np.append(codes_of(linked.ops["signature"]), -1)[issuer], carried),
+        signature=signature_of(linked, attribution),
         result=result,
     )
+
+
+def signature_of(linked: Linked, attribution: pd.DataFrame) -> Integers:
+    """The row in CALLS of each row of KERNELS: that of its op, or that of its replay match; -1 for none."""
+    carried = codes_of(attribution["signature"])
+    return np.where(carried < 0, np.append(codes_of(linked.ops["signature"]), -1)[codes_of(linked.kernels["op"])], carried)
 
 
 def _inside(linked: Linked, result: LedgerResult) -> Floats:

@@ -218,7 +218,7 @@ def _kind_of(account: str, host_only: bool, known: Container[str]) -> str:
 
 def _by_kind(result: LedgerResult, own: Floats, known: Container[str]) -> dict[str, float]:
     """Time per step by kind, of device or op time the own parts only."""
-    parts, us = _kept_parts(result, own), dict[str, float]()
+    parts, us = kept_parts(result, own), dict[str, float]()
     for entry in result.ledger.entries:
         kind = _kind_of(entry.account, result.host_only, known)
         us[kind] = us.get(kind, 0.0) + entry.us * parts[entry.account]
@@ -286,11 +286,11 @@ def scale_to_unprofiled(
         }
         more = {kind: us for kind, us in light.us.items() if us > 0 and not amounts.get(kind, 0.0) > 0}
         more[_UNKNOWN] = more.get(_UNKNOWN, 0.0) + more.pop(_WORK, 0.0)
-        return _rescaled(result, wall_us, factors, own, _with_faults(result, factors, more, faults_us), caveats)
+        return rescaled(result, wall_us, factors, own, _with_faults(result, factors, more, faults_us), caveats)
     scaled = _scaled_accounts(result.host_only)
     on_host = np.array([account in scaled for account in ACCOUNTS])[result.account]
     own = np.where(on_host, 1.0, own)
-    parts = _kept_parts(result, own)
+    parts = kept_parts(result, own)
     host_us = sum(entry.us for entry in result.ledger.entries if entry.account in scaled and entry.account != _PROFILER)
     trusted_us = sum(entry.us * parts[entry.account] for entry in result.ledger.entries if entry.account not in scaled)
     host = min(max((wall_us - trusted_us) / host_us, 0.0), _MOST_STRETCH) if host_us > 0 else 0.0
@@ -300,7 +300,7 @@ def scale_to_unprofiled(
     unexplained_us = wall_us - host * host_us - device * trusted_us
     more = {_UNKNOWN: unexplained_us} if unexplained_us > 1e-9 * wall_us else {}
     more = _with_faults(result, factors, more, faults_us)
-    return _rescaled(result, wall_us, factors, own, more, _caveats(result.ledger.wall_us, wall_us, (host, device)))
+    return rescaled(result, wall_us, factors, own, more, _caveats(result.ledger.wall_us, wall_us, (host, device)))
 
 
 def _with_faults(
@@ -323,6 +323,27 @@ def _with_faults(
 _LEAST_LEFT = 0.05
 
 
+def with_lighter_python(result: LedgerResult, known: Container[str]) -> LedgerResult | None:
+    """Gives the result with the time between ops that a lighter window tells op by op.
+
+    ``known`` are the accounts that such a window can tell. Null where it tells none.
+    """
+    is_python = _are_python(result, known)
+    us, lightly_us = (result.idle[name].to_numpy(np.float64) for name in ("us", "lightly_us"))
+    if not lightly_us[is_python].any():
+        return None
+    causes = [IDLE_CAUSES.index(cause) for cause in {*result.idle["cause"][is_python]}]
+    times = result.idle_times
+    shorter = np.where(np.isin(times.cause, causes), times.lightly_us, times.us)
+    return _with_idle(result, np.where(is_python, lightly_us, us), replace(times, us=shorter))
+
+
+def _are_python(result: LedgerResult, known: Container[str]) -> Flags:
+    """Marks the rows of idle time that a window with the fewest options tells as Python."""
+    accounts = [f"overhead.{cause}" for cause in result.idle["cause"]]
+    return np.array([_kind_of(account, result.host_only, known) == _PYTHON for account in accounts], dtype=bool)
+
+
 def _without_frames(result: LedgerResult, light: LightAmounts) -> LedgerResult:
     """Takes off what Python took longer than in the lighter window.
 
@@ -332,17 +353,12 @@ def _without_frames(result: LedgerResult, light: LightAmounts) -> LedgerResult:
     inside the op, where its cost is seen; the other half is beside it. What Python took longer than that, it was
     recording its calls.
     """
-    idle = result.idle
-    accounts = [f"overhead.{cause}" for cause in idle["cause"]]
-    is_python = np.array([_kind_of(account, result.host_only, light.us) == _PYTHON for account in accounts], dtype=bool)
-    us = idle["us"].to_numpy(np.float64)
+    lighter = with_lighter_python(result, light.us)
+    if lighter is not None:
+        return lighter
+    idle, us = result.idle, result.idle["us"].to_numpy(np.float64)
+    is_python = _are_python(result, light.us)
     frames, ops = (np.where(is_python, idle[name].to_numpy(np.float64), 0.0) for name in ("frames", "ops"))
-    lightly_us = np.where(is_python, idle["lightly_us"].to_numpy(np.float64), us)
-    if lightly_us[is_python].any():
-        causes = [IDLE_CAUSES.index(cause) for cause in {*idle["cause"][is_python]}]
-        times = result.idle_times
-        shorter = np.where(np.isin(times.cause, causes), times.lightly_us, times.us)
-        return _with_idle(result, lightly_us, replace(times, us=shorter))
     longer_us = us[is_python].sum() - light.us.get(_PYTHON, 0.0)
     if longer_us <= 0 or not (frames.any() or ops.any()):
         return result
@@ -383,7 +399,7 @@ def _shorter_accounts(result: LedgerResult, us: Floats) -> dict[str, float]:
     return by_account
 
 
-def _rescaled(
+def rescaled(
     result: LedgerResult,
     wall_us: float,
     factors: Mapping[str, float],
@@ -395,7 +411,7 @@ def _rescaled(
 
     Rows of KERNELS are also multiplied by their own parts.
     """
-    parts = _kept_parts(result, own)
+    parts = kept_parts(result, own)
     by_account = {account: factor * parts[account] for account, factor in factors.items()}
     accounts = {entry.account: entry.us * by_account[entry.account] for entry in result.ledger.entries}
     more = {account: us for account, us in more.items() if us > 0}
@@ -413,7 +429,7 @@ def _rescaled(
     )
 
 
-def _kept_parts(result: LedgerResult, own: Floats) -> dict[str, float]:
+def kept_parts(result: LedgerResult, own: Floats) -> dict[str, float]:
     """Gives the part of each account's time without the profiler.
 
     Only device or op time counts: 1 for accounts without such time.

@@ -379,7 +379,7 @@ def assemble(
     return StepAnalysis(
         recording=recording,
         device=device,
-        steps=_step_times(linked, unprofiled),
+        steps=_step_times(linked, unprofiled, result.ledger.wall_us),
         ledger=result.ledger.entries,
         totals=totals,
         coverage=coverage,
@@ -423,8 +423,8 @@ def _idle_causes(result: LedgerResult) -> tuple[IdleCause, ...]:
     )
 
 
-def _step_times(linked: Linked, unprofiled: Timing | None) -> StepTimes:
-    """Gives the times of the steps.
+def _step_times(linked: Linked, unprofiled: Timing | None, wall_us: float) -> StepTimes:
+    """Gives the times of the steps, with the step of the ledger.
 
     ``perturbation`` is how many times longer a profiled step takes than an unprofiled one.
     """
@@ -436,7 +436,7 @@ def _step_times(linked: Linked, unprofiled: Timing | None) -> StepTimes:
     every = sorted([*((step, None) for step in window.steps), *window.set_aside], key=lambda item: item[0].start_us)
     return StepTimes(
         count=count,
-        wall_us=profiled_us if undisturbed_us is None else undisturbed_us,
+        wall_us=wall_us,
         profiled_us=summarise_durations([step.us for step in window.steps]),
         unprofiled_us=unprofiled,
         perturbation=None if undisturbed_us is None else profiled_us / undisturbed_us,

@@ -21,6 +21,7 @@ from bottleneck.schema.analysis import (
     GRAPH_CAPTURE,
     GROUPS,
     LEAD_IN,
+    LOAD_TAKEN_OFF,
     ONE_SIDE,
     STARTED_BEFORE,
     TRUNCATED,
@@ -95,7 +96,8 @@ class Grounds(Struct, frozen=True):
     source line at which the late rank of ``straggler`` spends its time. ``captures`` marks a window whose launches are
     for the most part captured into a graph, ``left_out`` tells of the side of the recording that is not judged.
     ``faults_us`` is the time of counted page faults in ops of the window, ``record_us`` the least time per step that
-    the profiler's own records take, where no step without it is known.
+    the profiler's own records take, where no step without it is known. ``load`` says what waits for other programs were
+    taken off, null where none were.
     """
 
     ledger: Ledger
@@ -119,6 +121,7 @@ class Grounds(Struct, frozen=True):
     left_out: str | None = None
     faults_us: float = 0.0
     record_us: float = 0.0
+    load: str | None = None
 
 
 class BoundDecision(Struct, frozen=True):
@@ -166,6 +169,7 @@ def grounds_of(evidence: Evidence) -> Grounds:
         captures=any(caveat.slug == GRAPH_CAPTURE for caveat in analysis.caveats),
         faults_us=counted_faults_us(evidence, profiled=True),
         record_us=least_record_us(evidence.linked, analysis.steps.unprofiled_us),
+        load=next((caveat.message for caveat in analysis.caveats if caveat.slug == LOAD_TAKEN_OFF), None),
     )
 
 
@@ -637,7 +641,8 @@ def _of_one_group(grounds: Grounds, group: str) -> Iterator[Clause]:
         rate = _rate(grounds, [at for at, row in enumerate(grounds.kernels) if row.bound == group])
         is_far = _regime(grounds, group) == "far_below_roof"
         small = _small_ops(grounds, group) if is_far else ""
-        reached = f"{small and f', in {small}'}, at {'only ' if is_far else ''}{rate}" if rate is not None else ""
+        only, more = ("only " if is_far else "", "") if grounds.load is None else ("", " or more")
+        reached = f"{small and f', in {small}'}, at {only}{rate}{more}" if rate is not None else ""
         held = _takes(grounds, group, group_us / wall_us) if is_far else _limits(grounds, group)
         share = _shown(grounds, group)
         yield Clause("bound", f"{held}: {format_part(group_us, wall_us)} per step ({share}){reached}")
@@ -784,6 +789,8 @@ def _doubt(grounds: Grounds, decision: BoundDecision) -> str | None:
 
     Unmodelled work could overturn it, or times are not the program's own. Else null.
     """
+    if grounds.load is not None:
+        return grounds.load
     if grounds.disturbed is not None and decision.bound != "inconclusive":
         return "other programs ran meanwhile: the step is longer, and its limit is the same"
     if decision.bound == "overhead" and grounds.record_us >= _MUCH_RECORDED * grounds.ledger.wall_us:

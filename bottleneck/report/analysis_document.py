@@ -219,7 +219,7 @@ def facts(analysis: Analysis) -> Facts:
     rows = (
         ("step", _step(analysis.steps)),
         ("window", window(analysis.steps)),
-        ("run", describe_run(analysis.run, analysis.steps.count, analysis.start_up, analysis.steps.wall_us)),
+        ("run", describe_run(analysis.run, analysis.steps.count, analysis.start_up, comparable_step_us(analysis))),
         ("varies", variation(analysis.steps)),
         ("left out", left_out(analysis.steps)),
         ("kept", windows(analysis.steps)),
@@ -323,9 +323,14 @@ def _reached(analysis: Analysis) -> str:
 _LIKE = 1.5
 
 
-def are_usual(run: RunSteps, step_us: float) -> bool:
-    """True where steps of so long are like the run's usual one."""
-    return run.typical_us / _LIKE <= step_us <= run.typical_us * _LIKE
+def comparable_step_us(analysis: Analysis) -> float | None:
+    """Returns the recorded step as one of the run's; null where waits for other programs were taken off it alone."""
+    return None if analysis.has_load_taken_off else analysis.steps.wall_us
+
+
+def are_usual(run: RunSteps, step_us: float | None) -> bool:
+    """True where steps of so long are like the run's usual one, or not to be compared with it (null)."""
+    return step_us is None or run.typical_us / _LIKE <= step_us <= run.typical_us * _LIKE
 
 
 def describe_run(

@@ -13,7 +13,15 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from bottleneck.report import render_report, terminal
-from bottleneck.report.analysis_document import WHOLE_FACTS, are_usual, build, ledger_bar, to_terminal, trust_in_brief
+from bottleneck.report.analysis_document import (
+    WHOLE_FACTS,
+    are_usual,
+    build,
+    comparable_step_us,
+    ledger_bar,
+    to_terminal,
+    trust_in_brief,
+)
 from bottleneck.report.document import Document, LabelledLine
 from bottleneck.report.findings import findings_in_brief
 from bottleneck.report.job_section import worst_ranks
@@ -107,7 +115,7 @@ def _stands_for_little(analysis: Analysis) -> bool:
     """True where much of the run is not like the recorded steps."""
     run = analysis.run
     return run is not None and (
-        run.elsewhere_share >= _MUCH_ELSEWHERE or not (run.growth or are_usual(run, analysis.steps.wall_us))
+        run.elsewhere_share >= _MUCH_ELSEWHERE or not (run.growth or are_usual(run, comparable_step_us(analysis)))
     )
 
 

@@ -116,6 +116,8 @@ GROUPS = ("compute", "memory", "overhead", "communication", "transfer", "unknown
 DISTURBED, CONTENDED = "disturbed-profile", "contended"
 # Profiled steps that took far longer than they should beside free processors: that is the profiler's own doing.
 STRETCHED = "stretched-profile"
+# Waits for a processor that other programs used are taken off: what is left is the program's own.
+LOAD_TAKEN_OFF = "load-taken-off"
 # One thread that shared its processor: times are longer, shares are the program's own.
 SHARED_PROCESSOR = "shared-processor"
 HALF_RECORDED, GRAPH_CAPTURE, ONE_OFF = "device-not-recorded", "graph-capture", "one-off"
@@ -132,7 +134,7 @@ ONE_SIDE, TWO_SIDED = "one-side", "two-sided"
 KERNELS_MISSING, SAMPLED = "kernels-missing", "sampled"
 # What the program's own process did is not what the program does.
 ELSEWHERE = "work-in-other-processes"
-DISTURBED_SLUGS = frozenset({DISTURBED, CONTENDED, SHARED_PROCESSOR})
+DISTURBED_SLUGS = frozenset({DISTURBED, CONTENDED, SHARED_PROCESSOR, LOAD_TAKEN_OFF})
 BROKEN_TRACE_SLUGS = frozenset(
     {
         "no-device-events",
@@ -894,6 +896,11 @@ class StepAnalysis(Struct, frozen=True):
     job: Annotated[JobSummary | None, Doc("what the ranks of a job say together; null when there is one rank")] = None
     schema: Annotated[str, Doc("format of this file; other values are other formats")] = SCHEMA
     version: Annotated[str, Doc("version of bottleneck that made the analysis")] = ""
+
+    @property
+    def has_load_taken_off(self) -> bool:
+        """True if what the ops waited for other programs is not in their times, nor in the step."""
+        return any(caveat.slug == LOAD_TAKEN_OFF for caveat in self.caveats)
 
     def text_of(self, source: str | None) -> str | None:
         """Returns the text of the line that a source names.

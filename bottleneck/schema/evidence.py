@@ -171,6 +171,11 @@ class Evidence:
         return any(caveat.slug in DISTURBED_SLUGS for caveat in self.analysis.caveats)
 
     @property
+    def has_load_taken_off(self) -> bool:
+        """True if what the ops waited for other programs is not in their times."""
+        return self.analysis.has_load_taken_off
+
+    @property
     def is_elsewhere(self) -> bool:
         """True if most of the work was done by processes that were not recorded."""
         return any(caveat.slug == ELSEWHERE for caveat in self.analysis.caveats)

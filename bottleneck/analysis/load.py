@@ -1,0 +1,136 @@
+"""Takes off what ops waited for processors that other programs used.
+
+Load makes a call longer and never shorter. Calls of one op with the same sizes do the same work, so that the quickest
+of them comes closest to what it takes on a quiet machine. On a CPU only.
+"""
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from bottleneck.analysis.between_ops import Stretches, measure_stretches
+from bottleneck.analysis.host import own_stretches
+from bottleneck.analysis.ledger import LedgerResult
+from bottleneck.analysis.scaling import kept_parts, rescaled, with_lighter_python
+from bottleneck.schema.accounts import ACCOUNTS
+from bottleneck.schema.analysis import LOAD_TAKEN_OFF, Caveat, TelemetrySummary
+from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, tally
+from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.measurements import Timing
+from bottleneck.schema.records import replace
+from bottleneck.units import counted, format_part
+
+# Processors that were all at work, and of those that the program wanted, the part that it did not get.
+_FULL, _GOT_AT_MOST = 0.95, 0.9
+# Of the processors that the program wanted: what others have to take for the load to be theirs.
+_LEAST_TAKEN = 0.25
+# A call whose floor is less of it waited for a processor, if it takes as long as the system lets another program run.
+_HARDLY_EXPLAINED, _TIME_SLICE_US = 0.02, 1000.0
+# Of steps that load leaves alone: the interval of their median, from end to end.
+_STEADY = 1.2
+_STALL = "overhead.stall"
+
+
+def is_beside_load(telemetry: TelemetrySummary | None, threads: int | None, processors: int | None) -> bool:
+    """True where other programs had processors that the program's threads wanted.
+
+    False where the counters of the steps themselves show that these had theirs.
+    """
+    if telemetry is None or telemetry.other_processors is None or not threads or not processors:
+        return False
+    used, got = telemetry.host_utilization, telemetry.process_processors
+    had_theirs = used is not None and got is not None and (used < _FULL or got > _GOT_AT_MOST * threads)
+    return not had_theirs and telemetry.other_processors - max(processors - threads, 0) >= _LEAST_TAKEN * threads
+
+
+def are_short(unprofiled: Timing | None) -> bool:
+    """True for steps so short that load leaves most of them alone, so that their median is the program's own."""
+    return (
+        unprofiled is not None
+        and unprofiled.median < _TIME_SLICE_US
+        and unprofiled.high <= _STEADY * unprofiled.low
+    )
+
+
+def without_stalls(result: LedgerResult) -> LedgerResult:
+    """Gives the ledger without calls that were held up, where other programs are known to have held them up."""
+    factors = {account: 0.0 if account == _STALL else 1.0 for account in ACCOUNTS}
+    wall_us = math.fsum(entry.us for entry in result.ledger.entries if entry.account != _STALL)
+    return rescaled(result, wall_us, factors, np.ones(result.kernel_us.size), {}, ())
+
+
+def quicken(linked: Linked, signature: Integers, roofline: pd.DataFrame) -> Linked:
+    """Gives each op the time that it takes when it need not wait for a processor.
+
+    It is that of the quickest call with the same name and sizes (``signature`` of each row of KERNELS, -1 unknown). An
+    op without others like it, or all of whose calls waited, has its floor by ROOFLINE, divided by the part that
+    floors are of the quickest calls of its bound.
+    """
+    dur_us, name = linked.kernels["dur_us"].to_numpy(), _codes(linked.kernels["name"])
+    floor_us = dur_us * roofline["explained"].fillna(0.0).to_numpy()
+    kind, first = numbered(name, signature)
+    calls = tally(kind, np.ones(dur_us.size), first.size)[kind]
+    quickest_us = _least(kind, dur_us, first.size)[kind]
+    is_known = (signature >= 0) & (calls > 1)
+    waited = (floor_us > 0) & (floor_us < _HARDLY_EXPLAINED * quickest_us) & (quickest_us >= _TIME_SLICE_US)
+    told = is_known & ~waited
+    bound = _codes(roofline["bound"])
+    alone_us = np.where(floor_us > 0, floor_us / _parts(bound, floor_us, quickest_us, told), dur_us)
+    part = float(quickest_us[told].sum() / dur_us[told].sum()) if dur_us[told].any() else 1.0
+    alone_us = np.where(floor_us > 0, alone_us, dur_us * part)
+    quick_us = np.minimum(np.where(told, quickest_us, np.maximum(alone_us, floor_us)), dur_us)
+    return replace(linked, kernels=linked.kernels.assign(dur_us=quick_us))
+
+
+def quick_stretches(linked: Linked) -> Stretches | None:
+    """The quickest time of each stretch between ops in any step; null where the steps have no ops in common."""
+    return measure_stretches(linked, own_stretches(linked.trace.events), 0.0, are_held_up=True)
+
+
+def _codes(column: "pd.Series[str]") -> Integers:
+    return column.cat.codes.to_numpy().astype(np.int64)
+
+
+def _least(kind: Integers, dur_us: Floats, count: int) -> Floats:
+    """Gives the least of each kind."""
+    least = np.full(count, np.inf)
+    np.minimum.at(least, kind, dur_us)
+    return least
+
+
+def _parts(bound: Integers, floor_us: Floats, quickest_us: Floats, told: Flags) -> Floats:
+    """Gives the part (0-1) that floors are of the quickest calls, by bound.
+
+    1 where no calls of a bound tell.
+    """
+    chosen = told & (floor_us > 0)
+    count = int(bound.max(initial=-1)) + 2
+    floors, quickest = (tally(bound[chosen], us[chosen], count) for us in (floor_us, quickest_us))
+    parts = np.divide(floors, quickest, out=np.ones(count), where=quickest > 0)
+    return np.clip(parts, _HARDLY_EXPLAINED, 1.0)[bound]
+
+
+def without_load(
+    result: LedgerResult, linked: Linked, telemetry: TelemetrySummary, processors: int
+) -> LedgerResult:
+    """Gives the ledger of the step without what its ops waited.
+
+    ``linked`` has the quick times of the ops. Calls that were held up are left out. A caveat tells both step times.
+    """
+    quick_us = linked.kernels["dur_us"].to_numpy()
+    parts = np.divide(quick_us, result.kernel_us, out=np.ones(quick_us.size), where=result.kernel_us > 0)
+    parts = np.minimum(parts, 1.0)
+    before_us = result.ledger.wall_us
+    result = with_lighter_python(result, {entry.account for entry in result.ledger.entries}) or result
+    factors = {account: 0.0 if account == _STALL else 1.0 for account in ACCOUNTS}
+    kept = kept_parts(result, parts)
+    wall_us = sum(entry.us * factors[entry.account] * kept[entry.account] for entry in result.ledger.entries)
+    others = min(telemetry.other_processors or 0.0, processors)
+    message = (
+        f"other programs kept {others:.1f} of {counted(processors, 'processor')} busy: "
+        f"{format_part(before_us - wall_us, before_us)} per step were waits for them and are taken off (each op counts "
+        "as its quickest call with the same sizes)"
+    )
+    taken = Caveat(LOAD_TAKEN_OFF, message, max(1.0 - wall_us / before_us, 0.0) if before_us > 0 else None)
+    return rescaled(result, wall_us, factors, parts, {}, (taken,))
