@@ -30,7 +30,7 @@ from bottleneck.analysis.host import Host, read_host
 from bottleneck.analysis.kernel_rows import signature_of, time_kernels
 from bottleneck.analysis.ledger import LedgerResult, build_ledger
 from bottleneck.analysis.libraries import name_libraries
-from bottleneck.analysis.load import are_short, is_beside_load, quick_stretches, quicken, without_load, without_stalls
+from bottleneck.analysis.load import find_load, quick_stretches, quicken, without_load, without_stalls
 from bottleneck.analysis.roofline import classify
 from bottleneck.analysis.scaling import (
     find_held_up_timing,
@@ -437,7 +437,12 @@ def examine(
         raise
     trace = fold_rare_names(trace)
     evidence = _examine(trace, window, source, options)
-    if evidence.is_disturbed and not evidence.has_load_taken_off and options.steps is None and not options.has_own_window:
+    if (
+        evidence.is_disturbed
+        and not evidence.has_load_taken_off
+        and options.steps is None
+        and not options.has_own_window
+    ):
         quick = quick_part(window)
         if quick is not None:
             window, evidence = quick, _examine(trace, quick, source, options)
@@ -479,12 +484,9 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     unprofiled, timing_caveats = find_held_up_timing(linked, timing, light_window, max(counted_us - lightly_us, 0.0))
     light = None if light_window is None else measure_light(light_window, unprofiled, device.launch_floor_us)
     telemetry, sensor_caveats = read_telemetry(source, linked, timing)
-    threads = None if source.recording is None else source.recording.threads
-    processors = None if source.recording is None else source.recording.processors
-    is_loaded = linked.is_host_only and is_beside_load(telemetry, threads, processors)
-    beside_load = is_loaded and not are_short(unprofiled)
-    if beside_load:
-        unprofiled = None
+    load = find_load(telemetry, source.recording, linked, unprofiled)
+    if load.kind == "waits":
+        unprofiled, timing_caveats = None, ()
     else:
         linked = subtract_profiler_overhead(linked, unprofiled, device.launch_floor_us, light)
     captures = [_cost(link(capture, whole_window(capture)))[0] for capture in map(read_trace, options.captures)]
@@ -492,25 +494,30 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     if telemetry is None:
         telemetry = read_counters(costed.linked)
     conditions, clock_caveats = find_conditions(device, telemetry)
-    roofline = _classified(costed, device, conditions)
-    if beside_load:
+    if load.kind == "waits":
         signature = signature_of(costed.linked, costed.attribution)
-        costed = replace(costed, linked=quicken(costed.linked, signature, roofline))
-        roofline = _classified(costed, device, conditions)
-    if beside_load:
+        raw = _classified(costed, device, conditions)
+        costed = replace(costed, linked=quicken(costed.linked, signature, raw))
         stretches = quick_stretches(costed.linked if light_window is None else light_window)
     else:
         stretches = None if light is None else light.stretches
+    roofline = _classified(costed, device, conditions)
     profiled_ledger, host = _ledger(costed.linked, roofline, device, stretches)
-    faults_us = time_page_faults(source.extras, device.fresh_bytes_per_s, lightly=light is not None)
-    if is_loaded and not beside_load:
-        profiled_ledger = without_stalls(profiled_ledger)
-    if beside_load and telemetry is not None and processors:
-        ledger = without_load(profiled_ledger, costed.linked, telemetry, processors)
+    if load.kind == "waits":
+        ledger = without_load(profiled_ledger, costed.linked, load)
     else:
+        profiled_ledger = without_stalls(profiled_ledger) if load.kind == "stalls" else profiled_ledger
+        faults_us = time_page_faults(source.extras, device.fresh_bytes_per_s, lightly=light is not None)
         ledger = scale_to_unprofiled(profiled_ledger, unprofiled, own_parts(costed.linked), light, faults_us)
+    threads = None if source.recording is None else source.recording.threads
+    processors = None if source.recording is None else source.recording.processors
     times = time_kernels(costed.linked, costed.costs, costed.attribution, roofline, ledger)
     explained = roofline["explained"].to_numpy(dtype=np.float64)
+    contention = (
+        *find_contention(telemetry, threads, profiled_ledger, explained, ledger.ledger),
+        *find_contention_of_short_steps(telemetry, processors, profiled_ledger, explained),
+    )
+    contention = () if load.kind == "waits" else contention
     caveats = (
         *device_caveats,
         *timing_caveats,
@@ -520,8 +527,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
         *find_disturbance(source.extras, unprofiled),
         *find_work_elsewhere(source.recording),
         *find_page_faults(source.extras, device.fresh_bytes_per_s),
-        *(() if beside_load else find_contention(telemetry, threads, profiled_ledger, explained, ledger.ledger)),
-        *find_contention_of_short_steps(telemetry, processors, profiled_ledger, explained),
+        *contention,
         *clock_caveats,
     )
     resting = () if source.recording is None else source.recording.resting_memory
@@ -560,9 +566,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
 
 def _classified(costed: CostedTrace, device: Device, conditions: Conditions) -> pd.DataFrame:
     """Returns ROOFLINE of the trace."""
-    return classify(
-        costed.linked.kernels, costed.linked.ops, costed.costs, costed.attribution, device, conditions
-    )
+    return classify(costed.linked.kernels, costed.linked.ops, costed.costs, costed.attribution, device, conditions)
 
 
 def _with_compile_health(evidence: Evidence, source: TraceSource) -> Evidence:

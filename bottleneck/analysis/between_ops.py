@@ -95,9 +95,7 @@ class _Marks(Struct, frozen=True):
     records: Floats
 
 
-def measure_stretches(
-    linked: Linked, own: Spans, per_op_us: float, *, are_held_up: bool = False
-) -> Stretches | None:
+def measure_stretches(linked: Linked, own: Spans, per_op_us: float, *, are_held_up: bool = False) -> Stretches | None:
     """Measures the median stretches of calm steps with the usual ops.
 
     These are the ops of most steps. Null where no such steps were found. Where other programs held up all steps

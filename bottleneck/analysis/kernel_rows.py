@@ -135,9 +135,14 @@ def time_kernels(
 
 
 def signature_of(linked: Linked, attribution: pd.DataFrame) -> Integers:
-    """The row in CALLS of each row of KERNELS: that of its op, or that of its replay match; -1 for none."""
+    """The row in CALLS of each row of KERNELS.
+
+    It is that of its op, or that of its replay match; -1 for none.
+    """
     carried = codes_of(attribution["signature"])
-    return np.where(carried < 0, np.append(codes_of(linked.ops["signature"]), -1)[codes_of(linked.kernels["op"])], carried)
+    return np.where(
+        carried < 0, np.append(codes_of(linked.ops["signature"]), -1)[codes_of(linked.kernels["op"])], carried
+    )
 
 
 def _inside(linked: Linked, result: LedgerResult) -> Floats:

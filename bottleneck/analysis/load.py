@@ -5,9 +5,11 @@ of them comes closest to what it takes on a quiet machine. On a CPU only.
 """
 
 import math
+from typing import Literal
 
 import numpy as np
 import pandas as pd
+from msgspec import Struct
 
 from bottleneck.analysis.between_ops import Stretches, measure_stretches
 from bottleneck.analysis.host import own_stretches
@@ -18,6 +20,7 @@ from bottleneck.schema.analysis import LOAD_TAKEN_OFF, Caveat, TelemetrySummary
 from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, tally
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import Timing
+from bottleneck.schema.recording import Recording
 from bottleneck.schema.records import replace
 from bottleneck.units import counted, format_part
 
@@ -32,10 +35,36 @@ _STEADY = 1.2
 _STALL = "overhead.stall"
 
 
-def is_beside_load(telemetry: TelemetrySummary | None, threads: int | None, processors: int | None) -> bool:
-    """True where other programs had processors that the program's threads wanted.
+class Load(Struct, frozen=True):
+    """Time of the steps that other programs took.
 
-    False where the counters of the steps themselves show that these had theirs.
+    ``waits`` for a processor are in most ops, or only single calls were held up (``stalls``). ``others`` of the
+    ``processors`` they kept busy.
+    """
+
+    kind: Literal["none", "stalls", "waits"] = "none"
+    others: float = 0.0
+    processors: int = 0
+
+
+def find_load(
+    telemetry: TelemetrySummary | None, recording: Recording | None, linked: Linked, unprofiled: Timing | None
+) -> Load:
+    """Says what other programs took from the steps.
+
+    Of steps so short that load leaves most of them alone the median is the program's own, and only single calls stall.
+    Only for programs on the host.
+    """
+    threads, processors = (None, None) if recording is None else (recording.threads, recording.processors)
+    if telemetry is None or not linked.is_host_only or not is_beside_load(telemetry, threads, processors):
+        return Load()
+    return Load("stalls" if _are_short(unprofiled) else "waits", telemetry.other_processors or 0.0, processors or 0)
+
+
+def is_beside_load(telemetry: TelemetrySummary | None, threads: int | None, processors: int | None) -> bool:
+    """True where other programs had processors that the program wanted.
+
+    False where the counters of the steps themselves show that its threads had theirs.
     """
     if telemetry is None or telemetry.other_processors is None or not threads or not processors:
         return False
@@ -44,24 +73,19 @@ def is_beside_load(telemetry: TelemetrySummary | None, threads: int | None, proc
     return not had_theirs and telemetry.other_processors - max(processors - threads, 0) >= _LEAST_TAKEN * threads
 
 
-def are_short(unprofiled: Timing | None) -> bool:
-    """True for steps so short that load leaves most of them alone, so that their median is the program's own."""
-    return (
-        unprofiled is not None
-        and unprofiled.median < _TIME_SLICE_US
-        and unprofiled.high <= _STEADY * unprofiled.low
-    )
+def _are_short(unprofiled: Timing | None) -> bool:
+    return unprofiled is not None and unprofiled.median < _TIME_SLICE_US and unprofiled.high <= _STEADY * unprofiled.low
 
 
 def without_stalls(result: LedgerResult) -> LedgerResult:
-    """Gives the ledger without calls that were held up, where other programs are known to have held them up."""
+    """Gives the ledger without calls that others held up."""
     factors = {account: 0.0 if account == _STALL else 1.0 for account in ACCOUNTS}
     wall_us = math.fsum(entry.us for entry in result.ledger.entries if entry.account != _STALL)
     return rescaled(result, wall_us, factors, np.ones(result.kernel_us.size), {}, ())
 
 
 def quicken(linked: Linked, signature: Integers, roofline: pd.DataFrame) -> Linked:
-    """Gives each op the time that it takes when it need not wait for a processor.
+    """Gives each op the time that it takes where it need not wait.
 
     It is that of the quickest call with the same name and sizes (``signature`` of each row of KERNELS, -1 unknown). An
     op without others like it, or all of whose calls waited, has its floor by ROOFLINE, divided by the part that
@@ -74,17 +98,20 @@ def quicken(linked: Linked, signature: Integers, roofline: pd.DataFrame) -> Link
     quickest_us = _least(kind, dur_us, first.size)[kind]
     is_known = (signature >= 0) & (calls > 1)
     waited = (floor_us > 0) & (floor_us < _HARDLY_EXPLAINED * quickest_us) & (quickest_us >= _TIME_SLICE_US)
-    told = is_known & ~waited
+    is_told = is_known & ~waited
     bound = _codes(roofline["bound"])
-    alone_us = np.where(floor_us > 0, floor_us / _parts(bound, floor_us, quickest_us, told), dur_us)
-    part = float(quickest_us[told].sum() / dur_us[told].sum()) if dur_us[told].any() else 1.0
+    alone_us = np.where(floor_us > 0, floor_us / _parts(bound, floor_us, quickest_us, is_told), dur_us)
+    part = float(quickest_us[is_told].sum() / dur_us[is_told].sum()) if dur_us[is_told].any() else 1.0
     alone_us = np.where(floor_us > 0, alone_us, dur_us * part)
-    quick_us = np.minimum(np.where(told, quickest_us, np.maximum(alone_us, floor_us)), dur_us)
+    quick_us = np.minimum(np.where(is_told, quickest_us, np.maximum(alone_us, floor_us)), dur_us)
     return replace(linked, kernels=linked.kernels.assign(dur_us=quick_us))
 
 
 def quick_stretches(linked: Linked) -> Stretches | None:
-    """The quickest time of each stretch between ops in any step; null where the steps have no ops in common."""
+    """The quickest time of each stretch between ops in any step.
+
+    Null where the steps have no ops in common.
+    """
     return measure_stretches(linked, own_stretches(linked.trace.events), 0.0, are_held_up=True)
 
 
@@ -99,21 +126,19 @@ def _least(kind: Integers, dur_us: Floats, count: int) -> Floats:
     return least
 
 
-def _parts(bound: Integers, floor_us: Floats, quickest_us: Floats, told: Flags) -> Floats:
-    """Gives the part (0-1) that floors are of the quickest calls, by bound.
+def _parts(bound: Integers, floor_us: Floats, quickest_us: Floats, is_told: Flags) -> Floats:
+    """Gives the part that floors are of the quickest calls.
 
-    1 where no calls of a bound tell.
+    It is 0-1, by bound, and 1 where no calls of a bound tell.
     """
-    chosen = told & (floor_us > 0)
+    chosen = is_told & (floor_us > 0)
     count = int(bound.max(initial=-1)) + 2
     floors, quickest = (tally(bound[chosen], us[chosen], count) for us in (floor_us, quickest_us))
     parts = np.divide(floors, quickest, out=np.ones(count), where=quickest > 0)
     return np.clip(parts, _HARDLY_EXPLAINED, 1.0)[bound]
 
 
-def without_load(
-    result: LedgerResult, linked: Linked, telemetry: TelemetrySummary, processors: int
-) -> LedgerResult:
+def without_load(result: LedgerResult, linked: Linked, load: Load) -> LedgerResult:
     """Gives the ledger of the step without what its ops waited.
 
     ``linked`` has the quick times of the ops. Calls that were held up are left out. A caveat tells both step times.
@@ -124,11 +149,11 @@ def without_load(
     before_us = result.ledger.wall_us
     result = with_lighter_python(result, {entry.account for entry in result.ledger.entries}) or result
     factors = {account: 0.0 if account == _STALL else 1.0 for account in ACCOUNTS}
-    kept = kept_parts(result, parts)
-    wall_us = sum(entry.us * factors[entry.account] * kept[entry.account] for entry in result.ledger.entries)
-    others = min(telemetry.other_processors or 0.0, processors)
+    own_parts = kept_parts(result, parts)
+    wall_us = sum(entry.us * factors[entry.account] * own_parts[entry.account] for entry in result.ledger.entries)
+    others = min(load.others, load.processors)
     message = (
-        f"other programs kept {others:.1f} of {counted(processors, 'processor')} busy: "
+        f"other programs kept {others:.1f} of {counted(load.processors, 'processor')} busy: "
         f"{format_part(before_us - wall_us, before_us)} per step were waits for them and are taken off (each op counts "
         "as its quickest call with the same sizes)"
     )

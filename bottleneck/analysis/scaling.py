@@ -324,9 +324,9 @@ _LEAST_LEFT = 0.05
 
 
 def with_lighter_python(result: LedgerResult, known: Container[str]) -> LedgerResult | None:
-    """Gives the result with the time between ops that a lighter window tells op by op.
+    """Gives the result with the time between ops in a lighter window.
 
-    ``known`` are the accounts that such a window can tell. Null where it tells none.
+    ``known`` are the accounts that such a window can tell. Null where it does not show the same ops.
     """
     is_python = _are_python(result, known)
     us, lightly_us = (result.idle[name].to_numpy(np.float64) for name in ("us", "lightly_us"))
@@ -339,7 +339,7 @@ def with_lighter_python(result: LedgerResult, known: Container[str]) -> LedgerRe
 
 
 def _are_python(result: LedgerResult, known: Container[str]) -> Flags:
-    """Marks the rows of idle time that a window with the fewest options tells as Python."""
+    """Marks rows of idle time that are Python in a lighter window."""
     accounts = [f"overhead.{cause}" for cause in result.idle["cause"]]
     return np.array([_kind_of(account, result.host_only, known) == _PYTHON for account in accounts], dtype=bool)
 

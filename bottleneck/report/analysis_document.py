@@ -324,12 +324,18 @@ _LIKE = 1.5
 
 
 def comparable_step_us(analysis: Analysis) -> float | None:
-    """Returns the recorded step as one of the run's; null where waits for other programs were taken off it alone."""
+    """Returns the recorded step as one of the run's.
+
+    Null where waits for other programs were taken off it alone.
+    """
     return None if analysis.has_load_taken_off else analysis.steps.wall_us
 
 
 def are_usual(run: RunSteps, step_us: float | None) -> bool:
-    """True where steps of so long are like the run's usual one, or not to be compared with it (null)."""
+    """True where steps of so long are like the usual one of the run.
+
+    So is a step that cannot be compared with it (null).
+    """
     return step_us is None or run.typical_us / _LIKE <= step_us <= run.typical_us * _LIKE
 
 

@@ -899,7 +899,7 @@ class StepAnalysis(Struct, frozen=True):
 
     @property
     def has_load_taken_off(self) -> bool:
-        """True if what the ops waited for other programs is not in their times, nor in the step."""
+        """True if waits for other programs are not in the step."""
         return any(caveat.slug == LOAD_TAKEN_OFF for caveat in self.caveats)
 
     def text_of(self, source: str | None) -> str | None:
