@@ -154,8 +154,7 @@ def without_load(result: LedgerResult, linked: Linked, load: Load) -> LedgerResu
     others = min(load.others, load.processors)
     message = (
         f"other programs kept {others:.1f} of {counted(load.processors, 'processor')} busy: "
-        f"{format_part(before_us - wall_us, before_us)} per step were waits for them and are taken off (each op counts "
-        "as its quickest call with the same sizes)"
+        f"{format_part(before_us - wall_us, before_us)} per step were waits for them and are taken off"
     )
     taken = Caveat(LOAD_TAKEN_OFF, message, max(1.0 - wall_us / before_us, 0.0) if before_us > 0 else None)
     return rescaled(result, wall_us, factors, parts, {}, (taken,))
