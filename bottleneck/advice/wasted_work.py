@@ -392,7 +392,7 @@ _PADS = "aten::pad_sequence"
 
 
 def padded_inputs(evidence: Evidence) -> Draft | None:
-    """Finds rows of ids that end in padding, on which ops compute.
+    """Finds rows of ids or frames that end in padding, on which ops compute.
 
     The recorded program sampled it. Gain: the padded share of compute and memory time, from 60 % to 110 % of it.
     """
@@ -401,13 +401,15 @@ def padded_inputs(evidence: Evidence) -> Draft | None:
         return None
     work_us = sum(evidence.group_us(group) for group in _COMPUTED)
     low_us, high_us = (min(part * padding.share, 0.9) * work_us for part in _PADDED)
-    is_by_batch = _PADS in evidence.op_sums
+    are_frames = padding.unit == "frame"
+    is_by_batch = are_frames or _PADS in evidence.op_sums
+    what = "zeros at their end" if are_frames else "one id repeated at an end"
     return Draft(
         slug="padded-inputs",
         title="Ops compute on padding",
         evidence=(
-            f"{format_share(padding.share)} of the ids in {counted(padding.rows, 'row')} of up to "
-            f"{counted(padding.columns, 'id')} are one id repeated at an end",
+            f"{format_share(padding.share)} of the {padding.unit}s in {counted(padding.rows, 'row')} of up to "
+            f"{counted(padding.columns, padding.unit)} are {what}",
             f"arithmetic and bytes take {format_us(work_us)} per step",
         ),
         advice=(

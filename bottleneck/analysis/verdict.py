@@ -641,7 +641,9 @@ def _of_one_group(grounds: Grounds, group: str) -> Iterator[Clause]:
         rate = _rate(grounds, [at for at, row in enumerate(grounds.kernels) if row.bound == group])
         is_far = _regime(grounds, group) == "far_below_roof"
         small = _small_ops(grounds, group) if is_far else ""
-        only, more = ("only " if is_far else "", "") if grounds.load is None else ("", " or more")
+        # What is taken off beside load is the least that a call waited.
+        is_least = grounds.load is not None and _regime(grounds, group) != "near_roof"
+        only, more = "only " if is_far and not is_least else "", " or more" if is_least else ""
         reached = f"{small and f', in {small}'}, at {only}{rate}{more}" if rate is not None else ""
         held = _takes(grounds, group, group_us / wall_us) if is_far else _limits(grounds, group)
         share = _shown(grounds, group)

@@ -163,16 +163,20 @@ class DebugMode:
 
 @dataclass(frozen=True)
 class Padding:
-    """Part of the ids in embedding inputs that is padding.
+    """Part of a program's inputs that is padding.
 
-    Padding ids are all the same, repeated at one end of their row.
+    The inputs are ids of embeddings, or frames that the model gets.
 
-    ``rows`` were looked at, the longest of ``columns`` ids.
+    Padding ids are all the same, repeated at one end of their row. Padding frames are zeros at the end of a row of
+    numbers, such as a spectrogram, of a batch whose longest row has none.
+
+    ``rows`` were looked at, the longest of ``columns`` ids or frames (``unit``).
     """
 
     share: float
     rows: int
     columns: int
+    unit: Literal["id", "frame"] = "id"
 
 
 ValuePlace = Literal["parameter", "buffer", "gradient", "state", "variable", "input", "output"]

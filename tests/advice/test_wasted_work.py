@@ -167,6 +167,13 @@ def test_batches_that_are_padded_to_their_longest_row_are_to_hold_rows_of_like_l
     assert longest is not None and longest.advice.startswith("Batch rows of like length")
 
 
+def test_frames_of_padding_are_told_as_such_and_batches_are_to_hold_rows_of_like_length(tmp_path: Path) -> None:
+    padding = Padding(0.4, 8, 366, "frame")
+    draft = padded_inputs(case_of(tmp_path, embedded(8, 64), padding=padding, device=FAST))
+    assert draft is not None and draft.advice.startswith("Batch rows of like length")
+    assert draft.evidence[0] == "40.0 % of the frames in 8 rows of up to 366 frames are zeros at their end"
+
+
 def test_a_little_padding_and_none_that_was_looked_for_are_left_alone(tmp_path: Path) -> None:
     assert padded_inputs(case_of(tmp_path / "a", embedded(8, 64), padding=Padding(0.05, 8, 64))) is None
     assert padded_inputs(case_of(tmp_path / "b", embedded(8, 64), command=("train.py",))) is None

@@ -179,7 +179,7 @@ def test_load_takes_nothing_off_a_program_on_a_device_or_a_bare_trace() -> None:
     assert find_load(None, RECORDING, scene(CALM_US).linked(), None) == Load()
 
 
-PRODUCT_US, SUM_US = 600.0, 60.0
+PRODUCT_US, SUM_US = 1500.0, 60.0
 
 
 def step_of(product_us: float, sums_us: Sequence[float]) -> list[dict[str, object]]:
@@ -193,10 +193,10 @@ def step_of(product_us: float, sums_us: Sequence[float]) -> list[dict[str, objec
 
 
 def test_a_step_beside_load_gets_the_verdict_of_a_quiet_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    quiet = finish(two_steps(tmp_path / "quiet", step_of(PRODUCT_US, (SUM_US, SUM_US)), 800.0)).analysis
+    quiet = finish(two_steps(tmp_path / "quiet", step_of(PRODUCT_US, (SUM_US, SUM_US)), 1700.0)).analysis
     monkeypatch.setattr("bottleneck.pipeline.read_telemetry", lambda *_: (BUSY, ()))
-    # In one sum of each step the threads waited four times as long as the product takes.
-    two_steps(tmp_path / "loaded", step_of(PRODUCT_US, (SUM_US, 2460.0)), 3200.0, threads=2, processors=2)
+    # In one sum of each step the threads waited longer than the product takes.
+    two_steps(tmp_path / "loaded", step_of(PRODUCT_US, (SUM_US, 2460.0)), 4100.0, threads=2, processors=2)
     evidence = examine(find_traces(tmp_path / "loaded")[0])
     loaded = finish(evidence).analysis
     assert (quiet.verdict.bound, loaded.verdict.bound) == ("compute", "compute")

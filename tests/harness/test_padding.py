@@ -68,6 +68,76 @@ def test_ids_on_a_device_are_looked_at_where_asked() -> None:
         assert sampler.stop() is None  # such a tensor has no values, and looking at them fails in silence
 
 
+def frames_of(*batches: Any, model: Any = None) -> Padding | None:
+    """The sample of these batches of numbers."""
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.ReLU()) if model is None else model
+    sampler = PaddingSampler()
+    sampler.start(torch)
+    for batch in batches:
+        model(batch)
+    return sampler.stop()
+
+
+def spectrograms(*lengths: int, longest: int = 40, features: int = 8) -> Any:
+    """Rows of frames that are not zero, padded to the longest: rows x 1 x features x frames."""
+    batch = torch.zeros(len(lengths), 1, features, longest)
+    for row, length in enumerate(lengths):
+        batch[row, 0, :, :length] = 1.0
+    return batch
+
+
+def test_frames_of_zeros_behind_shorter_rows_are_padding() -> None:
+    batch = spectrograms(40, 30, 20, 10)
+    padding = Padding(share=60 / 160, rows=4, columns=40, unit="frame")
+    assert frames_of(batch) == padding
+    assert frames_of(batch.squeeze(1).transpose(1, 2)) == padding  # rows x frames x features
+    assert frames_of(batch, batch) == Padding(share=60 / 160, rows=8, columns=40, unit="frame")
+
+
+def test_zeros_that_every_row_ends_in_are_no_padding() -> None:
+    assert frames_of(spectrograms(30, 20, 20, 10)) is None  # the border of pictures
+    assert frames_of(torch.zeros(4, 1, 8, 40)) is None  # a state that nothing was written to yet
+    assert frames_of(spectrograms(40, 40, 40, 40)) is None
+    assert frames_of(spectrograms(*[40] * 9, 30)) is None  # one row of ten
+    assert frames_of(spectrograms(8, 4, longest=8)) is None  # too few frames
+    assert frames_of(torch.zeros(4, 40)) is None
+
+
+def test_only_what_the_model_gets_is_looked_at() -> None:
+    class Masked(torch.nn.Module):  # type: ignore[misc]
+        """Makes padded rows of its own."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = torch.nn.ReLU()
+
+        def forward(self, batch: Any) -> Any:
+            """Cuts the rows."""
+            return self.inner(batch * spectrograms(40, 30, 20, 10))
+
+    assert frames_of(spectrograms(40, 40, 40, 40), model=Masked()) is None
+
+
+def test_the_larger_part_of_ids_and_frames_is_told() -> None:
+    class Both(torch.nn.Module):  # type: ignore[misc]
+        """Gets frames, and looks ids up."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.table = torch.nn.Embedding(100, 4, padding_idx=0)
+
+        def forward(self, batch: Any, ids: Any) -> Any:
+            """Uses both."""
+            return batch.sum() + self.table(ids).sum()
+
+    for ids, unit in (([[1, 2, 3, 0]] * 4, "frame"), ([[1, 0, 0, 0]] * 4, "id")):
+        sampler, model = PaddingSampler(), Both()
+        sampler.start(torch)
+        model(spectrograms(40, 30, 20, 10), torch.tensor(ids))
+        padding = sampler.stop()
+        assert padding is not None and padding.unit == unit
+
+
 PROGRAM = """
 import torch
 
