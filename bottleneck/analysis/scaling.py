@@ -395,7 +395,7 @@ def _shorter_accounts(result: LedgerResult, us: Floats) -> dict[str, float]:
     by_account = {entry.account: entry.us for entry in result.ledger.entries}
     for cause, before_us, after_us in zip(result.idle["cause"], result.idle["us"], us, strict=True):
         account = f"overhead.{cause}"
-        by_account[account] = by_account.get(account, 0.0) - before_us + after_us
+        by_account[account] = float(by_account.get(account, 0.0) - before_us + after_us)
     return by_account
 
 
