@@ -9,6 +9,7 @@ from itertools import pairwise
 import numpy as np
 from msgspec import Struct
 
+from bottleneck.advice.bare_loops import bare_loop
 from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.optimizers import issued_within, loops_over_parameters, optimizer_share
 from bottleneck.advice.quantities import (
@@ -600,15 +601,22 @@ def pays(evidence: Evidence, gain: Interval) -> bool:
     return gain.low >= -_MAY_LOSE * gain.high and evidence.share_of_step((gain.low + gain.high) / 2) >= COMPILE_PAYS
 
 
+# Of Python and dispatching: what a loop over rows holds is not the model's.
+_MOST_IN_LOOP = 0.5
+
+
 def host_overhead(evidence: Evidence) -> Draft | None:
     """Finds Python and dispatch that cost more than compiled code (rule 4).
 
-    This is the rule on a CPU: they take longer than what compiled code would cost to call.
+    This is the rule on a CPU: they take longer than what compiled code would cost to call. Silent where most of it is
+    in a loop beside the model.
     """
     gain = compile_gain_us(evidence)
     if gain is None or evidence.is_broken or not pays(evidence, gain):
         return None
-    calls = _model_calls(evidence)
+    calls, loop = _model_calls(evidence), bare_loop(evidence)
+    if loop is not None and loop.us >= _MOST_IN_LOOP * calls.us:
+        return None
     claims = claims_of(
         evidence, *ISSUE_ACCOUNTS, "overhead.launch_floor", "memory", "compute", *UNMODELLED_ACCOUNTS, most_us=gain.high
     )

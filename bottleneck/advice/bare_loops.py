@@ -1,0 +1,112 @@
+"""Finds Python loops in a trace that has neither lines nor sizes.
+
+Such a loop shows by its order: the same few ops follow one another again and again.
+"""
+
+import re
+
+import numpy as np
+from msgspec import Struct
+
+from bottleneck.advice.quantities import is_compiled, ops_in_window, outermost_spans
+from bottleneck.advice.servers import find_server
+from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.intervals import Flags, Integers
+from bottleneck.schema.op_names import AUTOGRAD_PREFIX, OPTIMIZER_STEP
+from bottleneck.schema.tables import main_thread, text_matches
+
+# Rounds of a loop, and ops in each, at most.
+_LEAST_ROUNDS, _MOST_OPS = 64, 40
+# An op that takes a part of a tensor, or turns one into an array; and those that are no work on single rows.
+_PICKS = re.compile(r"^aten::(?:index|select|narrow|slice|gather|item|_local_scalar_dense|resolve_neg)$")
+_WORKS = re.compile(r"mm$|linear|matmul|conv|einsum|lstm|gru|rnn|attention|embedding|_norm")
+# Ops that only look at a tensor, or hand it on.
+_HANDS_ON = re.compile(r"^aten::(?:to|lift_fresh|detach|resolve_conj|resolve_neg|item|_local_scalar_dense)$")
+_LOADER = re.compile(r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader_next")
+
+
+class BareLoop(Struct, frozen=True):
+    """A loop of outermost ops.
+
+    ``names`` are those of one round; ``rounds`` and ``us`` are per step.
+    """
+
+    names: tuple[str, ...]
+    rounds: float
+    us: float
+
+    @property
+    def works(self) -> tuple[str, ...]:
+        """The distinct ops that work, in order."""
+        return tuple(dict.fromkeys(name for name in self.names if not _HANDS_ON.match(name)))
+
+
+@remembered
+def bare_loop(evidence: Evidence) -> BareLoop | None:
+    """Finds the longest sequence of ops that follows upon itself.
+
+    It picks single rows or numbers, and calls no layer. Null where lines or sizes are known, which tell more.
+    """
+    ops = evidence.linked.ops
+    if not evidence.is_host_only or ops["source"].notna().any() or is_compiled(evidence) or find_server(evidence):
+        return None
+    if evidence.linked.trace.signatures["dims"].notna().any():
+        return None
+    rows = _rows(evidence)
+    code = ops["name"].cat.codes.to_numpy().astype(np.int64)[rows]
+    names = ops["name"].cat.categories
+    period, starts, ends = _longest(code, _kinds(code, len(names), text_matches(ops["name"], _PICKS.search)[rows]))
+    if not period:
+        return None
+    sequence = tuple(str(names[at]) for at in code[starts[0] : starts[0] + period])
+    if any(_WORKS.search(name) for name in sequence):
+        return None
+    begin_us, dur_us = (ops[name].to_numpy()[rows] for name in ("ts_us", "dur_us"))
+    us = float((begin_us[ends - 1] + dur_us[ends - 1] - begin_us[starts]).sum())
+    rounds = float(((ends - starts) // period).sum())
+    return BareLoop(sequence, rounds / evidence.steps, us / evidence.steps)
+
+
+def _rows(evidence: Evidence) -> Integers:
+    """Returns outermost ops of the main thread in order of time.
+
+    None of the backward pass, an optimizer or a loader.
+    """
+    ops, events = evidence.linked.ops, evidence.linked.trace.events
+    thread = events["thread"].cat.categories[main_thread(events)] if len(ops) else ""
+    chosen = ops_in_window(evidence) & (ops["depth"] == 0).to_numpy() & (ops["thread"] == thread).to_numpy()
+    chosen &= ~text_matches(ops["name"], re.compile(re.escape(AUTOGRAD_PREFIX)).match)
+    start_us = ops["ts_us"].to_numpy()
+    for pattern in (OPTIMIZER_STEP, _LOADER):
+        chosen &= ~outermost_spans(evidence, pattern).hold(start_us)
+    rows = np.flatnonzero(chosen)
+    return rows[np.argsort(start_us[rows], kind="stable")]
+
+
+def _kinds(code: Integers, count: int, is_pick: Flags) -> Flags:
+    """Marks the codes of ops that pick."""
+    marked = np.zeros(count, dtype=bool)
+    marked[code[is_pick]] = True
+    return marked
+
+
+def _longest(code: Integers, picks: Flags) -> tuple[int, Integers, Integers]:
+    """Returns the period that most ops repeat with, and its runs.
+
+    These are the first op of each run and the one behind its last. Of periods that hold as many ops the shortest; 0
+    without any.
+    """
+    best, nothing = (0, np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)), 0
+    most = nothing
+    for period in range(2, min(_MOST_OPS, code.size // _LEAST_ROUNDS) + 1):
+        same = np.concatenate(([False], code[period:] == code[:-period], [False])).astype(np.int8)
+        edges = np.flatnonzero(np.diff(same))
+        starts, ends = edges[::2], edges[1::2] + period
+        is_long = ends - starts >= _LEAST_ROUNDS * period
+        starts, ends = starts[is_long], ends[is_long]
+        if starts.size and not picks[code[starts[0] : starts[0] + period]].any():
+            continue
+        held = int((ends - starts).sum())
+        if held > most:
+            best, most = (period, starts, ends), held
+    return best

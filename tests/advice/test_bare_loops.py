@@ -1,0 +1,82 @@
+"""Loops that a trace without lines and sizes shows by the order of its ops alone."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from bottleneck.advice import advise
+from bottleneck.advice.bare_loops import bare_loop
+from bottleneck.advice.python_loops import looped_op
+from bottleneck.schema.evidence import Evidence
+from tests.advice.cases import case_of
+from tests.builders import Event, complete, op, step
+
+ROUND = ("aten::index", "aten::sub", "aten::to", "aten::detach", "aten::resolve_neg")
+
+
+def looped(
+    folder: Path, names: Sequence[str] = ROUND, rounds: int = 100, *, sized: bool = False, inside: str | None = None
+) -> Evidence:
+    """Two steps of a model and a loop of these ops, 3 us each with 2 us between them."""
+    events: list[Event] = []
+    for number in range(2):
+        at_us = 10_000.0 * number
+        events += [
+            step(number, at_us, 9999),
+            op("aten::convolution", at_us + 1, 2000),
+            op("aten::relu", at_us + 2010, 500),
+        ]
+        at_us += 3000
+        if inside is not None:
+            events.append(complete(inside, "user_annotation", at_us - 1, 5.0 * len(names) * rounds + 2))
+        for _ in range(rounds):
+            for name in names:
+                events.append(op(name, at_us, 3, **({"dims": [[4, 4]]} if sized else {})))
+                at_us += 5
+    return case_of(folder, events)
+
+
+def test_the_same_ops_in_a_row_again_and_again_are_a_loop(tmp_path: Path) -> None:
+    loop = bare_loop(looped(tmp_path))
+    assert loop is not None
+    assert sorted(loop.names) == sorted(ROUND) and loop.works == ("aten::index", "aten::sub")
+    assert loop.rounds == pytest.approx(100) and loop.us == pytest.approx(5 * 5 * 100 - 2)
+
+
+def test_a_loop_over_rows_is_to_be_done_at_once_and_compiling_the_model_does_not_reach_it(tmp_path: Path) -> None:
+    evidence = looped(tmp_path)
+    draft = looped_op(evidence)
+    assert draft is not None and draft.gain_us is not None
+    assert (draft.gain_us.low, draft.gain_us.high) == pytest.approx((0.5 * 2498, 0.85 * 2498))
+    assert draft.brief == "Do for all rows at once what a Python loop does row by row (index and sub)"
+    assert draft.evidence[0].startswith("the same 5 ops in a row, 100 times per step: ")
+    found = [finding.slug for finding in advise(evidence)]
+    assert found[0] == "looped-op" and "host-overhead" not in found
+
+
+@pytest.mark.parametrize(
+    ("names", "rounds", "options"),
+    [
+        (ROUND, 50, {}),
+        (
+            ("aten::mul_", "aten::add_"),
+            300,
+            {},
+        ),  # nothing is picked: tensor after tensor, such as an average of weights
+        (("aten::select", "aten::addmm", "aten::tanh"), 100, {}),  # a layer that is called for each row
+        (ROUND, 100, {"sized": True}),
+        (ROUND, 100, {"inside": "Optimizer.step#Adam.step"}),
+        (ROUND, 100, {"inside": "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"}),
+    ],
+    ids=["few rounds", "nothing picked", "a layer", "with sizes", "of an optimizer", "of a loader"],
+)
+def test_what_is_no_loop_over_rows(
+    tmp_path: Path, names: Sequence[str], rounds: int, options: dict[str, bool | str]
+) -> None:
+    assert bare_loop(looped(tmp_path, names, rounds, **options)) is None  # type: ignore[arg-type]
+
+
+def test_a_little_loop_is_left_alone(tmp_path: Path) -> None:
+    evidence = looped(tmp_path, ("aten::index", "aten::sub"), 70)
+    assert bare_loop(evidence) is not None and looped_op(evidence) is None
