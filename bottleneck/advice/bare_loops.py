@@ -59,7 +59,7 @@ def bare_loop(evidence: Evidence) -> BareLoop | None:
     if not period:
         return None
     sequence = tuple(str(names[at]) for at in code[starts[0] : starts[0] + period])
-    if any(_WORKS.search(name) for name in sequence):
+    if any(_WORKS.search(name) for name in sequence) or all(map(_HANDS_ON.match, sequence)):
         return None
     begin_us, dur_us = (ops[name].to_numpy()[rows] for name in ("ts_us", "dur_us"))
     us = float((begin_us[ends - 1] + dur_us[ends - 1] - begin_us[starts]).sum())

@@ -1170,7 +1170,7 @@ def _looped_order(evidence: Evidence) -> Draft | None:
     low_us, high_us = (part * loop.us for part in _OF_ORDER)
     works = listed([name.removeprefix("aten::") for name in loop.works[:_SHOWN]])
     times = counted(format_count(loop.rounds), "time")
-    at = f"in the loop that runs {works} for each row" if works else "in that loop"
+    at = f"in the loop that runs {works} for each row"
     return Draft(
         slug="looped-op",
         title=_PICK_BY_PICK.title,
@@ -1179,7 +1179,7 @@ def _looped_order(evidence: Evidence) -> Draft | None:
             f"{format_per_step(evidence, loop.us)} passes in it; the trace has neither source lines nor sizes",
         ),
         advice=_PICK_BY_PICK.advice.format(at=at),
-        brief=f"Do for all rows at once what a Python loop does row by row{f' ({works})' if works else ''}",
+        brief=f"Do for all rows at once what a Python loop does row by row ({works})",
         code=_PICK_BY_PICK.code,
         gain_us=Interval(low_us, high_us),
         claims=loop_claims(evidence, high_us),

@@ -56,6 +56,9 @@ _SMALL_WORK = 0.1
 _LEAST_NEEDED_US = 1.0
 
 
+_RAISED = "Raise the batch size until the step grows with it"
+
+
 def larger_batch(evidence: Evidence) -> Draft | None:
     """Finds a step that hardly grows with its batch (rule 3).
 
@@ -86,6 +89,7 @@ def larger_batch(evidence: Evidence) -> Draft | None:
         if grown is None or evidence.kernels_per_step < _FEW_KERNELS:
             return None
         low, high, words = grown
+    collected = _few_rows(evidence)
     gain = Interval(evidence.step_us * max(1 - high / 2, 0.0), evidence.step_us * (1 - max(low, 0.0) / 2))
     claims = claims_of(evidence, *_FIXED, "memory", "compute", *UNMODELLED_ACCOUNTS, most_us=gain.high)
     return Draft(
@@ -95,10 +99,9 @@ def larger_batch(evidence: Evidence) -> Draft | None:
             words,
             f"{counted(format_count(evidence.kernels_per_step), 'kernel')} per step, whatever the batch size",
         ),
-        advice=_few_rows(evidence)
-        + "Raise the batch size until the step grows with it"
+        advice=(f"{collected}, until a call grows with them" if collected else _RAISED)
         + (" (and the learning rate with it)." if has_backward_pass(evidence) else "."),
-        brief="Raise the batch size until the step grows with it",
+        brief=collected or _RAISED,
         places=(model_call(evidence),),
         code=code_for_twice_the_batch(evidence),
         gain_us=gain,
@@ -120,7 +123,7 @@ def _few_rows(evidence: Evidence) -> str:
     rows = None if line is None else rows_of_call(evidence, line)
     if line is None or rows is None or rows > FEW_ROWS:
         return ""
-    return f"Collect what the model is called for {at_source(line)}, {counted(rows, 'row')} each time, into one call. "
+    return f"Collect what the model is called for {at_source(line)}, {counted(rows, 'row')} each time, into one call"
 
 
 def _grows_with_batch(evidence: Evidence) -> bool:

@@ -65,11 +65,12 @@ def test_a_loop_over_rows_is_to_be_done_at_once_and_compiling_the_model_does_not
             {},
         ),  # nothing is picked: tensor after tensor, such as an average of weights
         (("aten::select", "aten::addmm", "aten::tanh"), 100, {}),  # a layer that is called for each row
+        (("aten::to", "aten::item", "aten::detach"), 100, {}),  # numbers are read, and nothing is worked out
         (ROUND, 100, {"sized": True}),
         (ROUND, 100, {"inside": "Optimizer.step#Adam.step"}),
         (ROUND, 100, {"inside": "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"}),
     ],
-    ids=["few rounds", "nothing picked", "a layer", "with sizes", "of an optimizer", "of a loader"],
+    ids=["few rounds", "nothing picked", "a layer", "only read", "with sizes", "of an optimizer", "of a loader"],
 )
 def test_what_is_no_loop_over_rows(
     tmp_path: Path, names: Sequence[str], rounds: int, options: dict[str, bool | str]
