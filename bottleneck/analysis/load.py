@@ -28,6 +28,8 @@ from bottleneck.units import counted, format_part
 _FULL, _GOT_AT_MOST = 0.95, 0.9
 # Of the processors that the program wanted: what others have to take for the load to be theirs.
 _LEAST_TAKEN = 0.25
+# Of the time that threads wanted a processor, what they waited for it; and processors of others that explain it.
+_WAITED, _SOMEBODY = 0.1, 0.25
 # A call whose floor is less of it waited for a processor, if it takes as long as the system lets another program run.
 _HARDLY_EXPLAINED, _TIME_SLICE_US = 0.02, 1000.0
 # Of steps that load leaves alone: the interval of their median, from end to end.
@@ -53,10 +55,12 @@ def find_load(
     """Says what other programs took from the steps.
 
     Of steps so short that load leaves most of them alone the median is the program's own, and only single calls stall.
-    Only for programs on the host.
+    Only for programs on the host, and for no rank of a job: ranks wait for one another, and on one machine they are
+    other programs to each other.
     """
+    is_rank = (linked.trace.world_size or 1) > 1 or (recording is not None and len(recording.traces) > 1)
     threads, processors = (None, None) if recording is None else (recording.threads, recording.processors)
-    if telemetry is None or not linked.is_host_only or not is_beside_load(telemetry, threads, processors):
+    if telemetry is None or not linked.is_host_only or is_rank or not is_beside_load(telemetry, threads, processors):
         return Load()
     return Load("stalls" if _are_short(unprofiled) else "waits", telemetry.other_processors or 0.0, processors or 0)
 
@@ -64,11 +68,15 @@ def find_load(
 def is_beside_load(telemetry: TelemetrySummary | None, threads: int | None, processors: int | None) -> bool:
     """True where other programs had processors that the program wanted.
 
-    False where the counters of the steps themselves show that its threads had theirs.
+    The system counts how long its threads were ready without one. Elsewhere the counters of all processors tell: false
+    where those of the steps themselves show that its threads had theirs. Threads beyond the ``processors`` wait for one
+    another, whoever else runs.
     """
     if telemetry is None or telemetry.other_processors is None or not threads or not processors:
         return False
-    used, got = telemetry.host_utilization, telemetry.process_processors
+    used, got, waits = telemetry.host_utilization, telemetry.process_processors, telemetry.process_waits
+    if waits is not None and got is not None and threads <= processors:
+        return waits >= _WAITED * (waits + got) and telemetry.other_processors >= _SOMEBODY
     had_theirs = used is not None and got is not None and (used < _FULL or got > _GOT_AT_MOST * threads)
     return not had_theirs and telemetry.other_processors - max(processors - threads, 0) >= _LEAST_TAKEN * threads
 

@@ -145,6 +145,7 @@ def summarise_samples(
         throttle=_throttle(device),
         energy_error_j=error_j,
         process_processors=_rate(host, spans, "process_cpu_s", lambda sample: sample.elapsed_s),
+        process_waits=_rate(host, spans, "process_wait_s", lambda sample: sample.elapsed_s),
         host_utilization=None if busy is None else min(busy, 1.0),
         host_memory_used_bytes=_median(host, "memory_used_bytes"),
         other_processors=other_processors(samples),

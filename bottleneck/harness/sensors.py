@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from bottleneck.schema.telemetry import HOST, Sample, sound
+from bottleneck.system.process_usage import waits_by_thread
 
 # Costs are judged by the least of so many: one that was interrupted by other programs says nothing.
 _COSTS = 3
@@ -352,6 +353,7 @@ class _ProgramProcesses:
         self._root, self._newest = process, newest
         self._known: dict[Any, None] = {}
         self._unseen_s = 0.0
+        self._waited_ns: dict[int, int] = {}
         self._last: str | None = None
 
     def find(self) -> dict[str, float | None]:
@@ -386,6 +388,14 @@ class _ProgramProcesses:
             return None
         waited_for = getattr(times, "children_user", 0.0) + getattr(times, "children_system", 0.0)
         return float(times.user + times.system + waited_for)
+
+    def waits(self) -> dict[str, float | None]:
+        """Sums the time in which threads of the first process had no processor.
+
+        They were ready. Threads that ended keep what was seen of them.
+        """
+        self._waited_ns |= waits_by_thread(self._root)
+        return {"process_wait_s": sum(self._waited_ns.values()) / 1e9 if self._waited_ns else None}
 
     def memory(self) -> dict[str, float | None]:
         """Sums the resident memory of all processes.
@@ -439,6 +449,7 @@ def _machine_memory(program: _ProgramProcesses) -> dict[str, float | None]:
 _READINGS = (
     Reading((), _ProgramProcesses.find, interval_s=1.0, share=0.002),
     Reading(("process_cpu_s",), _ProgramProcesses.cpu_s, interval_s=_BEAT_S, share=0.002),
+    Reading(("process_wait_s",), _ProgramProcesses.waits, interval_s=_BEAT_S, share=0.002),
     Reading(("process_memory_bytes",), _ProgramProcesses.memory, interval_s=0.6),
     Reading(("busy_cpu_s", "total_cpu_s"), _machine_cpu, interval_s=_BEAT_S, share=0.002),
     Reading(("cpu_clock_mhz",), _clock, interval_s=0.6),

@@ -413,13 +413,18 @@ def _activity(telemetry: TelemetrySummary, totals: Totals) -> str:
     return f"active: {', '.join(phrases)}" if phrases else ""
 
 
+# Threads on average: fewer wait for a processor on a quiet machine too.
+_WORTH_WAITS = 0.05
+
+
 def _host(telemetry: TelemetrySummary | None) -> str:
     if telemetry is None:
         return ""
     own, all_busy, clock = telemetry.process_processors, telemetry.host_utilization, telemetry.cpu_clock_mhz
-    resident = telemetry.process_memory_bytes
+    resident, waits = telemetry.process_memory_bytes, telemetry.process_waits or 0.0
     parts = [
         "" if own is None else f"the program kept {own:.2f} processors busy",
+        "" if waits < _WORTH_WAITS else f"{waits:.2f} of its threads waited for one",
         "" if all_busy is None else f"the machine's were {format_share(all_busy)} busy in all",
         "" if clock is None else f"{clock:.0f} MHz",
         "" if resident is None else f"{format_si(resident, 'B')} resident",

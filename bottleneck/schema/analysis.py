@@ -773,6 +773,10 @@ class TelemetrySummary(Struct, frozen=True):
     process_processors: Annotated[
         float | None, Doc("processors that the program and its children kept busy, on average")
     ] = None
+    process_waits: Annotated[
+        float | None,
+        Doc("threads of the program's first process that were ready and had no processor, on average"),
+    ] = None
     host_utilization: Annotated[
         float | None, Doc("of all processors of the machine that were busy, by any program, on average", "share")
     ] = None

@@ -33,6 +33,7 @@ COLUMNS: Mapping[str, str] = {
     "tensor_activity": "share of the time in which tensor cores worked",
     "dram_activity": "share of the DRAM bandwidth that was used",
     "process_cpu_s": "CPU time of the program and its children, counted since they were first seen",
+    "process_wait_s": "time in which threads of the program's first process were ready and had no processor, counted",
     "process_memory_bytes": "resident memory of the program and its children",
     "busy_cpu_s": "time that all processors of the machine worked, counted since it started",
     "total_cpu_s": "time of all processors of the machine, counted since it started",
@@ -173,7 +174,7 @@ def other_processors(samples: Sequence[Sample]) -> float | None:
 
 
 # Counters that only grow; their rates are what a curve can show.
-_GROWING = frozenset({"energy_j", "process_cpu_s", "busy_cpu_s", "total_cpu_s", "throttle_bits"})
+_GROWING = frozenset({"energy_j", "process_cpu_s", "process_wait_s", "busy_cpu_s", "total_cpu_s", "throttle_bits"})
 PROGRAM_PROCESSORS, BUSY_SHARE = "processors of the program", "busy share of all processors"
 
 

@@ -87,6 +87,19 @@ def waited_for_processor_ns(process: int, thread: int | None = None) -> int | No
         return None
 
 
+def waits_by_thread(process: int) -> dict[int, int]:
+    """Returns how long each thread of a process was ready without a processor.
+
+    In nanoseconds, of so many threads at most. Empty where the system does not tell.
+    """
+    try:
+        threads = [int(name) for name in os.listdir(f"/proc/{process}/task")[:_MOST_TASKS]]  # noqa: PTH208
+    except (OSError, ValueError):
+        return {}
+    waits = ((thread, waited_for_processor_ns(process, thread)) for thread in threads)
+    return {thread: waited_ns for thread, waited_ns in waits if waited_ns is not None}
+
+
 def bytes_from_storage() -> int | None:
     """Returns the bytes that storage was read for this process.
 

@@ -148,6 +148,13 @@ def test_calls_that_others_held_up_are_left_out_of_the_ledger() -> None:
         (replace(BUSY, other_processors=None), 2, 2, False),
         (BUSY, 1, 2, False),  # one processor for each
         (replace(BUSY, process_processors=0.7, other_processors=1.3), 1, 2, True),
+        (replace(BUSY, process_waits=1.0), 2, 2, True),
+        (replace(BUSY, process_waits=0.1), 2, 2, False),  # it kept one thread busy, and had a processor for it
+        # On one processor of many, with somebody else on it.
+        (replace(BUSY, host_utilization=0.3, process_processors=0.5, process_waits=0.5), 1, 1, True),
+        (replace(BUSY, process_waits=1.0, other_processors=0.0), 2, 2, False),
+        # Four threads wait for one another.
+        (replace(BUSY, process_waits=3.0, process_processors=1.9, other_processors=0.1), 4, 2, False),
         (None, 2, 2, False),
         (BUSY, None, 2, False),
         (BUSY, 2, None, False),
@@ -177,6 +184,8 @@ def test_load_takes_nothing_off_a_program_on_a_device_or_a_bare_trace() -> None:
     assert find_load(BUSY, RECORDING, on_device, None) == Load()
     assert find_load(BUSY, None, scene(CALM_US).linked(), None) == Load()
     assert find_load(None, RECORDING, scene(CALM_US).linked(), None) == Load()
+    rank = replace(scene(CALM_US), more={"rank": 1, "world_size": 2}).linked()
+    assert find_load(BUSY, RECORDING, rank, None) == Load()
 
 
 PRODUCT_US, SUM_US = 600.0, 60.0

@@ -75,6 +75,19 @@ def test_a_live_process_tells_its_time_and_memory_and_those_of_the_machine() -> 
     assert host.notes == []
 
 
+@pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this system does not count waits")
+def test_waits_of_threads_only_grow_and_those_of_ended_threads_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    host = HostSampler()
+    assert host.open(os.getpid())
+    real = ask(host, 0.0)["process_wait_s"]
+    assert 0 <= real < 1e6
+    seen = iter([{1: 2_000_000_000, 2: 1_000_000_000}, {1: 3_000_000_000}])
+    monkeypatch.setattr("bottleneck.harness.sensors.waits_by_thread", lambda _: next(seen))
+    fresh = HostSampler()
+    assert fresh.open(os.getpid())
+    assert [ask(fresh, at)["process_wait_s"] for at in (0.0, 1.0)] == [3.0, 4.0]
+
+
 def test_a_process_that_has_ended_takes_only_its_own_figures_along() -> None:
     child = subprocess.Popen([sys.executable, "-c", ""])
     host = HostSampler()
