@@ -217,7 +217,7 @@ def facts(analysis: Analysis) -> Facts:
     ranks = f"{recording.world_size} ranks" if (recording.world_size or 1) > 1 else ""
     extra = ", ".join(filter(None, (recording.framework, recording.created, ranks)))
     rows = (
-        ("step", _step(analysis.steps)),
+        ("step", _step(analysis.steps, is_beside_load=analysis.has_load_taken_off)),
         ("window", window(analysis.steps)),
         ("run", describe_run(analysis.run, analysis.steps.count, analysis.start_up, comparable_step_us(analysis))),
         ("varies", variation(analysis.steps)),
@@ -242,7 +242,9 @@ def _timing(timing: Timing) -> str:
     return f"{format_us(timing.median)} (median of {timing.n}{spread})"
 
 
-def _step(times: StepTimes) -> str:
+def _step(times: StepTimes, *, is_beside_load: bool = False) -> str:
+    if is_beside_load and times.profiled_us is not None:
+        return f"{_timing(times.profiled_us)} while profiled, beside other programs"
     if times.unprofiled_us is None:
         profiled = f"{_timing(times.profiled_us)} while profiled; " if times.profiled_us else ""
         return f"{profiled}not timed without the profiler"

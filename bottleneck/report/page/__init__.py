@@ -335,6 +335,7 @@ def _tiles(analysis: Analysis) -> list[tuple[str, str, str]]:
     steps, totals = analysis.steps, analysis.totals
     timing = steps.unprofiled_us or steps.profiled_us
     how = "without the profiler" if steps.unprofiled_us else "while profiled"
+    how += ", beside other programs" if analysis.has_load_taken_off else ""
     spread = f"{format_us(timing.low)} to {format_us(timing.high)}, {how}" if timing and timing.n > 1 else how
     noun = "step's threads" if analysis.device.kind == "cpu" else "device"
     tiles = [(steps.step_word, format_us(steps.wall_us), spread)]
