@@ -216,6 +216,6 @@ def test_a_step_beside_load_gets_the_verdict_of_a_quiet_one(tmp_path: Path, monk
     assert loaded.steps.unprofiled_us is None
     assert "But" in {clause.label for clause in loaded.verdict.clauses}
     assert "were waits for them and are taken off" in loaded.verdict.sentence
-    assert "beside other programs" in to_terminal(loaded)
+    assert "while profiled, beside other programs" in " ".join(to_terminal(loaded).split())
     assert "of the peak or more" in loaded.verdict.sentence
     assert "or more" not in quiet.verdict.sentence
