@@ -564,8 +564,9 @@ def _about(machine: Machine, rows: Sequence[Row]) -> Iterator[str]:
     busy = max((row.others for row in rows if row.others is not None), default=None)
     if busy is not None and busy > _MUCH_BESIDE * machine.processors:
         yield (
-            f"**Not a quiet machine**: other programs kept up to {busy:.1f} of its {machine.processors} processors "
-            "busy meanwhile. Rows of one size took turns and can be compared; times of different sizes less so."
+            f"**Not a quiet machine**: other programs kept up to {busy:.1f} of its processors busy meanwhile; the "
+            f"measurement was allowed {machine.processors}. Rows of one size took turns and can be compared; times of "
+            "different sizes less so."
         )
     if any(row.is_quick for row in rows):
         yield "**Small sizes** (`--quick`): these rows only show that the experiments run."
@@ -796,6 +797,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="small sizes and few rounds, to see that it runs")
     parser.add_argument("--only", action="append", choices=tuple(EXPERIMENTS), metavar="NAME", help="one experiment")
+    parser.add_argument("--values", metavar="A,B", help="only these values of the parameter, such as the batch size")
     parser.add_argument("--backends", default=ALL, metavar="A,B", help="back ends beside eager, as `sweep` names them")
     parser.add_argument("--rounds", type=int, default=None, help=f"rounds of turns at most ({ROUNDS}; quick: 5)")
     parser.add_argument("--seconds", type=float, default=SECONDS, help="seconds of turns for each size")
@@ -817,7 +819,8 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="articles-") as folder:
         bench = Bench(Path(folder), Effort(rounds, chosen.seconds), _note, is_quick=chosen.quick)
         experiments = [EXPERIMENTS[name] for name in chosen.only or EXPERIMENTS]
-        every = (bench.measure(one.small() if chosen.quick else one, series) for one in experiments)
+        sized = [only_values(one.small() if chosen.quick else one, chosen.values) for one in experiments]
+        every = (bench.measure(one, series) for one in sized)
         try:
             for row in itertools.chain.from_iterable(every):
                 rows.append(row)
@@ -827,6 +830,17 @@ def main() -> int:
             _note("interrupted; the rows that are measured follow, and those of the size under way are lost")
     print(tell(rows))
     return 0 if any(row.step_us is not None for row in rows) else 1
+
+
+def only_values(experiment: Experiment, values: str | None) -> Experiment:
+    """The experiment at some of its values; SystemExit where it has none of them."""
+    if values is None:
+        return experiment
+    chosen = tuple(value for value in experiment.values if str(value) in values.split(","))
+    if not chosen:
+        known = listed(list(map(str, experiment.values)))
+        raise SystemExit(f"--values {values}: {experiment.name} has {known}")
+    return replace(experiment, values=chosen)
 
 
 def _note(text: str) -> None:

@@ -22,6 +22,7 @@ from benchmarks.articles import (
     growths,
     intensity_rates,
     is_overhead,
+    only_values,
     page_text,
     read_rows,
     results_text,
@@ -328,3 +329,11 @@ def test_a_network_runs_by_eager_and_torchscript_with_the_same_results(tmp_path:
     assert script.reason is None and [one.is_within for one in script.differences] == [True]
     assert all(one.step_us is not None and one.step_us.median > 0 for one in (eager, script))
     assert "| torchscript |" in tell([eager, script])
+
+
+def test_some_values_of_an_experiment_are_measured_where_asked() -> None:
+    vgg = EXPERIMENTS["vgg19"]
+    assert only_values(vgg, None) == vgg
+    assert only_values(vgg, "10,1").values == (1, 10)
+    with pytest.raises(SystemExit, match="vgg19 has 1, 10 and 100"):
+        only_values(vgg, "7")
