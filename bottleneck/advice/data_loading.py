@@ -473,6 +473,7 @@ def loader_without_workers(evidence: Evidence) -> Draft | None:
             _processors_in_words(side),
         ),
         advice="Load in worker processes, as many as there are processors to spare, and keep them between epochs.",
+        brief="Load in worker processes, one for each free processor (num_workers, persistent_workers=True)",
         code=_some_workers(side),
         gain_us=Interval(low_us, high_us),
         claims=claims_of(evidence, INPUT, most_us=high_us),
@@ -581,7 +582,7 @@ def loader_restarts(evidence: Evidence) -> Draft | None:
         "of the loader between epochs where later ones read more."
         if starts.is_for_few
         else "Keep the workers of the loader alive between epochs.",
-        brief="Load in this process, without workers: so few batches do not pay for starting them"
+        brief="Set num_workers=0: starting the workers takes longer than loading these few batches"
         if starts.is_for_few
         else None,
         code="loader = DataLoader(dataset, num_workers=0)"

@@ -212,7 +212,7 @@ def _to_replay(graph: str, waits: float, lengths: Sequence[int], calls: str) -> 
     count = format_count(waits)
     removed = f"take the calls that wait for the device ({count} per step) out of the step, " if waits else ""
     what = "the step of a token" if lengths else "it" if waits else "the step"
-    replay = f"{'then ' if waits or lengths else ''}replay {what} as a {graph}"
+    replay = f"{'then ' if waits or lengths else ''}run {what} as a {graph} (torch.cuda.graph)"
     static = "keep keys and values in a static cache, " if lengths else ""
     advice = f"{static}{removed}{replay}, so that one call launches all of its kernels."
     if lengths:
@@ -222,7 +222,8 @@ def _to_replay(graph: str, waits: float, lengths: Sequence[int], calls: str) -> 
             'model.forward = torch.compile(model.forward, mode="reduce-overhead")'
         )
         return advice[0].upper() + advice[1:], brief, code
-    syncs = f"remove the {counted(count, 'host sync')} ({calls}) of the step, " if waits else ""
+    many = "the host sync" if count == "1" else f"the {counted(count, 'host sync')}"
+    syncs = f"remove {many} ({calls}) of the step, " if waits else ""
     brief = f"{syncs}{replay}"
     code = 'model = torch.compile(model, mode="reduce-overhead")  # or torch.cuda.make_graphed_callables'
     return advice[0].upper() + advice[1:], brief[0].upper() + brief[1:], code

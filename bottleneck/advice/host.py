@@ -414,7 +414,7 @@ def device_allocations(evidence: Evidence) -> Draft | None:
         else keep
         if line is None
         else f"Take torch.cuda.empty_cache() {at_source(line)} out of the step: what it gives back is taken again.",
-        brief="Need less memory in a step, and let the allocator's segments grow: the device's memory was full"
+        brief="Use less memory in a step, and set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: the memory was full"
         if freed
         else None,
         places=(line,),

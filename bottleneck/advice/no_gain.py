@@ -21,7 +21,6 @@ from bottleneck.advice.quantities import (
     optimizer_names,
     outermost,
     outermost_spans,
-    outermost_us,
     rows_of_events,
     rows_of_ops,
     sources_of,
@@ -37,6 +36,8 @@ from bottleneck.schema.tables import OVER_LINK
 _MOST_LINES = 3
 # A gain of at most so much of the step is none: replays are off by up to 1.5 % (docs/explanation/simulator.md).
 _NOTHING = 0.02
+# Of the step: a device that works for less waits for its host.
+_MOSTLY_IDLE = 0.4
 # Of arithmetic that becomes faster, where nearly all of the step moves bytes.
 _HARDLY_ANY = 0.05
 # With more of the step in collectives, what one rank gains is another rank's wait: a replay of one cannot tell.
@@ -64,7 +65,16 @@ _STAYS = {
 
 # What people try first for each bound; what is not named follows in the order of the makers.
 _FIRST: Mapping[Bound, tuple[NoGainCode, ...]] = {
-    "overhead": ("read-later", "workers", "compile", "graph", "fused-optimizer", "pin-memory", "larger-batch"),
+    "overhead": (
+        "faster-device",
+        "read-later",
+        "workers",
+        "compile",
+        "graph",
+        "fused-optimizer",
+        "pin-memory",
+        "larger-batch",
+    ),
     "memory": ("compile", "faster-arithmetic", "fused-optimizer", "channels-last", "larger-batch", "read-later"),
     "compute": ("compile", "channels-last", "larger-batch", "fused-optimizer", "graph", "read-later", "workers"),
     "transfer": ("pin-memory", "workers", "read-later", "compile"),
@@ -89,6 +99,7 @@ _ADVISED_BY: Mapping[NoGainCode, frozenset[str]] = {
     "channels-last": frozenset({"channels-first"}),
     "larger-batch": frozenset({"larger-batch", "small-network", "room-for-batch"}),
     "faster-arithmetic": frozenset(),
+    "faster-device": frozenset(),
 }
 _TRIES: Mapping[NoGainCode, tuple[str, ...]] = {
     "compile": ("compile",),
@@ -158,7 +169,7 @@ def _bounded(
     """
     most_us, basis = told
     share = np.inf if most_us is None else evidence.share_of_step(max(most_us, 0.0))
-    if share > (_HARDLY_ANY if code == "faster-arithmetic" else _NOTHING):
+    if share > (_HARDLY_ANY if code in {"faster-arithmetic", "faster-device"} else _NOTHING):
         return None
     as_floats = {name: float(number) for name, number in numbers.items()}
     return NoGain(code, float(share), basis, cause, as_floats, source, _TRIES.get(code, ()))
@@ -203,10 +214,9 @@ def _read_later(evidence: Evidence) -> NoGain | None:
     # The seed of a loader is read once an epoch.
     if rows.size < evidence.steps:
         return None
-    source = next(iter(sources_of(evidence, rows, most=1)), None)
-    place = None if source is None else place_of(source)
-    line = source if place is None else f"{place.file}:{place.line}"
-    spent_us, calls = outermost_us(evidence, *_READS), rows.size / evidence.steps
+    spent_us = float(evidence.linked.ops["dur_us"].to_numpy()[rows].sum()) / evidence.steps
+    spent_us, calls = spent_us * (evidence.host_scale if evidence.is_host_only else 1.0), rows.size / evidence.steps
+    line = _line_of(next(iter(sources_of(evidence, rows, most=1)), None))
     numbers = {"calls": calls, "spent_us": spent_us}
     if evidence.is_host_only:
         return _bounded(evidence, "read-later", (spent_us, "recorded"), "own_calls", numbers, line)
@@ -214,6 +224,17 @@ def _read_later(evidence: Evidence) -> NoGain | None:
     bound = _replayed(evidence, ("remove sync",))
     cause = "queued_work" if 2 * numbers["queued_us"] * calls > spent_us else "own_calls"
     return _bounded(evidence, "read-later", bound, cause, numbers, line)
+
+
+def _line_of(source: str | None) -> str | None:
+    """Returns a source as file and line.
+
+    Null for the code of a file itself: the profiler tells where it stood as the recording began, and not where it is.
+    """
+    place = None if source is None else place_of(source)
+    if source is None or place is None:
+        return source
+    return None if place.is_function and source.startswith("<module>") else f"{place.file}:{place.line}"
 
 
 @remembered
@@ -324,7 +345,8 @@ def _workers(evidence: Evidence) -> NoGain | None:
     basis: BoundBasis = "recorded"
     if not evidence.is_host_only:
         replayed_us, basis = _replayed(evidence, ("remove input",))
-        most_us = max(most_us, replayed_us or 0.0)
+        # No more than the loader's own calls take, by however much the replay misses the step.
+        most_us = max(most_us, min(replayed_us or 0.0, loading_us))
     cause = "no_wait" if WORKERS_ITERATOR in kinds or not evidence.is_host_only else "short_loading"
     return _bounded(evidence, "workers", (most_us, basis), cause, {"waited_us": waited_us, "loading_us": loading_us})
 
@@ -401,6 +423,21 @@ def _faster_arithmetic(evidence: Evidence) -> NoGain | None:
     return _bounded(evidence, "faster-arithmetic", bound, "moves_bytes", {"moves_share": work.share(moves)})
 
 
+def _faster_device(evidence: Evidence) -> NoGain | None:
+    """Bounds the gain of a device that is twice as fast.
+
+    The host sets the pace of the step.
+    """
+    if evidence.is_host_only or evidence.is_broken:
+        return None
+    busy = evidence.share_of_step(evidence.analysis.totals.busy_us)
+    if busy > _MOSTLY_IDLE:
+        return None
+    kernels = evidence.linked.kernels
+    quicker = ShorterKernels(kernels["dur_us"].to_numpy() / 2, np.zeros(len(kernels), dtype=bool))
+    return _bounded(evidence, "faster-device", _replayed(evidence, (), quicker), "host_sets_pace", {"busy_share": busy})
+
+
 # By code, in the order in which people try what ``_FIRST`` does not name.
 _MAKERS: Mapping[NoGainCode, Callable[[Evidence], NoGain | None]] = {
     "read-later": _read_later,
@@ -412,4 +449,5 @@ _MAKERS: Mapping[NoGainCode, Callable[[Evidence], NoGain | None]] = {
     "channels-last": _channels_last,
     "larger-batch": _larger_batch,
     "faster-arithmetic": _faster_arithmetic,
+    "faster-device": _faster_device,
 }

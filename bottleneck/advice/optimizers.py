@@ -192,7 +192,11 @@ def unfused_optimizer(evidence: Evidence) -> Draft | None:
         else _NEWER_TORCH
         if lacks_fused
         else "Let the optimizer update all parameters in one fused call.",
-        brief="Update torch, whose optimizers take lists of tensors since 2.0" if lacks_fused and not is_own else None,
+        brief=None
+        if is_own
+        else "Update torch, whose optimizers take lists of tensors since 2.0"
+        if lacks_fused
+        else "Let the optimizer update all parameters in one fused call (fused=True)",
         code="torch._foreach_mul_(averages, beta)  # one call for a list of tensors, in place of a loop over parameters"
         if is_own
         else f"optimizer = torch.optim.{cls}(model.parameters(), lr=lr{'' if lacks_fused else ', fused=True'})",

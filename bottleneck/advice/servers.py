@@ -42,7 +42,7 @@ SERVERS = (
                 "python -m sglang.launch_server --cuda-graph-max-bs 256  # and no --disable-cuda-graph",
             ),
             _BATCH: (
-                "Let SGLang put more requests into one step.",
+                "Let SGLang put more requests into one step (--max-running-requests).",
                 "python -m sglang.launch_server --max-running-requests 512 --chunked-prefill-size 8192",
             ),
             _HOST: (
@@ -60,7 +60,7 @@ SERVERS = (
                 "LLM(model, cuda_graph_config=CudaGraphConfig(max_batch_size=256, enable_padding=True))",
             ),
             _BATCH: (
-                "Let TensorRT-LLM put more requests into one step.",
+                "Let TensorRT-LLM put more requests into one step (--max_batch_size).",
                 "trtllm-serve MODEL --max_batch_size 512 --max_num_tokens 16384",
             ),
             _HOST: (
@@ -80,7 +80,7 @@ SERVERS = (
                 "vllm serve MODEL --max-cudagraph-capture-size 512  # and no --enforce-eager",
             ),
             _BATCH: (
-                "Let vLLM put more requests and more tokens into one step.",
+                "Let vLLM put more requests and more tokens into one step (--max-num-seqs, --max-num-batched-tokens).",
                 "vllm serve MODEL --max-num-seqs 512 --max-num-batched-tokens 16384",
             ),
             _HOST: (

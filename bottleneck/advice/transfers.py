@@ -291,9 +291,11 @@ _PIN_BACK = (
 
 
 _PINNING = {
-    (True, False): "Let the loader put batches into pinned memory, and copy them without waiting.",
+    (True, False): "Let the loader put batches into pinned memory (pin_memory=True), and copy them without waiting "
+    "(non_blocking=True).",
     (False, True): "Copy results into memory that is pinned once, and without waiting.",
-    (True, True): "Pin the memory of batches and of results, and copy both without waiting.",
+    (True, True): "Pin the memory of batches (pin_memory=True) and of results, and copy both without waiting "
+    "(non_blocking=True).",
 }
 
 

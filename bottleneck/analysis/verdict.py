@@ -584,6 +584,10 @@ _CALLS = ("overhead.python", "overhead.dispatch")
 _ISSUES = (*_CALLS, "overhead.launch")
 
 
+# Of a group's time: an op with as much is all of it, whose time is not said again.
+_ALL_OF_GROUP = 0.995
+
+
 def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[Clause]:
     """Yields the clauses of a bound that is a ledger group.
 
@@ -605,7 +609,11 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
             of_which = "" if leading == first else f"of the {_GROUP_WORDS[leading]}: "
             yield Clause("place", f"{of_which}{_contributor(grounds, leading)}", label="Largest")
         elif (most := _largest_of([row for row in grounds.kernels if first in {row.bound, _likely(row)}])) is not None:
-            yield Clause("place", _line_of_many(grounds, most) or _with_time(grounds, most), label="Largest")
+            is_all = most.us >= _ALL_OF_GROUP * likely[first] * grounds.ledger.wall_us
+            place = (
+                f"{_label(most)}, all of it" if is_all else _line_of_many(grounds, most) or _with_time(grounds, most)
+            )
+            yield Clause("place", place, label="Largest")
     elif decision.bound == "mixed":
         sharing = _sharing_groups(grounds, decision)
         shares = listed([f"{_GROUP_WORDS[group]} {_shown(grounds, group)}" for group in sharing])
@@ -654,8 +662,11 @@ def _of_one_group(grounds: Grounds, group: str) -> Iterator[Clause]:
         unknown = _larger_of_unknown_bound(grounds, largest)
         if unknown is not None:
             yield Clause("place", f"{_with_time(grounds, unknown)}, of unknown bound", label="Largest")
-        elif _largest_kernel(grounds, _bounds_of(largest.account)) is not None:
-            yield Clause("place", _contributor(grounds, group), label="Worst")
+        elif (kernel := _largest_kernel(grounds, _bounds_of(largest.account))) is not None:
+            is_all = kernel.us >= _ALL_OF_GROUP * group_us
+            yield Clause(
+                "place", f"{_label(kernel)}, all of it" if is_all else _contributor(grounds, group), label="Worst"
+            )
         return
     stands = largest.us >= _STANDS_FOR_GROUP * group_us
     if grounds.captures and group == "overhead" and largest.account in _ISSUES:
@@ -757,13 +768,18 @@ def _shown_account(grounds: Grounds, entry: LedgerEntry) -> str:
     return describe_share(share_tenths(grounds.ledger.entries), [entry])
 
 
+_LEAST_KIND = 0.01  # of the step: smaller kinds of unmodelled work are not listed
+
+
 def _kinds(grounds: Grounds) -> str:
     """The unmodelled work by kind, largest first, with the reason for most of it."""
     entries = sorted((one for one in grounds.ledger.entries if one.group == UNMODELLED), key=lambda one: -one.share)
-    named = [f"{ACCOUNTS[one.account].kind or 'other work'} {_shown_account(grounds, one)}" for one in entries[:3]]
+    kinds = [(ACCOUNTS[one.account].kind or "other work", one) for one in entries]
+    named = [f"{kind} {_shown_account(grounds, one)}" for kind, one in kinds[:3] if one.share >= _LEAST_KIND]
     most = _largest_kernel(grounds, ("unknown",))
     reason = f" ({most.reason})" if most is not None and most.reason else ""
-    return f"FLOPs and bytes are not known for {_shown(grounds, UNMODELLED)}{reason}: {', '.join(named)}"
+    what = f": {listed(named)}" if len(named) > 1 else f", all of it {kinds[0][0]}" if kinds else ""
+    return f"{_shown(grounds, UNMODELLED)} of the step cannot be judged by FLOPs and bytes{reason}{what}"
 
 
 # Of the step: less unmodelled work raises no doubt, even where two groups are as large as one another.
@@ -991,9 +1007,11 @@ def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Fi
         return None
     if is_unmodelled:
         most = _largest_of([grounds.kernels[row] for row in part.rows])
-        named = "" if most is None or decision.by_kind else f", most of all {_label(most)} ({format_share(most.share)})"
+        named = (
+            "" if most is None or decision.by_kind else f"; most of it is {_label(most)} ({format_share(most.share)})"
+        )
         lacks_sizes = most is not None and most.reason_code == "no_shapes"
-        sizes = "; recorded sizes (record_shapes=True) may tell" if lacks_sizes else ""
+        sizes = "; with recorded sizes (record_shapes=True) there may be some" if lacks_sizes else ""
         return f"No advice here makes the {ACCOUNTS[entry.account].kind or 'other work'} faster{named}{sizes}"
     rate = _rate(grounds, part.rows) if entry.account in _NAMED_BY_KERNEL else None
     if rate is not None:

@@ -26,6 +26,7 @@ _CHANGES: Mapping[str, str] = {
     "channels-last": "channels last",
     "larger-batch": "a larger batch",
     "faster-arithmetic": "more FLOP/s",
+    "faster-device": "a faster GPU or bf16",
 }
 # What a compiler calls as it is, by the cause.
 _AS_THEY_ARE = {
@@ -49,13 +50,14 @@ _CAUSES: Mapping[str, Callable[[NoGain], str]] = {
     "queued_work": lambda line: f"{format_us(line.numbers['queued_us'])} of work is queued",
     "own_calls": lambda line: f"its calls take {format_us(line.numbers['spent_us'])}",
     **dict.fromkeys(_AS_THEY_ARE, _as_they_are),
-    "launched_in_time": lambda line: f"the device idles {format_us(line.numbers['idle_us'])} between kernels",
+    "launched_in_time": lambda line: f"the device waits {format_us(line.numbers['idle_us'])} for kernels",
     "short_update": lambda line: f"the update takes {format_us(line.numbers['update_us'])}",
     "no_wait": lambda line: f"the step waits {format_us(line.numbers['waited_us'])} for data",
     "short_loading": lambda line: f"a batch takes {format_us(line.numbers['loading_us'])} to load",
     "short_copies": lambda line: f"the copies that it helps take {format_us(line.numbers['copied_us'])}",
     "grouped": lambda line: f"{format_share(line.numbers['grouped_share'])} of the convolutions is in many groups",
     "grows": lambda line: f"twice of it takes {line.numbers['ratio']:.2f} times as long",
+    "host_sets_pace": lambda line: f"the device works for {format_share(line.numbers['busy_share'])} of the step",
     "moves_bytes": lambda line: f"{format_share(line.numbers['moves_share'])} moves bytes at the memory's pace",
 }
 

@@ -702,6 +702,7 @@ NoGainCode = Literal[
     "channels-last",
     "larger-batch",
     "faster-arithmetic",
+    "faster-device",
 ]
 
 

@@ -60,12 +60,12 @@ def test_a_graph_lies_between_the_synchronizations_of_a_benchmark(tmp_path: Path
     events = gpu_events(**LATE, steps=1)
     ends = [launch(900, 1, 4, "cudaDeviceSynchronize"), launch(901, 793, 4, "cudaDeviceSynchronize")]
     draft = late_launches(case_of(tmp_path / "ends", [*events, *ends]))
-    assert draft is not None and draft.brief == "Replay the step as a CUDA graph"
+    assert draft is not None and draft.brief == "Run the step as a CUDA graph (torch.cuda.graph)"
     assert any("after the last launch (2 per step)" in words for words in draft.evidence)
     within = launch(902, 400, 4, "cudaDeviceSynchronize")
     draft = late_launches(case_of(tmp_path / "within", [*events, *ends, within]))
     assert draft is not None and draft.brief is not None
-    assert draft.brief.startswith("Remove the 1 host sync (torch.cuda.synchronize()) of the step, then")
+    assert draft.brief.startswith("Remove the host sync (torch.cuda.synchronize()) of the step, then")
 
 
 def test_waits_of_copies_from_pageable_memory_are_called_so(tmp_path: Path) -> None:
@@ -81,10 +81,10 @@ def test_waits_of_copies_from_pageable_memory_are_called_so(tmp_path: Path) -> N
         return case_of(tmp_path / f"{at_us}{kind}", [*events, *upload, wait])
 
     before, within = (late_launches(case(at_us, "Pageable")) for at_us in (0.1, 400.5))
-    assert before is not None and before.brief == "Replay the step as a CUDA graph"
+    assert before is not None and before.brief == "Run the step as a CUDA graph (torch.cuda.graph)"
     assert any("1 copy of inputs from pageable memory" in words and "pin_memory" in words for words in before.evidence)
     assert within is not None and within.brief is not None
-    assert within.brief.startswith("Remove the 1 host sync (copies from pageable memory) of the step, then")
+    assert within.brief.startswith("Remove the host sync (copies from pageable memory) of the step, then")
     pinned = late_launches(case(400.5, "Pinned"))
     assert pinned is not None and "(.item(), .cpu())" in (pinned.brief or "")
 

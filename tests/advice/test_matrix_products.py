@@ -70,7 +70,7 @@ def tiled(folder: Path, m: int) -> Evidence:
 def test_tiles_that_are_too_few_for_any_device_need_other_tiles(tmp_path: Path) -> None:
     draft = unfilled_waves(tiled(tmp_path / "few", 256))
     assert draft is not None and draft.gain_us is not None
-    assert "at most 8 tiles" in draft.evidence[1] and "TunableOp" in draft.advice
+    assert "at most 8 tiles" in draft.evidence[1] and "TUNABLEOP" in draft.advice
     assert draft.gain_us.high == pytest.approx(0.75 * 1000, rel=0.01)
     assert unfilled_waves(tiled(tmp_path / "many", 4096)) is None
 

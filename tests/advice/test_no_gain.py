@@ -268,3 +268,27 @@ def test_faster_arithmetic_brings_nothing_where_bytes_move_at_their_pace(
     assert (made is not None) is is_listed
     if made is not None:
         assert made.numbers["moves_share"] > 0.95 and made.tries == ()
+
+
+def test_a_faster_device_brings_nothing_where_the_host_sets_the_pace(tmp_path: Path) -> None:
+    case = case_of(tmp_path / "idle", gpu_events(30, 5, 100, steps=3))
+    line = no_gain._MAKERS["faster-device"](case)
+    assert line is not None and line.cause == "host_sets_pace" and line.basis == "replayed"
+    assert line.numbers["busy_share"] < 0.1 and line.most_share <= 0.05
+    assert no_gain._MAKERS["faster-device"](queued(tmp_path / "busy", PRODUCTS)) is None
+
+
+def test_reads_of_a_cpu_take_the_time_of_the_program_s_own(tmp_path: Path) -> None:
+    own = [op("aten::item", 900, 4, external_id=7)]
+    loader = complete("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation", 10, 100)
+    others = [loader, *(op("aten::item", 12 + 8 * at, 6, external_id=10 + at) for at in range(12))]
+    line = no_gain._MAKERS["read-later"](two_steps(tmp_path, [*others, *own], 1000.0))
+    assert line is not None
+    assert line.numbers == {"calls": 1.0, "spent_us": pytest.approx(4.0)}
+
+
+@pytest.mark.parametrize(("frame_name", "line"), [("<module>", None), ("train", "train.py:12")])
+def test_a_file_s_own_code_is_not_told_as_a_line(frame_name: str, line: str | None) -> None:
+    source = f"{frame_name} (train.py:12)" if frame_name == "<module>" else f"{frame_name}() (train.py:12)"
+    assert no_gain._line_of(source) == line
+    assert no_gain._line_of("train.py:12") == "train.py:12" and no_gain._line_of(None) is None

@@ -164,7 +164,8 @@ def test_a_device_that_works_all_the_time_limits_the_step_and_the_kinds_of_its_w
     assert verdict.bound == "device" and verdict.regime is None
     assert verdict.sentence.startswith("Your device is busy for 96.0 % of 100 us per step: neither its host nor other")
     assert (
-        "not known for 96.0 % (shapes were not recorded): matrix products 70.0 %, other work 26.0 %" in verdict.sentence
+        "96.0 % of the step cannot be judged by FLOPs and bytes (shapes were not recorded): matrix products 70.0 % and "
+        "other work 26.0 %" in verdict.sentence
     )
     assert "shapes were not recorded" in verdict.sentence
 
@@ -388,7 +389,7 @@ def test_unmodelled_work_that_no_finding_answers_is_told_by_its_kind_and_its_lar
     other = replace(product, op="aten::mul", us=65.0, share=0.65, account="unknown.pointwise")
     grounds = _grounds({"unknown.matmul": 60, "unknown.pointwise": 36, "overhead.kernel_gap": 4}, other, product)
     sentence = decide(grounds).sentence
-    assert sentence.endswith("No advice here makes the matrix products faster, most of all aten::mm (60.0 %).")
+    assert sentence.endswith("No advice here makes the matrix products faster; most of it is aten::mm (60.0 %).")
     answer = replace(_SYNC, predicted_gain_us=Interval(10.0, 20.0), claims={"unknown.matmul": 20.0})
     assert "No advice here" not in decide(grounds, [answer]).sentence
 

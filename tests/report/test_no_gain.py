@@ -16,7 +16,7 @@ from tests.report.samples import gpu_overhead
 
 NUMBERS = dict.fromkeys(
     ("queued_us", "spent_us", "waited_us", "update_us", "loading_us", "copied_us", "idle_us"), 123_456.0
-) | dict.fromkeys(("library_share", "stays_share", "grouped_share", "moves_share"), 0.98765)
+) | dict.fromkeys(("library_share", "stays_share", "grouped_share", "moves_share", "busy_share"), 0.98765)
 LONG = "a_very_long_name_of_a_file.py:12345"
 READ = NoGain("read-later", 0.0042, "replayed", "queued_work", {"queued_us": 31_000.0, "calls": 1.0}, "train.py:88")
 
@@ -31,6 +31,7 @@ CAUSES = {
     "channels-last": ("grouped",),
     "larger-batch": ("grows",),
     "faster-arithmetic": ("moves_bytes",),
+    "faster-device": ("host_sets_pace",),
 }
 
 
