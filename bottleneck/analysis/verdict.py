@@ -599,14 +599,14 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
         if decision.bound == "mixed":
             sharing = _sharing_groups(grounds, decision)
             shares = listed([f"{_GROUP_WORDS[group]} {format_share(likely[group])}" for group in sharing])
-            yield Clause("bound", f"No single limit, guessed from the types of ops: {shares} of {wall} per step")
+            yield Clause("bound", f"Probably no single limit: {shares} of {wall} per step, guessed from the types of ops")
         else:
             held = f"{_limits(grounds, first, 'probably ')}: {format_share(likely[first])} of {wall} per step"
             yield Clause("bound", f"{held}{_guessed(grounds, first, likely[first])}")
         yield Clause("cause", _kinds(grounds))
         leading = _leading_group(grounds, decision)
         if leading != first or first not in _WORK:
-            of_which = "" if leading == first else f"of the {_GROUP_WORDS[leading]}: "
+            of_which = "" if leading == first else f"in the {_GROUP_WORDS[leading]}, "
             yield Clause("place", f"{of_which}{_contributor(grounds, leading)}", label="Largest")
         elif (most := _largest_of([row for row in grounds.kernels if first in {row.bound, _likely(row)}])) is not None:
             is_all = most.us >= _ALL_OF_GROUP * likely[first] * grounds.ledger.wall_us
@@ -620,7 +620,7 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
         yield Clause("bound", f"No single limit: {shares} of {wall} per step")
         leading = _leading_group(grounds, decision)
         # The largest part of the second group is not the largest of the step.
-        of_which = "" if leading == first else f"of the {_GROUP_WORDS[leading]}: "
+        of_which = "" if leading == first else f"in the {_GROUP_WORDS[leading]}, "
         yield Clause("place", f"{of_which}{_contributor(grounds, leading)}", label="Largest")
     else:
         yield from _of_one_group(grounds, first)

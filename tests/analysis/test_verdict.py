@@ -336,7 +336,7 @@ def test_page_faults_are_said_to_be_why_memory_is_slow() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kernel_us", "largest"), [(16.0, "of the overhead: waiting for data"), (30.0, "aten::softmax")]
+    ("kernel_us", "largest"), [(16.0, "in the overhead, waiting for data"), (30.0, "aten::softmax")]
 )
 def test_the_largest_part_of_two_groups_is_named(kernel_us: float, largest: str) -> None:
     kernel = replace(_KERNEL, op="aten::softmax", us=kernel_us, bound="compute")
@@ -372,7 +372,7 @@ def test_all_groups_that_are_near_the_largest_share_the_step() -> None:
         verdict = decide(_grounds(accounts, kernel))
         (place,) = (clause.text for clause in verdict.clauses if clause.role == "place")
         assert "compute 31.0 %, memory access 29.0 % and overhead 27.0 % of 100 us" in verdict.sentence
-        assert place.startswith("of the overhead: allocating and freeing memory, 27.0 us")
+        assert place.startswith("in the overhead, allocating and freeing memory, 27.0 us")
 
 
 def test_overhead_that_is_the_largest_group_is_named_by_its_account_and_not_by_a_small_op() -> None:
