@@ -36,6 +36,8 @@ from bottleneck.schema.tables import OVER_LINK
 _MOST_LINES = 3
 # A gain of at most so much of the step is none: replays are off by up to 1.5 % (docs/explanation/simulator.md).
 _NOTHING = 0.02
+# Of the step, in copies of pinned memory: where they take less nobody asks for it.
+_WORTH_PINNING = 0.1
 # Of the step: a device that works for less waits for its host.
 _MOSTLY_IDLE = 0.4
 # Of arithmetic that becomes faster, where nearly all of the step moves bytes.
@@ -352,10 +354,13 @@ def _workers(evidence: Evidence) -> NoGain | None:
 
 
 def _pin_memory(evidence: Evidence) -> NoGain | None:
-    """Batches in pinned memory: copying them takes no time of the step."""
+    """Batches in pinned memory: copying them takes no time of the step, or they lie there."""
     copies = copies_to_device(evidence)
     if not copies.large_pageable.any():
-        return None
+        pinned_us = float(copies.dur_us[copies.pinned].sum()) / copies.steps if copies.pinned.all() else 0.0
+        if evidence.share_of_step(pinned_us) < _WORTH_PINNING:
+            return None
+        return _bounded(evidence, "pin-memory", (0.0, "recorded"), "pinned", {"copied_us": pinned_us})
     kernels = evidence.linked.kernels
     names = dict.fromkeys(kernels["name"].iloc[copies.rows[copies.large_pageable]].astype(str))
     patterns = (re.sub(r"[\[\]*@=\n]", "?", name) for name in names)

@@ -517,6 +517,8 @@ def copied_bytes(evidence: Evidence) -> Draft | None:
     if not moved > 0 or not lasted_us > 0:
         return None
     pace, limit = moved / lasted_us * US_PER_S, evidence.analysis.device.link_bytes_per_s
+    pinned = copies_to_device(evidence).pinned
+    pinning = "" if pinned.size and pinned.all() else ".pin_memory()"
     of_link = "" if limit is None else f", {format_share(min(pace / limit, 1.0))} of what its link can do"
     return Draft(
         slug="copied-bytes",
@@ -529,7 +531,7 @@ def copied_bytes(evidence: Evidence) -> Draft | None:
         advice="Copy fewer bytes (a narrower dtype, only what is used, data that stays on the device), and look at the "
         "link where it is slower than it should be.",
         brief="Copy fewer bytes: a narrower dtype, only what is used, data that stays on the device",
-        code="batch = batch.to(torch.bfloat16).pin_memory().to(device, non_blocking=True)  # half of the bytes\n"
+        code=f"batch = batch.to(torch.bfloat16){pinning}.to(device, non_blocking=True)  # half of the bytes\n"
         "# diagnosis: nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv",
         gain_reason="not predicted: which of the bytes are needed only the program knows",
         claims=claims_of(evidence, TRANSFER, most_us=exposed_us),

@@ -599,7 +599,9 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
         if decision.bound == "mixed":
             sharing = _sharing_groups(grounds, decision)
             shares = listed([f"{_GROUP_WORDS[group]} {format_share(likely[group])}" for group in sharing])
-            yield Clause("bound", f"Probably no single limit: {shares} of {wall} per step, guessed from the types of ops")
+            yield Clause(
+                "bound", f"Probably no single limit: {shares} of {wall} per step, guessed from the types of ops"
+            )
         else:
             held = f"{_limits(grounds, first, 'probably ')}: {format_share(likely[first])} of {wall} per step"
             yield Clause("bound", f"{held}{_guessed(grounds, first, likely[first])}")

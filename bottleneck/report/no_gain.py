@@ -55,6 +55,7 @@ _CAUSES: Mapping[str, Callable[[NoGain], str]] = {
     "no_wait": lambda line: f"the step waits {format_us(line.numbers['waited_us'])} for data",
     "short_loading": lambda line: f"a batch takes {format_us(line.numbers['loading_us'])} to load",
     "short_copies": lambda line: f"the copies that it helps take {format_us(line.numbers['copied_us'])}",
+    "pinned": lambda line: f"its copies ({format_us(line.numbers['copied_us'])}) come from pinned memory",
     "grouped": lambda line: f"{format_share(line.numbers['grouped_share'])} of the convolutions is in many groups",
     "grows": lambda line: f"twice of it takes {line.numbers['ratio']:.2f} times as long",
     "host_sets_pace": lambda line: f"the device works for {format_share(line.numbers['busy_share'])} of the step",

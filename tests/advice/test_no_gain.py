@@ -14,6 +14,7 @@ from bottleneck.schema.measurements import BatchProof, Ratio, Timing
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, gpu_events, two_steps, with_analysis
 from tests.advice.programs import Call, on_cpu, on_gpu
+from tests.advice.test_transfers import PINNED, copying_case
 from tests.builders import Event, complete, frame, kernel, launch, memcpy, op, step
 from tests.simulate.test_whatif import syncing_events
 
@@ -241,6 +242,15 @@ def test_pinned_memory_brings_nothing_to_a_copy_beside_kernels(tmp_path: Path) -
     assert made is not None
     assert made.numbers["copied_us"] == pytest.approx(300) and made.most_share < 0.01
     assert no_gain._pin_memory(queued(tmp_path / "without", PRODUCTS)) is None
+
+
+def test_pinned_memory_brings_nothing_where_all_copies_are_of_it(tmp_path: Path) -> None:
+    case = copying_case(tmp_path / "pinned", 3_000.0, 60_000_000, kind=PINNED)
+    made = no_gain._pin_memory(case)
+    assert made is not None and (made.cause, made.most_share) == ("pinned", 0.0)
+    assert made.numbers["copied_us"] == pytest.approx(3_000)
+    short = copying_case(tmp_path / "short", 100.0, 2_000_000, kind=PINNED)
+    assert no_gain._pin_memory(short) is None
 
 
 def convolved(folder: Path, groups: int) -> Evidence:

@@ -155,6 +155,7 @@ def test_where_a_step_is_its_copies_fewer_bytes_are_left_to_try(tmp_path: Path) 
     draft = copied_bytes(case)
     assert draft is not None and draft.gain_us is None and draft.advice.startswith("Copy fewer bytes")
     assert "run at 5.00 GB/s" in draft.evidence[0]
+    assert draft.code is not None and ".pin_memory()" in draft.code
     part = copying_case(tmp_path / "part", 3_000.0, 40_000_000, kind="DtoH (Device -> Pinned)")
     # Those that can be pinned, or run beside work, are those of other rules.
     pageable = copying_case(tmp_path / "pageable", 8_000.0, 40_000_000)

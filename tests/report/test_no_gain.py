@@ -27,7 +27,7 @@ CAUSES = {
     "graph": ("launched_in_time",),
     "fused-optimizer": ("queued_work", "short_update"),
     "workers": ("no_wait", "short_loading"),
-    "pin-memory": ("short_copies",),
+    "pin-memory": ("short_copies", "pinned"),
     "channels-last": ("grouped",),
     "larger-batch": ("grows",),
     "faster-arithmetic": ("moves_bytes",),
