@@ -354,7 +354,10 @@ def _workers(evidence: Evidence) -> NoGain | None:
 
 
 def _pin_memory(evidence: Evidence) -> NoGain | None:
-    """Batches in pinned memory: copying them takes no time of the step, or they lie there."""
+    """Bounds the gain of batches in pinned memory.
+
+    Copying them takes no time of the step, or they lie there already.
+    """
     copies = copies_to_device(evidence)
     if not copies.large_pageable.any():
         pinned_us = float(copies.dur_us[copies.pinned].sum()) / copies.steps if copies.pinned.all() else 0.0
