@@ -15,6 +15,7 @@ from bottleneck.analysis.between_ops import Stretches, measure_stretches
 from bottleneck.analysis.host import own_stretches
 from bottleneck.analysis.ledger import LedgerResult
 from bottleneck.analysis.scaling import kept_parts, rescaled, with_lighter_python
+from bottleneck.analysis.telemetry import FULL, GOT_AT_MOST
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import LOAD_TAKEN_OFF, Caveat, TelemetrySummary
 from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, tally
@@ -24,8 +25,6 @@ from bottleneck.schema.recording import Recording
 from bottleneck.schema.records import replace
 from bottleneck.units import counted, format_part
 
-# Processors that were all at work, and of those that the program wanted, the part that it did not get.
-_FULL, _GOT_AT_MOST = 0.95, 0.9
 # Of the processors that the program wanted: what others have to take for the load to be theirs.
 _LEAST_TAKEN = 0.25
 # Of the time that threads wanted a processor, what they waited for it; and processors of others that explain it.
@@ -77,7 +76,7 @@ def is_beside_load(telemetry: TelemetrySummary | None, threads: int | None, proc
     used, got, waits = telemetry.host_utilization, telemetry.process_processors, telemetry.process_waits
     if waits is not None and got is not None and threads <= processors:
         return waits >= _WAITED * (waits + got) and telemetry.other_processors >= _SOMEBODY
-    had_theirs = used is not None and got is not None and (used < _FULL or got > _GOT_AT_MOST * threads)
+    had_theirs = used is not None and got is not None and (used < FULL or got > GOT_AT_MOST * threads)
     return not had_theirs and telemetry.other_processors - max(processors - threads, 0) >= _LEAST_TAKEN * threads
 
 

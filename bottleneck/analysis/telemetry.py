@@ -358,7 +358,7 @@ def tell_profiler_from_load(
 
 
 # Processors that were all at work, and of those that the program wanted, the part that it did not get.
-_FULL, _GOT_AT_MOST = 0.95, 0.9
+FULL, GOT_AT_MOST = 0.95, 0.9
 # With this part of its processor and more, waiting for it is little of a single thread's time, however long ops take.
 _GOT_MOST = 0.75
 _WORK_ACCOUNTS = ("compute", "memory", "overhead.launch_floor")
@@ -394,7 +394,7 @@ def find_contention(
     if telemetry is None or not threads or not result.host_only:
         return ()
     used, got = telemetry.host_utilization, telemetry.process_processors
-    if used is None or got is None or used < _FULL or got > _GOT_AT_MOST * threads:
+    if used is None or got is None or used < FULL or got > GOT_AT_MOST * threads:
         return ()
     lacks = f"the program got {got:.2f} for its {counted(threads, 'thread')}"
     idle = math.fsum(entry.share for entry in judged.entries if entry.account == _WITHOUT_CAUSE)
