@@ -71,11 +71,12 @@ class Stretches(Struct, frozen=True):
     """Microseconds before each mark of a usual step, in order.
 
     Marks are the outermost ops, the edges of annotations between them and the step's end. ``marks`` are their names, by
-    which two windows are known to show the same step.
+    which two windows are known to show the same step. ``are_least``: times are those of the quickest step, not medians.
     """
 
     marks: tuple[str, ...]
     us: Floats
+    are_least: bool = False
 
 
 class _Marks(Struct, frozen=True):
@@ -113,7 +114,8 @@ def measure_stretches(linked: Linked, own: Spans, per_op_us: float, *, are_held_
     if not us.size:
         return None
     typical = min if are_held_up else statistics.median
-    return Stretches(usual, np.array([typical(us[marks.place == place]) for place in range(len(usual))]))
+    typical_us = np.array([typical(us[marks.place == place]) for place in range(len(usual))])
+    return Stretches(usual, typical_us, are_held_up)
 
 
 class StretchPieces(Struct, frozen=True):
@@ -155,7 +157,7 @@ def in_lighter_window(pieces: StretchPieces, linked: Linked, own: Spans, light: 
         tally(cell, amount[calm], first.size * steps.size).reshape(first.size, steps.size)
         for amount in (pieces.us, pieces.calls)
     )
-    us, calls = (_typical(amount, place, light.us.size) for amount in by_step)
+    us, calls = (_typical(amount, place, light) for amount in by_step)
     left = _left_of_kinds(us, calls, place, light.us)
     whole = tally(kind, pieces.us[calm], first.size)
     usual_steps = np.unique(marks.step).size
@@ -166,17 +168,17 @@ def in_lighter_window(pieces: StretchPieces, linked: Linked, own: Spans, light: 
     return lighter_us
 
 
-def _typical(by_step: Floats, place: Integers, count: int) -> Floats:
-    """Gives the median over the steps of each row.
+def _typical(by_step: Floats, place: Integers, light: Stretches) -> Floats:
+    """Gives the median over the steps of each row, or the least.
 
-    The median leaves out where another program interrupted a piece.
+    The median leaves out where another program interrupted a piece. Where others held up all steps, the least does.
 
-    The stretches of the lighter window are medians too. Of a stretch whose pieces differ from step to step, the means.
+    The stretches of the lighter window are the same. Of a stretch whose pieces differ from step to step, the means.
     """
     if not by_step.size:
         return np.zeros(place.size)
-    usual = np.median(by_step, axis=1)
-    is_known = tally(place, usual, count) > 0
+    usual = by_step.min(axis=1) if light.are_least else np.median(by_step, axis=1)
+    is_known = tally(place, usual, light.us.size) > 0
     return np.where(is_known[place], usual, by_step.mean(axis=1))
 
 

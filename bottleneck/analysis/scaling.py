@@ -417,13 +417,13 @@ def rescaled(
     more = {account: us for account, us in more.items() if us > 0}
     for account, us in more.items():
         accounts[account] = accounts.get(account, 0.0) + us
-    idle = _scaled_idle(result.idle, by_account, more)
+    idle = _scaled_idle(result.idle, factors, more)
     return replace(
         result,
         ledger=ledger_of(accounts, wall_us),
         kernel_us=result.kernel_us * np.array([factors[account] for account in ACCOUNTS])[result.account] * own,
         idle=idle,
-        idle_times=_scaled_times(result.idle_times, by_account, more),
+        idle_times=_scaled_times(result.idle_times, factors, more),
         busy_us=max(wall_us - float(idle["us"].sum()), 0.0),
         caveats=(*result.caveats, *caveats),
     )
@@ -432,11 +432,13 @@ def rescaled(
 def kept_parts(result: LedgerResult, own: Floats) -> dict[str, float]:
     """Gives the part of each account's time without the profiler.
 
-    Only device or op time counts: 1 for accounts without such time.
+    Only device or op time has such parts (``own``): 1 for accounts without it, and idle time beside it stays.
     """
     total = np.bincount(result.account, weights=result.kernel_us, minlength=len(ACCOUNTS))
     own_us = np.bincount(result.account, weights=result.kernel_us * own, minlength=len(ACCOUNTS))
-    parts = np.divide(own_us, total, out=np.ones(len(ACCOUNTS)), where=total > 0)
+    account_us = {entry.account: entry.us for entry in result.ledger.entries}
+    whole_us = np.maximum([account_us.get(account, 0.0) for account in ACCOUNTS], total)
+    parts = 1.0 - np.divide(total - own_us, whole_us, out=np.zeros(len(ACCOUNTS)), where=whole_us > 0)
     return dict(zip(ACCOUNTS, parts.tolist(), strict=True))
 
 

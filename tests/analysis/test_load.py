@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bottleneck.analysis.ledger import LedgerResult, build_ledger
+from bottleneck.analysis.ledger import LedgerResult, build_ledger, ledger_of
 from bottleneck.analysis.load import (
     Load,
     find_load,
@@ -113,6 +113,21 @@ def test_the_ledger_without_load_adds_up_and_says_what_was_taken_off() -> None:
 def test_rows_and_accounts_agree_without_load() -> None:
     linked, result = explained(scene((4.0, 540.0, 54.0, 40.0, 9.0, 4.0)))
     assert result.kernel_us.tolist() == pytest.approx(linked.kernels["dur_us"].tolist())
+
+
+def test_idle_time_in_an_account_of_ops_is_not_shortened_with_them() -> None:
+    # Two ops waited; the sleep between them, which the same account holds here, did not.
+    ops = [Op(0, 10, bound="dispatch"), Op(70, 40, bound="dispatch")]
+    case = Scene(110, ops=ops, events=[Event("annotation", "train", 0, 110)], steps=1)
+    result = build_ledger(case.linked(), case.roofline())
+    (ops_account,) = {entry.account for entry in result.ledger.entries} - {"overhead.python"}
+    idle = result.idle.assign(cause=ops_account.removeprefix("overhead."))
+    mixed = replace(result, ledger=ledger_of({ops_account: 110.0}, 110.0), idle=idle)
+    linked = case.linked()
+    quick = replace(linked, kernels=linked.kernels.assign(dur_us=10.0))
+    alone = without_load(mixed, quick, Load("waits", 1.04, 2))
+    assert {entry.account: entry.us for entry in alone.ledger.entries} == {ops_account: pytest.approx(80.0)}
+    assert alone.idle["us"].sum() == 60.0 and alone.kernel_us.tolist() == [10.0, 10.0]
 
 
 def test_python_between_ops_takes_the_quickest_time_of_any_step() -> None:

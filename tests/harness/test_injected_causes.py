@@ -1,7 +1,7 @@
 """Causes injected into programs that `bottleneck run` records here: each has its name, its line and its time.
 
 The programs time what they inject themselves, so that a busy machine changes both sides alike. What is compared is the
-profiled step as it was; the report scales it to the unprofiled one.
+profiled step as it was: the report scales it to the unprofiled one, and takes off what other programs held up.
 """
 
 import json
@@ -109,7 +109,7 @@ def _see(folder: Path, program: str) -> _Seen:
     file = run.folder / "recording.json"
     told = json.loads(file.read_text())
     told["traces"] = [{**trace, "unprofiled": None} for trace in told["traces"]]
-    file.write_text(json.dumps({**told, "unprofiled": None}))
+    file.write_text(json.dumps({**told, "unprofiled": None, "threads": None}))
     analysis = analyse([run.folder])
     marks = run.recording.traces[0].step_marks_ns
     kept = [number for number, step in enumerate(analysis.steps.each) if step.set_aside is None]
