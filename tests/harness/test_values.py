@@ -111,7 +111,7 @@ class Net(nn.Module):
 trace = torch.full((32, 64), 1e-40)
 net = Net()
 optimizer = torch.optim.SGD(net.head.parameters(), lr=0.1)
-for _ in range(60):
+for _ in range(600):
     optimizer.zero_grad()
     net(torch.randn(64, 64)).square().mean().backward()
     optimizer.step()
