@@ -65,8 +65,9 @@ def evaluation_mode(evidence: Evidence) -> Draft | None:
             *work.describe(norms | dropout),
             *work.critical_path_note(high),
         ),
-        advice="If this is inference, call model.eval(): in training mode each result depends on the whole batch, and "
-        "each call changes the model.",
+        advice="If this is inference, call model.eval(): batch normalization then uses its stored statistics. In "
+        "training mode each result depends on the whole batch, and each call changes the model.",
+        brief="If this is inference, call model.eval(): batch normalization then uses its stored statistics",
         gain_us=work.gain(low, high),
         claims=work.claims(high),
         code="model.eval()\nwith torch.inference_mode():\n    output = model(batch)",

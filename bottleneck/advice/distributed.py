@@ -467,7 +467,7 @@ def _fewer_bytes(evidence: Evidence, collectives: Sequence[CollectiveSummary], e
             *((_AT_MOST,) if not evidence.analysis.ranks else ()),
         ),
         advice=f"{first}{'' if is_narrow else _NARROWER}{advice}",
-        brief="Find out why the link is slow, and reduce less often" if first and is_seldom else None,
+        brief=_LOOK_AT_LINK if first and is_seldom else None,
         code=code,
         gain_us=gain_us if is_seldom else Interval(_FEWER_AT_LEAST * half_us, half_us),
         claims=claims_of(evidence, COMMUNICATION, most_us=gain_us.high if is_seldom else half_us),
@@ -475,6 +475,9 @@ def _fewer_bytes(evidence: Evidence, collectives: Sequence[CollectiveSummary], e
         per="sample" if is_seldom else "step",
         transformation=None if is_seldom else Transformation((_HALF,), _FEWER_AT_LEAST),
     )
+
+
+_LOOK_AT_LINK = "Find out why the link is slow (NCCL_DEBUG=INFO), and reduce gradients less often (no_sync())"
 
 
 def _pace(evidence: Evidence, one: CollectiveSummary) -> tuple[str, str]:

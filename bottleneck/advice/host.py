@@ -231,7 +231,7 @@ _SPLITS_FIXED = (
 
 
 _SPLITS_IN_BRIEF = {
-    _SPLITS_EARLIER[0]: "Start the exchange whose sizes the host reads a batch earlier",
+    _SPLITS_EARLIER[0]: "Start the exchange of a batch during the one before: the host waits to read its sizes",
     _SPLITS_FIXED[0]: "Fix the sizes of the all-to-all that the host reads (a capacity per expert)",
 }
 
@@ -621,7 +621,7 @@ def python_call(evidence: Evidence) -> Draft | None:
             "(beforehand, or by functools.cache, where the same inputs come again), or do it for the whole "
             "batch at once with NumPy or torch, in place of Python for each item."
         ),
-        brief=None if is_framework else f"Take what runs {where} out of the step, or do it per batch",
+        brief=None if is_framework else f"Take what runs {where} out of the step, or do it once for the whole batch",
         places=(_hottest_source(evidence, rows[0].source),),
         code="trainer = Trainer(enable_progress_bar=False, log_every_n_steps=100)  # Lightning; others: logging_steps"
         if is_framework
@@ -643,7 +643,7 @@ def _unplaced_python(evidence: Evidence, rows: Sequence[IdleCause], spent_us: fl
         evidence=(format_per_step(evidence, spent_us), *_places(rows)),
         advice=advice,
         brief=brief,
-        gain_reason="nothing tells what runs there",
+        gain_reason="the trace does not show what runs there",
         # Of a rank that the others wait for, what it does in that time is the second question.
         comes_first=evidence.share_of_step(spent_us) >= _MOSTLY_SILENT and not evidence.straggler,
         claims=claims_of(evidence, "overhead.python", most_us=spent_us),

@@ -212,7 +212,7 @@ def incomplete_trace(evidence: Evidence) -> Draft | None:
         evidence=(*broken, *orphans),
         advice="Record again before acting on any finding: a few warmed-up steps, on a machine of their own."
         if broken
-        else "Record whole steps, from before their first launch on, so that ops can be judged by their kernels.",
+        else "Start the recording before the step begins: the trace does not show which ops launched these kernels.",
         gain_reason="none in time; it makes the other findings reliable",
     )
 

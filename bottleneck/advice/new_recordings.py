@@ -36,13 +36,14 @@ from bottleneck.units import counted, format_share
 class _Anew(Struct, frozen=True):
     """The lack of a recording, and advice on another one.
 
-    It has what shows the lack. ``quotes`` where advice holds that.
+    It has what shows the lack. ``quotes`` where advice holds that. ``brief`` is the advice in short, where it is long.
     """
 
     title: str
     advice: str
     seen: tuple[str, ...] = ()
     quotes: bool = False
+    brief: str | None = None
 
 
 # By the caveat that says it, where that concerns more than half of what was recorded.
@@ -61,16 +62,19 @@ _INSTEAD: Mapping[str, _Anew] = {
     ),
     GRAPH_CAPTURE: _Anew(
         "The window captures a graph that later steps replay",
-        "Record later steps, which replay the graph: this recording holds its capture.",
+        "Record later steps: this recording shows a graph being captured, and not its replays.",
     ),
     ONE_OFF: _Anew(
-        "Most of the window is work that is done once", "Record later steps, after warm-up: {message}.", quotes=True
+        "Most of the window is work that is done once",
+        "Record later steps, after warm-up: {message}.",
+        brief="Record later steps, after warm-up: torch.profiler.schedule(wait=1, warmup=3, active=3)",
+        quotes=True,
     ),
 }
 _CAPTURED_AGAIN = _Anew(
     "The window captures the same graph again and again",
-    "Record later steps, which should replay the graph. If they capture it again, as these do, mark where a step "
-    "begins, and pass inputs of the same sizes and addresses: torch.compiler.cudagraph_mark_step_begin().",
+    "These steps capture the graph anew: call torch.compiler.cudagraph_mark_step_begin() where a step begins, and pass "
+    "inputs of the same sizes and addresses. Then record later steps, which replay it.",
 )
 _MOST = 0.5
 # Windows of work that is done once, and findings on work that is done once as well: later steps have it no more.
@@ -133,6 +137,7 @@ def _draft(anew: _Anew) -> Draft:
         title=anew.title,
         evidence=anew.seen,
         advice=anew.advice,
+        brief=anew.brief,
         gain_reason="none: a new recording shows what to change, and makes nothing faster",
         comes_first=True,
     )

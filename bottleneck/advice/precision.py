@@ -329,7 +329,7 @@ def _brief_advice(evidence: Evidence, dtype: str, part: _WidePart | None) -> str
         scaled = ", training with a gradient scaler" if dtype == "fp16" and has_backward_pass(evidence) else ""
         return f"Run the {'model' if part is None else 'part that is still in fp32'} under {dtype} autocast{scaled}"
     model = "the model" if part is None else "the part that is still in fp32"
-    return f"Run {model} with weights and inputs in {dtype}, and compare its outputs"
+    return f"Run {model} with weights and inputs in {dtype}, and compare its outputs with those in fp32"
 
 
 def _most_of(column: "pd.Series[str]", rows: Integers, us: Floats) -> str | None:
@@ -712,7 +712,7 @@ def _fp32_weights_for_few_rows(evidence: Evidence, work: KernelWork, rows: Flags
         ),
         advice="Compute more rows per step, which read the weights once for all of them: more samples at once. Or keep "
         "the weights in int8 (a quarter of the bytes).",
-        brief="Compute more rows per step, or keep the weights in int8",
+        brief="Raise the batch size, since these products read all weights for few rows, or keep the weights in int8",
         gain_reason="what narrower weights gain on this processor only a trial shows",
         code="from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_\n\n"
         "quantize_(model, Int8DynamicActivationInt8WeightConfig())  # compare its outputs",
@@ -846,7 +846,7 @@ def _single_precision(where: str, *, has_weights: bool) -> str:
             f"Make the weights fp32 (model.float(), or no torch.set_default_dtype(torch.float64)), and the data where "
             f"it enters{where}, unless the method needs 64 bits."
         )
-    return f"Convert to fp32 where the data enters{where}, unless the method needs 64 bits: NumPy's numbers are fp64."
+    return f"Convert the data to fp32 (.float()) where it enters{where}, unless the method needs fp64, as NumPy has it."
 
 
 def _moves_doubles(work: KernelWork, signature: int) -> bool:

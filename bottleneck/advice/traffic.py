@@ -199,7 +199,8 @@ _OF_EMBEDDINGS = (
     'nn.EmbeddingBag(rows, width, mode="sum")',
 )
 _OF_ROWS = (
-    "Gather whole rows with one index (index_select, index_copy_), and let index_put add up only where indices repeat.",
+    "Gather and write whole rows with index_select and index_copy_, and use index_put_(accumulate=True) only where "
+    "indices repeat.",
     "sorted_rows = x.index_select(0, order)  # and back: out.index_copy_(0, order, rows)",
 )
 # On a CPU indexing with a tensor takes longer than index_select, and far longer in its backward pass, whose threads add

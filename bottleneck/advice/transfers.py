@@ -533,7 +533,7 @@ def copied_bytes(evidence: Evidence) -> Draft | None:
         brief="Copy fewer bytes: a narrower dtype, only what is used, data that stays on the device",
         code=f"batch = batch.to(torch.bfloat16){pinning}.to(device, non_blocking=True)  # half of the bytes\n"
         "# diagnosis: nvidia-smi --query-gpu=pcie.link.gen.current,pcie.link.width.current --format=csv",
-        gain_reason="not predicted: which of the bytes are needed only the program knows",
+        gain_reason="not predicted: a trace does not show which of the data the program needs",
         claims=claims_of(evidence, TRANSFER, most_us=exposed_us),
     )
 

@@ -50,8 +50,8 @@ def step_caveats(window: Window) -> tuple[Caveat, ...]:
     """Caveats on a beginning and on steps that were left out, if any."""
     if window.lead_in_us:
         message = (
-            f"the first {format_us(window.lead_in_us)} are left out: work was launched, but what the device did before"
-            " the recording began, or the profiler's own start, held it; --all takes the whole trace"
+            f"the first {format_us(window.lead_in_us)} are not counted: the device was still busy with earlier work, or"
+            " the profiler was starting; --all counts them"
         )
         return (Caveat(LEAD_IN, message),)
     if not window.set_aside:
@@ -218,7 +218,7 @@ def _of_earlier_one_offs(linked: Linked) -> Iterator[Caveat]:
         return
     longest = int(dur_us.argmax())
     message = (
-        f"{format_us(float(dur_us.sum()))} of start-up come before these steps, and are paid once: most in"
+        f"one-time start-up before these steps ({format_us(float(dur_us.sum()))}) is not counted: most of it is"
         f" {events['name'].iloc[calls[longest]]} ({format_us(float(dur_us[longest]))})"
     )
     yield Caveat(STARTED_BEFORE, message)

@@ -6,6 +6,7 @@ It is the resource that limits the step, and the sentence that states it.
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -13,7 +14,14 @@ from msgspec import Struct
 
 from bottleneck.analysis.idle import FAULTS
 from bottleneck.analysis.scaling import least_record_us
-from bottleneck.schema.accounts import ACCOUNTS, FEW_FLOPS_PER_BYTE, UNMODELLED, UNMODELLED_ACCOUNTS, phrase_of
+from bottleneck.schema.accounts import (
+    ACCOUNTS,
+    FEW_FLOPS_PER_BYTE,
+    UNMODELLED,
+    UNMODELLED_ACCOUNTS,
+    UNMODELLED_BY_FAMILY,
+    phrase_of,
+)
 from bottleneck.schema.analysis import (
     BROKEN_TRACE_SLUGS,
     DISTURBED_SLUGS,
@@ -42,7 +50,7 @@ from bottleneck.schema.analysis import (
 )
 from bottleneck.schema.evidence import Evidence, TwoSided, counted_faults_us
 from bottleneck.schema.finding_order import LITTLE, SURE_FINDINGS, in_reading_order
-from bottleneck.schema.kernel_names import between, name_in_sentence
+from bottleneck.schema.kernel_names import between, name_in_sentence, plain_name
 from bottleneck.schema.measurements import LEAST_SAMPLED_US, RunSteps
 from bottleneck.schema.op_names import RUNS_BACKWARD, at_source
 from bottleneck.schema.records import replace
@@ -97,7 +105,7 @@ class Grounds(Struct, frozen=True):
     for the most part captured into a graph, ``left_out`` tells of the side of the recording that is not judged.
     ``faults_us`` is the time of counted page faults in ops of the window, ``record_us`` the least time per step that
     the profiler's own records take, where no step without it is known. ``load`` says what waits for other programs were
-    taken off, null where none were.
+    taken off, null where none were. ``has_no_lines`` marks a trace that was recorded without source lines.
     """
 
     ledger: Ledger
@@ -122,6 +130,8 @@ class Grounds(Struct, frozen=True):
     faults_us: float = 0.0
     record_us: float = 0.0
     load: str | None = None
+    is_one_step: bool = False
+    has_no_lines: bool = False
 
 
 class BoundDecision(Struct, frozen=True):
@@ -170,6 +180,8 @@ def grounds_of(evidence: Evidence) -> Grounds:
         faults_us=counted_faults_us(evidence, profiled=True),
         record_us=least_record_us(evidence.linked, analysis.steps.unprofiled_us),
         load=next((caveat.message for caveat in analysis.caveats if caveat.slug == LOAD_TAKEN_OFF), None),
+        is_one_step=analysis.steps.count <= 1,
+        has_no_lines=not (any(row.source for row in analysis.kernels) or any(row.source for row in analysis.idle)),
     )
 
 
@@ -480,7 +492,8 @@ def _clauses(
         yield Clause("pace", _pace(grounds, grounds.serving))
     if sure := _sure(grounds, decision, findings):
         yield Clause("sure", sure)
-    yield from _opening(grounds, decision)
+    opening = _opening(grounds, decision)
+    yield from opening if decision.bound == "communication" else map(partial(_with_lines, grounds), opening)
     if doubt := _doubt(grounds, decision):
         yield Clause("doubt", doubt, label="But")
     yield from _not_judged(grounds)
@@ -490,12 +503,19 @@ def _clauses(
         yield Clause("first", first_step.text, source=first_step.source, label="First")
 
 
+def _with_lines(grounds: Grounds, clause: Clause) -> Clause:
+    """Says how the line of a place is shown, where none were recorded."""
+    if clause.role != "place" or not grounds.has_no_lines:
+        return clause
+    return replace(clause, text=f"{clause.text}; with_stack=True would show the line")
+
+
 def _not_judged(grounds: Grounds) -> Iterator[Clause]:
     """Yields what is set aside or left out, and sides that differ."""
     if (aside := _start_up_share(grounds.ledger)) >= _LEAST_ASIDE:
-        yield Clause("start_up", f"Start-up that is paid once takes {format_share(aside)} and is set aside")
+        yield Clause("start_up", f"One-time start-up takes {format_share(aside)} and is not counted")
     if (own := _profiler_share(grounds.ledger)) >= _LEAST_OWN:
-        yield Clause("profiler", f"The profiler itself takes {format_share(own)} and is set aside")
+        yield Clause("profiler", f"The profiler itself takes {format_share(own)} and is not counted")
     if grounds.sides:
         yield Clause("sides", describe_sides(grounds.sides))
     if grounds.left_out:
@@ -558,8 +578,8 @@ def _opening(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]:
             yield Clause("place", f"most of it {_label(most)} ({most.reason or 'no cost formula'})", ", ")
     elif decision.bound == "device":
         works = f"Your {grounds.device_noun} is busy for {format_share(decision.share)} of {wall} per step"
-        yield Clause("bound", f"{works}: neither its host nor other ranks hold it back")
-        yield Clause("cause", f"Arithmetic and memory access cannot be told apart; {_kinds(grounds)}")
+        yield Clause("bound", f"{works}, and hardly waits")
+        yield Clause("cause", f"Whether arithmetic or memory access limits it is not known; {_kinds(grounds)}")
         small = next((entry for entry in grounds.ledger.entries if entry.account == "overhead.launch_floor"), None)
         if small is not None and small.share >= _WORTH_NAMING:
             busy = f"{_shown_account(grounds, small)} is busy time that counts as overhead"
@@ -679,7 +699,8 @@ def _of_one_group(grounds: Grounds, group: str) -> Iterator[Clause]:
         return
     us, share = (largest.us, _shown_account(grounds, largest)) if stands else (group_us, _shown(grounds, group))
     words = _waiting(grounds, largest) if stands else _group_waits(grounds, entries, group_us)
-    yield Clause("bound", f"{words}: {format_part(us, wall_us)} per step ({share})")
+    per_step = "" if largest.account == _START_UP and grounds.is_one_step else " per step"
+    yield Clause("bound", f"{words}: {format_part(us, wall_us)}{per_step} ({share})")
     if not stands:
         yield Clause("place", _contributor(grounds, group), label="Largest")
     elif place := _worst_place(grounds, largest):
@@ -776,7 +797,7 @@ _LEAST_KIND = 0.01  # of the step: smaller kinds of unmodelled work are not list
 def _kinds(grounds: Grounds) -> str:
     """The unmodelled work by kind, largest first, with the reason for most of it."""
     entries = sorted((one for one in grounds.ledger.entries if one.group == UNMODELLED), key=lambda one: -one.share)
-    kinds = [(ACCOUNTS[one.account].kind or "other work", one) for one in entries]
+    kinds = [(ACCOUNTS[one.account].kind or "unclassified work", one) for one in entries]
     named = [f"{kind} {_shown_account(grounds, one)}" for kind, one in kinds[:3] if one.share >= _LEAST_KIND]
     most = _largest_kernel(grounds, ("unknown",))
     reason = f" ({most.reason})" if most is not None and most.reason else ""
@@ -1010,17 +1031,17 @@ def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Fi
     if is_unmodelled:
         most = _largest_of([grounds.kernels[row] for row in part.rows])
         named = (
-            "" if most is None or decision.by_kind else f"; most of it is {_label(most)} ({format_share(most.share)})"
+            "" if most is None or decision.by_kind else f" (the largest: {_label(most)}, {format_share(most.share)})"
         )
         lacks_sizes = most is not None and most.reason_code == "no_shapes"
         sizes = "; with recorded sizes (record_shapes=True) there may be some" if lacks_sizes else ""
-        return f"No advice here makes the {ACCOUNTS[entry.account].kind or 'other work'} faster{named}{sizes}"
+        return f"There is no advice for the {ACCOUNTS[entry.account].kind or 'unclassified work'}{named}{sizes}"
     rate = _rate(grounds, part.rows) if entry.account in _NAMED_BY_KERNEL else None
     if rate is not None:
-        return f"This op reaches {rate}, and no advice here makes it faster"
+        return f"There is no advice for this op, which reaches {rate}"
     if part.rows:
-        return f"No advice here makes {_label(grounds.kernels[part.rows[0]])} faster"
-    return f"No advice here shortens {phrase_of(entry.account)}"
+        return f"There is no advice for {_label(grounds.kernels[part.rows[0]])}"
+    return f"There is no advice for {phrase_of(entry.account)}"
 
 
 def _larger_of_unknown_bound(grounds: Grounds, entry: LedgerEntry) -> KernelSummary | None:
@@ -1140,24 +1161,27 @@ def _line_of(grounds: Grounds, account: str) -> tuple[str | None, float]:
 
 
 def _around(grounds: Grounds, account: str, line: str) -> str:
-    """Names the kernel and op beside a wait at a line.
+    """Names the kernel that a wait at a line is for.
 
-    They are the kernel that is waited for, and the op that comes next. Empty where none is known.
+    Empty where none is known.
     """
     rows = [row for row in grounds.idle if f"overhead.{row.cause}" == account and row.source == line]
     longest = max(rows, key=lambda row: row.us, default=None)
     if longest is None:
         return ""
-    return between(longest.before, longest.after, is_waited_for=longest.cause == "sync")
+    return between(longest.before, None, is_waited_for=longest.cause == "sync")
 
 
 def _label(kernel: KernelSummary) -> str:
     """The op with its line, short enough for a sentence.
 
-    The kernel where there is none: a replayed kernel has no op of its own, only what launched the graph.
+    The kernel and its kind where there is none: a replayed kernel has no op of its own, only what launched the graph.
     """
-    has_op = kernel.bound != "communication" and kernel.reason_code != "graph_launch"
-    name = name_in_sentence((kernel.op if has_op else None) or kernel.name)
+    op = None if kernel.bound == "communication" or kernel.reason_code == "graph_launch" else kernel.op
+    name = name_in_sentence(op or plain_name(kernel.name))
+    if op is None and "::" not in kernel.name and ":" not in name:
+        kind = ACCOUNTS[UNMODELLED_BY_FAMILY.get(kernel.family, UNMODELLED)].kind
+        name = f"the kernel {name}" if kind is None else f"{kind} (kernel {name})"
     return f"{name} {at_source(kernel.source)}" if kernel.source else name
 
 

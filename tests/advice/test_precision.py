@@ -483,7 +483,7 @@ def test_the_line_at_which_fp64_enters_is_named(tmp_path: Path) -> None:
     joined = Call("aten::mul", 100, sizes, more={"types": ["float", "double"]})
     product = Call("aten::mm", 60_000, sizes, more=doubles(2))
     draft = double_precision(on_cpu(tmp_path, [scaled, joined, product], device=device))
-    assert draft is not None and "where the data enters, in train() (train.py:12), unless" in draft.advice
+    assert draft is not None and "where it enters, in train() (train.py:12), unless" in draft.advice
     assert "the first op of a step with fp64 is aten::mul in train()" in draft.evidence[0]
 
 
