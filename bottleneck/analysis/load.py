@@ -100,18 +100,26 @@ def quicken(linked: Linked, signature: Integers, roofline: pd.DataFrame) -> Link
     """
     dur_us, name = linked.kernels["dur_us"].to_numpy(), _codes(linked.kernels["name"])
     floor_us = dur_us * roofline["explained"].fillna(0.0).to_numpy()
-    kind, first = numbered(name, signature)
-    calls = tally(kind, np.ones(dur_us.size), first.size)[kind]
-    quickest_us = _least(kind, dur_us, first.size)[kind]
-    is_known = (signature >= 0) & (calls > 1)
-    waited = (floor_us > 0) & (floor_us < _HARDLY_EXPLAINED * quickest_us) & (quickest_us >= _TIME_SLICE_US)
-    is_told = is_known & ~waited
+    quickest_us, is_told = quickest_calls(name, signature, dur_us, floor_us)
     bound = _codes(roofline["bound"])
     alone_us = np.where(floor_us > 0, floor_us / _parts(bound, floor_us, quickest_us, is_told), dur_us)
     part = float(quickest_us[is_told].sum() / dur_us[is_told].sum()) if dur_us[is_told].any() else 1.0
     alone_us = np.where(floor_us > 0, alone_us, dur_us * part)
     quick_us = np.minimum(np.where(is_told, quickest_us, np.maximum(alone_us, floor_us)), dur_us)
     return replace(linked, kernels=linked.kernels.assign(dur_us=quick_us))
+
+
+def quickest_calls(name: Integers, signature: Integers, us: Floats, floor_us: Floats) -> tuple[Floats, Flags]:
+    """Gives the quickest of the calls alike, and where that tells.
+
+    It does not tell what a call takes alone that has no others like it, nor where all of them waited: their floor is
+    next to nothing of the quickest, which takes as long as another program's turn.
+    """
+    kind, first = numbered(name, signature)
+    calls = tally(kind, np.ones(us.size), first.size)[kind]
+    quickest_us = _least(kind, us, first.size)[kind]
+    waited = (floor_us > 0) & (floor_us < _HARDLY_EXPLAINED * quickest_us) & (quickest_us >= _TIME_SLICE_US)
+    return quickest_us, (signature >= 0) & (calls > 1) & ~waited
 
 
 def quick_stretches(linked: Linked) -> Stretches | None:

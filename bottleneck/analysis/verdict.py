@@ -10,9 +10,11 @@ from functools import partial
 from typing import cast
 
 import numpy as np
+import pandas as pd
 from msgspec import Struct
 
 from bottleneck.analysis.idle import FAULTS
+from bottleneck.analysis.load import quickest_calls
 from bottleneck.analysis.scaling import least_record_us
 from bottleneck.schema.accounts import (
     ACCOUNTS,
@@ -229,26 +231,22 @@ def _row_modules(evidence: Evidence) -> dict[int, dict[str, float]]:
 def _quick_parts(evidence: Evidence) -> dict[str, float]:
     """Gives the part of each work account's time that undisturbed calls need.
 
-    Calls of the same op with the same sizes do the same work, so that the quickest of them tells. A call without others
-    like it needs its floor at least, as does one whose floor is next to nothing of the quickest: all of them waited.
+    Where the quickest of the calls alike does not tell, they need their floor at least.
     """
     times, explained = evidence.kernel_time, evidence.roofline["explained"].fillna(0.0)
     if times is None:
         return {}
     works = times[(times["us"] > 0) & times["account"].isin(_WORK_ACCOUNTS)]
-    alike = works["us"].groupby(works["signature"])
-    is_alone = (alike.transform("size") == 1) | (works["signature"] < 0)
-    quickest_us, floor_us = alike.transform("min"), works["us"] * explained.reindex(works.index)
-    all_waited = (floor_us > 0) & (floor_us < _HARDLY_EXPLAINED * quickest_us)
-    quick_us = quickest_us.where(~(is_alone | all_waited), floor_us)
+    us, signature = works["us"].to_numpy(np.float64), works["signature"].to_numpy(np.int64)
+    floor_us = us * explained.reindex(works.index).to_numpy()
+    quickest_us, is_told = quickest_calls(np.zeros_like(signature), signature, us, floor_us)
+    quick_us = pd.Series(np.where(is_told, quickest_us, floor_us), index=works.index)
     account = works["account"].astype(str)
     parts = quick_us.groupby(account).sum() / works["us"].groupby(account).sum()
     return {str(name): float(part) for name, part in parts.items()}
 
 
 _WORK_ACCOUNTS = ("compute", "memory")
-# Of the time of a call beside other programs: with a lower floor than this, the call waited for a processor.
-_HARDLY_EXPLAINED = 0.02
 
 
 # Of the window: what the last wait for the device takes at most, and all of them, where it had nothing left to do.
