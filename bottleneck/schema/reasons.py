@@ -123,7 +123,7 @@ REASONS: Mapping[str, str] = {
     "no_bandwidth": "no bandwidth known for this device",
     # Of kernels that take longer than their floor.
     "unexplained": "unexplained",
-    "too_fast": "faster than its floor: cost or peak is wrong",
+    "too_fast": "faster than its floor: its cost is taken too high, or the peak too low",
     "from_cache": "served from cache",
     "compute_by_balance": "by machine balance: more FLOPs per byte than the ridge of any device that this may be",
     "memory_by_balance": "by machine balance: fewer FLOPs per byte than the ridge of any device that this may be",

@@ -162,7 +162,7 @@ class TestComputeAndMemory:
     def test_a_floor_above_the_time_is_reported_as_our_error(self) -> None:
         row = only(matmul(100.0, 1.2 * 100e-6 * 989.4e12))
         assert (row.explained, row.confidence) == (1.0, "low")
-        assert row.reason == "faster than its floor: cost or peak is wrong"
+        assert row.reason == "faster than its floor: its cost is taken too high, or the peak too low"
 
     def test_three_percent_above_is_no_error(self) -> None:
         row = only(matmul(100.0, 1.02 * 100e-6 * 989.4e12))
