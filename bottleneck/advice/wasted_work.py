@@ -28,6 +28,7 @@ from bottleneck.schema.accounts import UNMODELLED, UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers
+from bottleneck.schema.measurements import Padding
 from bottleneck.schema.op_names import at_known, at_source
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import US_PER_S, counted, format_share, format_us
@@ -399,9 +400,12 @@ def padded_inputs(evidence: Evidence) -> Draft | None:
     padding = None if evidence.recording is None else evidence.recording.padding
     if padding is None or padding.share < _LEAST_PADDING or padding.columns < _LEAST_IDS:
         return None
-    work_us = sum(evidence.group_us(group) for group in _COMPUTED)
-    low_us, high_us = (min(part * padding.share, 0.9) * work_us for part in _PADDED)
     are_frames = padding.unit == "frame"
+    part = 1.0 if are_frames else _part_on_whole_rows(evidence, padding)
+    work_us = part * sum(evidence.group_us(group) for group in _COMPUTED)
+    low_us, high_us = (min(part * padding.share, 0.9) * work_us for part in _PADDED)
+    if evidence.share_of_step(high_us) < _LEAST_SHARE_OF_PADDING:
+        return None
     is_by_batch = are_frames or _PADS in evidence.op_sums
     what = "zeros at their end" if are_frames else "one id repeated at an end"
     return Draft(
@@ -410,7 +414,7 @@ def padded_inputs(evidence: Evidence) -> Draft | None:
         evidence=(
             f"{format_share(padding.share)} of the {padding.unit}s in {counted(padding.rows, 'row')} of up to "
             f"{counted(padding.columns, padding.unit)} are {what}",
-            f"arithmetic and bytes take {format_us(work_us)} per step",
+            f"arithmetic and bytes of ops on these rows take {format_us(work_us)} per step",
         ),
         advice=(
             "Batch rows of like length (bucketing): a batch is padded to its longest row. Or pack several into one row."
@@ -426,6 +430,34 @@ def padded_inputs(evidence: Evidence) -> Draft | None:
         claims=claims_of(evidence, *_COMPUTED, most_us=high_us),
         changes_results=True,
     )
+
+
+# Of the step: what padding takes that is worth a change.
+_LEAST_SHARE_OF_PADDING = 0.02
+# A row may have lost its first or last ids, or got marks around it.
+_MARKS = range(-2, 3)
+
+
+def _part_on_whole_rows(evidence: Evidence, padding: Padding) -> float:
+    """Gives the part of arithmetic and bytes in ops on whole rows of ids.
+
+    A size of theirs is the rows' length, or that times their number, or they are called once for each id of all rows.
+    A program that packs its rows, or stops at their ends, works on fewer. 1 where sizes were not recorded.
+    """
+    work, lengths = work_of(evidence), [padding.columns + more for more in _MARKS]
+    sizes = {*lengths, *(padding.rows * length for length in lengths)}
+    calls = dict(zip(*(column.tolist() for column in np.unique(work.signature, return_counts=True)), strict=True))
+
+    def is_whole(signature: int) -> bool:
+        tensors = [size for argument in work.argument_sizes(signature) for size in argument]
+        per_step = calls.get(signature, 0) / evidence.steps
+        at_each_id = round(per_step) in lengths and any(size[:1] == (padding.rows,) for size in tensors)
+        return at_each_id or any(length in sizes for size in tensors for length in size)
+
+    judged = work.bound("compute", "memory") & (work.signature >= 0)
+    if not judged.any() or not work.us[judged].sum() > 0:
+        return 1.0
+    return float(work.us[work.calls_that(judged, is_whole)].sum() / work.us[judged].sum())
 
 
 # Of the padded share of a step's work, what batches of like length save: a training on 12 utterances, a batch of which

@@ -1,6 +1,6 @@
-"""Finds modules and lines with the same result in two steps.
+"""Finds modules and lines with the same result in two steps, or in one.
 
-Neither step is measured. A finding needs other calls that had new inputs.
+Neither step is measured. A finding in two steps needs other calls that had new inputs.
 
 Of each call the inputs and the output are kept in short: their sizes, and a sample of their numbers. Nothing of the
 program is called or changed, and a bound on the time ends the look.
@@ -10,8 +10,8 @@ import os
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
@@ -19,10 +19,12 @@ from bottleneck.harness.lines import is_own_file
 from bottleneck.harness.machine import is_on_gpu
 from bottleneck.harness.torch_private import (
     count_modes,
+    current_node,
     function_modes,
     innermost_function_mode,
     is_transformed,
     may_trace_hooks,
+    version_of,
     without_functions,
 )
 from bottleneck.schema.measurements import RepeatedModule
@@ -32,23 +34,44 @@ _MOST_SECONDS, _MOST_CALLS = 0.3, 2000
 # Numbers that are kept of one tensor, tensors of one call, and levels of lists and dicts that are looked into.
 _MOST_NUMBERS, _MOST_TENSORS, _DEEPEST = 1024, 16, 3
 _MOST_FRAMES, _MOST_FOUND, _MOST_LINES = 60, 8, 40
+# First numbers of a tensor that are kept to tell whether another one is its first rows.
+_FIRST_NUMBERS, _ROUNDED = 256, 1e-4
+# Rounds of a loop in which a line gives the same.
+_LEAST_ROUNDS = 4
 _OURS = os.path.dirname(__file__)  # noqa: PTH120 - as plain text
 _PLAIN = (bool, int, float, str, type(None))
 
 
 @dataclass(frozen=True)
 class _TensorSample:
-    """A tensor in short: type, sizes, and evenly spaced numbers of it."""
+    """A tensor in short: type, sizes, evenly spaced numbers of it, and its first ones.
+
+    ``place`` is its address and how often it was written to.
+    """
 
     kind: str
     sizes: tuple[int, ...]
     numbers: Any
+    first: Any
+    place: tuple[int, int]
 
     def is_like(self, other: object) -> bool:
         """True for the same numbers, as far as they were kept."""
         if not isinstance(other, _TensorSample) or (self.kind, self.sizes) != (other.kind, other.sizes):
             return False
         return bool(self.numbers.equal(other.numbers))
+
+    def begins(self, other: object) -> bool:
+        """True for the first rows of another tensor, or all of them, as far as both were kept."""
+        if not isinstance(other, _TensorSample) or self.sizes == other.sizes:
+            return self.is_like(other)
+        same = (self.kind, self.sizes[1:]) == (other.kind, other.sizes[1:]) and self.sizes[:1] < other.sizes[:1]
+        # A product of fewer rows may be rounded in another order.
+        return same and bool(self.first.allclose(other.first[: self.first.numel()], rtol=_ROUNDED, atol=_ROUNDED))
+
+    def is_place_of(self, other: "_TensorSample") -> bool:
+        """True if both are the same memory, which nothing wrote to in between."""
+        return self.place == other.place
 
 
 # What a call was given, or gave: samples of tensors, and plain values as they are.
@@ -71,6 +94,15 @@ class _SeenCall:
     line: str | None
     given: _Values
     gave: _Values
+    in_backward: bool = False
+
+    def repeats(self, other: "_SeenCall") -> bool:
+        """True if it had the inputs of another call, or their first rows, and gave the same for them."""
+        samples = [(a, b) for a, b in zip(self.given, other.given, strict=False) if isinstance(a, _TensorSample)]
+        if _are_alike(self.given, other.given):
+            return _are_alike(self.gave, other.gave)
+        is_part = all(isinstance(b, _TensorSample) and a.is_place_of(b) for a, b in samples)
+        return is_part and _begin(self.given, other.given) and _begin(self.gave, other.gave)
 
     def gives_tensors(self) -> bool:
         """True if the output holds a tensor."""
@@ -81,11 +113,14 @@ class _SeenCall:
 class Repeats:
     """The modules and lines that gave the same in both steps.
 
-    A line counts where all its calls of torch did.
+    A line counts where all its calls of torch did. ``in_step`` are modules all of whose calls in one step repeat the
+    first of them, ``lines_in_step`` the rounds of a loop in each of which a line gave the same.
     """
 
     modules: tuple[RepeatedModule, ...] = ()
     lines: tuple[str, ...] = ()
+    in_step: tuple[RepeatedModule, ...] = ()
+    lines_in_step: Mapping[str, int] = field(default_factory=dict)
 
 
 def _watching(torch: Any, note: Callable[[Any, Any, Any], None]) -> Any:
@@ -178,6 +213,8 @@ class RepeatLook:
         repeats = Repeats(
             tuple(_repeated(before, now)) if before is not None and is_whole else (),
             tuple(_repeated_lines(self._at_lines_before, self._at_lines)) if is_whole and not self._is_cut else (),
+            tuple(_same_in_step(now)) if is_whole else (),
+            _lines_same_in_step(self._at_lines) if is_whole and not self._is_cut else {},
         )
         self._removals, self._before, self._now, self._kept, self._is_done = [], None, {}, [], True
         self._at_lines, self._at_lines_before = {}, {}
@@ -207,7 +244,8 @@ class RepeatLook:
         try:
             with without_functions(self._torch):
                 given, gave = tuple(self._values_in((arguments, keywords))), tuple(self._values_in(output))
-            self._now[key] = _SeenCall(around, self._labels[key[0]], self._line(sys._getframe(1)), given, gave)
+            line, in_backward = self._line(sys._getframe(1)), current_node() is not None
+            self._now[key] = _SeenCall(around, self._labels[key[0]], line, given, gave, in_backward)
         except Exception:  # ours, in the middle of the program's own call
             return
         finally:
@@ -265,10 +303,22 @@ class RepeatLook:
         if tensor.layout is not self._torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
             return object()  # like no other
         with self._torch.no_grad():
-            flat = tensor.detach().reshape(-1)
             # An odd distance, so that not all numbers are of one column.
-            numbers = flat[:: max(1, flat.numel() // _MOST_NUMBERS) | 1].clone()
-        return _TensorSample(str(tensor.dtype), tuple(int(size) for size in tensor.shape), numbers)
+            numbers = self._some_numbers(tensor, tensor.numel(), max(1, tensor.numel() // _MOST_NUMBERS) | 1)
+            first = self._some_numbers(tensor, min(tensor.numel(), _FIRST_NUMBERS), 1)
+        place = (int(tensor.data_ptr()), version_of(tensor))
+        return _TensorSample(str(tensor.dtype), tuple(int(size) for size in tensor.shape), numbers, first, place)
+
+    def _some_numbers(self, tensor: Any, end: int, distance: int) -> Any:
+        """Copies numbers at equal distances in the order of rows, without a copy of the whole tensor."""
+        torch, tensor = self._torch, tensor.detach()
+        if tensor.is_contiguous():
+            return tensor.reshape(-1)[:end:distance].clone()
+        at, places = torch.arange(0, end, distance), list[Any]()
+        for size in reversed(tensor.shape):
+            places.append(at % size)
+            at = at // size
+        return tensor[tuple(reversed(places))]
 
     def _line(self, frame: FrameType | None, *, ours: bool = False) -> str | None:
         """Gives the innermost line of the program's own files.
@@ -335,6 +385,61 @@ def _repeated_lines(before: dict[_Place, _SeenCall], now: dict[_Place, _SeenCall
         read[line] += any(isinstance(value, _TensorSample) for value in call.given) and call.gives_tensors()
     lines = dict.fromkeys(line for line, _ in now if line not in changed and read[line])
     return list(lines)[:_MOST_LINES] if is_varied else []
+
+
+def _same_in_step(now: dict[_Key, _SeenCall]) -> list[RepeatedModule]:
+    """Finds the outermost modules whose calls in one step all repeat the first one."""
+    calls_of: dict[int, list[_SeenCall]] = {}
+    for (number, _), call in now.items():
+        if not call.in_backward:
+            calls_of.setdefault(number, []).append(call)
+    same = {
+        number: calls
+        for number, calls in calls_of.items()
+        if len(calls) > 1 and calls[0].gives_tensors() and all(call.repeats(calls[0]) for call in calls[1:])
+    }
+    outer = [calls for calls in same.values() if not any(key[0] in same for call in calls for key in call.around)]
+    return [RepeatedModule(calls[0].label, calls[-1].line, len(calls)) for calls in outer][:_MOST_FOUND]
+
+
+def _lines_same_in_step(at_lines: dict[_Place, _SeenCall]) -> dict[str, int]:
+    """Finds lines that read tensors and give the same in each round of a loop, and counts the rounds."""
+    calls_of: dict[str, list[_SeenCall]] = {}
+    for (line, _), call in at_lines.items():
+        calls_of.setdefault(line, []).append(call)
+    rounds = {line: _rounds(calls) for line, calls in list(calls_of.items())}
+    return dict([(line, count) for line, count in rounds.items() if count][:_MOST_LINES])
+
+
+def _rounds(calls: list[_SeenCall]) -> int:
+    """Counts the rounds that calls of a line are, where all give the same: else 0."""
+    first = calls[0]
+    again = (at for at, call in enumerate(calls) if at and call.label == first.label and call.repeats(first))
+    round_of = next(again, 0)
+    if not round_of or len(calls) % round_of or len(calls) < _LEAST_ROUNDS * round_of:
+        return 0
+    # What is written in place is new in each round, though it may look the same, as zeros do.
+    writes = any(call.label.endswith("_") and not call.label.startswith("__") for call in calls[:round_of])
+    reads = all(_share_memory(call, first) for call in calls[::round_of])
+    same = all(
+        call.label == (earlier := calls[at % round_of]).label and call.repeats(earlier) for at, call in enumerate(calls)
+    )
+    tells = not writes and reads and same and any(call.gives_tensors() for call in calls[:round_of])
+    return len(calls) // round_of if tells else 0
+
+
+def _share_memory(one: _SeenCall, other: _SeenCall) -> bool:
+    """Tells whether two calls read a tensor that is the same memory."""
+    pairs = zip(one.given, other.given, strict=False)
+    return any(isinstance(a, _TensorSample) and isinstance(b, _TensorSample) and a.is_place_of(b) for a, b in pairs)
+
+
+def _begin(part: _Values, whole: _Values) -> bool:
+    """Tells whether the tensors among some values are first rows of those among others."""
+    return len(part) == len(whole) and all(
+        a.begins(b) if isinstance(a, _TensorSample) else type(a) is type(b) and a == b
+        for a, b in zip(part, whole, strict=True)
+    )
 
 
 def _are_alike(one: _Values, other: _Values) -> bool:

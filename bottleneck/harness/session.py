@@ -272,8 +272,14 @@ class Session:
         with contextlib.suppress(Exception):
             repeats = self._repeats.end_step(is_last=is_last)
             if repeats is not None:
-                self.note(repeated_modules=repeats.modules, repeated_lines=repeats.lines)
-                self._show_text((*(module.source for module in repeats.modules), *repeats.lines))
+                self.note(
+                    repeated_modules=repeats.modules,
+                    repeated_lines=repeats.lines,
+                    same_in_step=repeats.in_step,
+                    lines_same_in_step=repeats.lines_in_step,
+                )
+                modules = (module.source for module in (*repeats.modules, *repeats.in_step))
+                self._show_text((*modules, *repeats.lines, *repeats.lines_in_step))
 
     def look_at_values(self, step: object = None) -> None:
         """Looks again at the values of what the program holds.

@@ -58,6 +58,7 @@ SURE_FINDINGS = frozenset(
         "repeated-parametrization",
         "repeated-result",
         "repeated-tensor",
+        "same-in-step",
         "side-work",
         "slow-argmax",
         "slow-call",

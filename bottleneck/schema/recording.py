@@ -112,7 +112,8 @@ class Measured(Extras):
     are aids to debugging that were on, ``memory_growth`` is null where it was not looked at, ``resting_memory`` empty
     where allocations were not recorded, ``padding`` null unless it was asked for, ``other_threads`` where no other
     Python thread ran or the system does not tell, ``values`` where those of no tensor were looked at.
-    ``repeated_modules``, and the ops at ``repeated_lines``, gave the same in two steps.
+    ``repeated_modules``, and the ops at ``repeated_lines``, gave the same in two steps; those of ``same_in_step`` gave
+    it several times in one, and those at ``lines_same_in_step`` in so many rounds of a loop.
     """
 
     step_name: str | None = None
@@ -134,6 +135,8 @@ class Measured(Extras):
     values: ValuesLook | None = None
     repeated_modules: tuple[RepeatedModule, ...] = ()
     repeated_lines: tuple[str, ...] = ()
+    same_in_step: tuple[RepeatedModule, ...] = ()
+    lines_same_in_step: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,7 +5,12 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice import advise
-from bottleneck.advice.repeated_work import repeated_module, repeated_parametrization, repeated_result
+from bottleneck.advice.repeated_work import (
+    repeated_module,
+    repeated_parametrization,
+    repeated_result,
+    same_in_step,
+)
 from bottleneck.schema.measurements import RepeatedModule
 from tests.advice.cases import program_line, two_steps
 from tests.builders import Event, complete, frame, op
@@ -102,3 +107,28 @@ def test_lines_that_gave_the_same_in_two_steps_are_computed_once(tmp_path: Path)
     assert advise(evidence)[0].slug == "repeated-result"
     assert repeated_result(two_steps(tmp_path / "small", [*product, *other], repeated_lines=("train.py:30",))) is None
     assert repeated_result(two_steps(tmp_path / "none", [*product, *other])) is None
+
+
+def test_a_module_that_reads_the_same_in_each_round_is_called_once_before_the_loop(tmp_path: Path) -> None:
+    found = RepeatedModule("Keys_0", "train.py:43", calls=4)
+    body = [*(event for at in range(4) for event in encoded(100 + 300.0 * at, "Keys_0")), *encoded(1400, "Out_0", 44)]
+    text = {"train.py:43": "keys = self.keys(encoded)"}
+    draft = same_in_step(two_steps(tmp_path, body, 2000.0, same_in_step=(found,), source_texts=text))
+    assert draft is not None and draft.gain_us is not None and draft.comes_first
+    assert "train.py:43 (`keys = self.keys(encoded)`)" in draft.advice and "before the loop" in draft.advice
+    # Three of four calls with 200 us each.
+    assert 0.65 * 600 < draft.gain_us.low < draft.gain_us.high < 680
+    assert same_in_step(two_steps(tmp_path / "none", body)) is None
+
+
+def test_of_lines_that_give_the_same_in_each_round_the_ops_of_one_round_stay(tmp_path: Path) -> None:
+    def rounds(ts: float) -> list[Event]:
+        two = [op("aten::mul", ts + 4 + 110 * at, 100, dims=[[640, 640], [640, 640]]) for at in range(2)]
+        return [program_line(27, ts, 230), *two]
+
+    body = [event for at in range(4) for event in rounds(100 + 300.0 * at)]
+    draft = same_in_step(two_steps(tmp_path, body, 2000.0, lines_same_in_step={"train.py:27": 4}))
+    assert draft is not None and draft.gain_us is not None
+    assert 0.65 * 600 < draft.gain_us.low < draft.gain_us.high < 680
+    small = two_steps(tmp_path / "small", body, 90_000.0, lines_same_in_step={"train.py:27": 4})
+    assert same_in_step(small) is None

@@ -9,6 +9,7 @@ from bottleneck.advice import advise
 from bottleneck.advice.discarded_branches import discarded_branches
 from bottleneck.advice.fusion import find_chains
 from bottleneck.advice.kernel_work import work_of
+from bottleneck.advice.ranking import Draft
 from bottleneck.advice.run_steps import growing_steps
 from bottleneck.advice.wasted_work import (
     dense_experts,
@@ -157,6 +158,24 @@ def test_padding_that_was_sampled_is_worth_its_share_of_the_work(tmp_path: Path)
     assert (draft.gain_us.low, draft.gain_us.high) == pytest.approx((0.3 * work_us, 0.55 * work_us))
     assert draft.evidence[0] == "50.0 % of the ids in 8 rows of up to 64 ids are one id repeated at an end"
     assert padding_not_known(case) is None
+
+
+def test_work_on_fewer_rows_than_were_padded_is_not_counted(tmp_path: Path) -> None:
+    """A decoder that goes on with the captions that have not ended computes on no padding."""
+
+    def case(name: str, rows: int) -> Draft | None:
+        events = [event for number in range(2) for event in looked_up(1000.0 * number, number, rows)]
+        return padded_inputs(case_of(tmp_path / name, events, padding=Padding(0.5, 8, 22), device=FAST))
+
+    def looked_up(at: float, number: int, rows: int) -> list[Event]:
+        return [
+            step(number, at, 999),
+            op("aten::embedding", at + 1, 2, dims=[[1000, 64], [8, 22], [], [], []]),
+            op("aten::mm", at + 30, 900, dims=[[rows, 64], [64, 64]]),
+        ]
+
+    assert case("whole", 8 * 21) is not None
+    assert case("ended", 97) is None
 
 
 def test_batches_that_are_padded_to_their_longest_row_are_to_hold_rows_of_like_length(tmp_path: Path) -> None:

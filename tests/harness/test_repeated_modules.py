@@ -109,6 +109,71 @@ def test_lines_whose_ops_give_the_same_are_found_and_those_that_draw_or_read_new
     assert found is not None and found.lines == (f"test_repeated_modules.py:{first + 1}",)
 
 
+def looked_at(step: Callable[[], object]) -> Repeats:
+    """All that the look finds in two such steps, with this file as the program's."""
+    watch = RepeatLook()
+    watch._own[__file__] = True  # a test is no program
+    watch.start(torch)
+    step()
+    watch.end_step()
+    step()
+    found = watch.end_step()
+    assert found is not None
+    return found
+
+
+def test_a_module_that_reads_the_same_rows_in_each_round_of_a_step_is_found_also_where_the_rows_get_fewer() -> None:
+    keys, query, memory = layers(64, 64), layers(64, 64), [torch.randn(0)]
+
+    def step() -> None:
+        memory[0], hidden = torch.randn(32, 50, 64), torch.randn(32, 1, 64)
+        for rows in (32, 32, 20, 9):
+            hidden = torch.tanh(query(hidden[:rows]) + keys(memory[0][:rows]).mean(1, keepdim=True))
+
+    found = looked_at(step)
+    assert [(each.label, each.calls) for each in found.in_step] == [("Sequential_1", 4)]
+
+
+def test_rounds_with_other_rows_other_weights_or_random_results_are_none() -> None:
+    model, dropout, x = layers(8, 8), torch.nn.Dropout(0.5).train(), torch.randn(4, 8)
+
+    def update() -> None:
+        for _ in range(4):
+            model(x)
+            with torch.no_grad():
+                model[0].weight.add_(0.1)
+
+    def rewrite() -> None:
+        for _ in range(4):
+            model(x)
+            x.add_(1.0)
+
+    assert looked_at(lambda: [model(torch.randn(4, 8)) for _ in range(4)]).in_step == ()
+    assert looked_at(lambda: [dropout(x) for _ in range(4)]).in_step == ()
+    assert looked_at(update).in_step == () and looked_at(rewrite).in_step == ()
+
+
+def test_lines_that_give_the_same_in_each_round_are_found_with_their_rounds_and_those_that_write_are_not() -> None:
+    scale, parts = torch.randn(6, 6), [torch.ones(6, 6) for _ in range(5)]
+
+    def step() -> None:
+        x = torch.randn(6, 6)
+        for part in parts:
+            weight = torch.softmax(scale * 2.0, -1)
+            x = weight @ x
+            part.mul_(0.0)
+
+    first = step.__code__.co_firstlineno
+    assert looked_at(step).lines_in_step == {f"test_repeated_modules.py:{first + 3}": 5}
+
+
+def test_a_part_of_a_tensor_that_is_not_contiguous_is_read_in_the_order_of_its_rows() -> None:
+    watch, tensor = RepeatLook(), torch.arange(6000.0).reshape(20, 300).t()
+    watch._torch = torch
+    assert watch._some_numbers(tensor, 6000, 7).equal(tensor.reshape(-1)[::7])
+    assert watch._some_numbers(tensor[3], 20, 1).equal(tensor[3])
+
+
 def test_a_mode_that_the_program_has_open_stays_on_top() -> None:
     watch = RepeatLook()
     with torch.device("cpu"):
