@@ -290,7 +290,7 @@ def same_in_step(evidence: Evidence) -> Draft | None:
 
 
 def _rows_of_later_calls(evidence: Evidence, module: RepeatedModule) -> list[int]:
-    """Gives the outermost ops of all calls of a module in a step but its first."""
+    """Gives the outermost ops of a module's later calls in a step."""
     top, ops = top_rows(evidence), evidence.linked.ops
     inside = top[text_matches(ops["module"], lambda path: module.label in path.split("."))[top]]
     spans = outermost_frames(evidence, re.compile(rf"^nn\.Module: {re.escape(module.label)}$"))
@@ -303,7 +303,7 @@ def _rows_of_later_calls(evidence: Evidence, module: RepeatedModule) -> list[int
 
 
 def _rows_of_later_rounds(evidence: Evidence, lines: Mapping[str, int]) -> list[int]:
-    """Gives the outermost ops at these lines beyond the first round of a step.
+    """Gives the outermost ops at these lines after the first round.
 
     ``lines`` holds the rounds.
     """

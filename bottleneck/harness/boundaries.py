@@ -4,6 +4,7 @@ None of them leaves a frame of ours in the program's tracebacks: hooks are torch
 watched through an attribute that it reads there.
 """
 
+import functools
 import importlib
 import math
 import os
@@ -16,6 +17,7 @@ from types import CodeType, FrameType
 from typing import Any, ClassVar
 
 from bottleneck.harness import marks
+from bottleneck.harness.lines import program_lines
 from bottleneck.harness.torch_private import (
     READ_BY_COMPILED,
     READ_BY_LOADER,
@@ -45,6 +47,12 @@ def is_optimizer_made() -> bool:
             return True
         waiting += kind.__subclasses__()
     return False
+
+
+@functools.cache
+def learns() -> bool:
+    """True if the program's text calls a backward pass."""
+    return any(".backward(" in line for _, lines in program_lines() for line in lines)
 
 
 def is_nested_call(torch: Any) -> bool:
@@ -569,12 +577,22 @@ class Boundaries:
 
         A block of a program may be one that does not learn.
         """
-        if self._wanted is not None or self._thread is not None or not is_optimizer_made():
+        may_come = is_optimizer_made() or (self._makes_data() and learns())
+        if self._wanted is not None or self._thread is not None or not may_come:
             return False
         now_s = self._clock()
         if self._waits_since_s is None:
             self._waits_since_s = now_s
         return now_s - self._waits_since_s < _LEARNING_BEGINS_S
+
+    def _makes_data(self) -> bool:
+        """True if the leading module has nothing to learn.
+
+        A simulation that makes the data of a training is often written as one.
+        """
+        leader = self._modules.leading
+        parameters = getattr(leader, "parameters", None)
+        return parameters is not None and next(iter(parameters()), None) is None
 
     def _is_wanted(self, source: str, name: str) -> bool:
         return self._wanted is None or self._wanted in (source, name)

@@ -44,9 +44,9 @@ _PLAIN = (bool, int, float, str, type(None))
 
 @dataclass(frozen=True)
 class _TensorSample:
-    """A tensor in short: type, sizes, evenly spaced numbers of it, and its first ones.
+    """A tensor in short: type, sizes, and evenly spaced numbers of it.
 
-    ``place`` is its address and how often it was written to.
+    ``first`` are its first numbers, ``place`` is its address and how often it was written to.
     """
 
     kind: str
@@ -62,7 +62,7 @@ class _TensorSample:
         return bool(self.numbers.equal(other.numbers))
 
     def begins(self, other: object) -> bool:
-        """True for the first rows of another tensor, or all of them, as far as both were kept."""
+        """True for the first rows of another tensor, or all of them."""
         if not isinstance(other, _TensorSample) or self.sizes == other.sizes:
             return self.is_like(other)
         same = (self.kind, self.sizes[1:]) == (other.kind, other.sizes[1:]) and self.sizes[:1] < other.sizes[:1]
@@ -97,7 +97,10 @@ class _SeenCall:
     in_backward: bool = False
 
     def repeats(self, other: "_SeenCall") -> bool:
-        """True if it had the inputs of another call, or their first rows, and gave the same for them."""
+        """True if it was given the same as another call and gave the same.
+
+        The first rows of the same memory count as the same.
+        """
         samples = [(a, b) for a, b in zip(self.given, other.given, strict=False) if isinstance(a, _TensorSample)]
         if _are_alike(self.given, other.given):
             return _are_alike(self.gave, other.gave)
@@ -310,7 +313,10 @@ class RepeatLook:
         return _TensorSample(str(tensor.dtype), tuple(int(size) for size in tensor.shape), numbers, first, place)
 
     def _some_numbers(self, tensor: Any, end: int, distance: int) -> Any:
-        """Copies numbers at equal distances in the order of rows, without a copy of the whole tensor."""
+        """Copies numbers at equal distances, in the order of rows.
+
+        No copy is made of the whole tensor.
+        """
         torch, tensor = self._torch, tensor.detach()
         if tensor.is_contiguous():
             return tensor.reshape(-1)[:end:distance].clone()
@@ -388,7 +394,7 @@ def _repeated_lines(before: dict[_Place, _SeenCall], now: dict[_Place, _SeenCall
 
 
 def _same_in_step(now: dict[_Key, _SeenCall]) -> list[RepeatedModule]:
-    """Finds the outermost modules whose calls in one step all repeat the first one."""
+    """Finds modules whose calls in one step all repeat the first."""
     calls_of: dict[int, list[_SeenCall]] = {}
     for (number, _), call in now.items():
         if not call.in_backward:
@@ -403,7 +409,10 @@ def _same_in_step(now: dict[_Key, _SeenCall]) -> list[RepeatedModule]:
 
 
 def _lines_same_in_step(at_lines: dict[_Place, _SeenCall]) -> dict[str, int]:
-    """Finds lines that read tensors and give the same in each round of a loop, and counts the rounds."""
+    """Counts the rounds of loops in which a line gives the same.
+
+    Such a line reads tensors.
+    """
     calls_of: dict[str, list[_SeenCall]] = {}
     for (line, _), call in at_lines.items():
         calls_of.setdefault(line, []).append(call)
@@ -412,7 +421,7 @@ def _lines_same_in_step(at_lines: dict[_Place, _SeenCall]) -> dict[str, int]:
 
 
 def _rounds(calls: list[_SeenCall]) -> int:
-    """Counts the rounds that calls of a line are, where all give the same: else 0."""
+    """Counts the rounds of a line that give the same, else 0."""
     first = calls[0]
     again = (at for at, call in enumerate(calls) if at and call.label == first.label and call.repeats(first))
     round_of = next(again, 0)
@@ -435,7 +444,7 @@ def _share_memory(one: _SeenCall, other: _SeenCall) -> bool:
 
 
 def _begin(part: _Values, whole: _Values) -> bool:
-    """Tells whether the tensors among some values are first rows of those among others."""
+    """Tells whether tensors are the first rows of others."""
     return len(part) == len(whole) and all(
         a.begins(b) if isinstance(a, _TensorSample) else type(a) is type(b) and a == b
         for a, b in zip(part, whole, strict=True)

@@ -25,6 +25,14 @@ class Model:
     """Stands for a module."""
 
 
+class Simulation:
+    """Stands for a module that has nothing to learn."""
+
+    def parameters(self) -> Iterator[object]:
+        """It has none."""
+        yield from ()
+
+
 class Layer:
     """Stands for a module inside of another."""
 
@@ -97,7 +105,7 @@ def made(monkeypatch: pytest.MonkeyPatch, wanted: str | None = None) -> Log:
     log = Log(wanted)
     monkeypatch.setattr(boundaries, "is_nested_call", lambda _: log.depth > 1)
     monkeypatch.setattr(boundaries, "is_optimizer_made", lambda: False)
-    for kind in (Adam, SGD, Model, Layer, Head):
+    for kind in (Adam, SGD, Model, Simulation, Layer, Head):
         monkeypatch.setattr(kind, "_modules", {}, raising=False)
     return log
 
@@ -386,6 +394,27 @@ def test_an_optimizer_that_never_steps_is_not_waited_for_any_longer(log: Log, mo
         log.call(model)
     assert log.sources == [MODEL]
     assert log.boundaries > 5
+
+
+@pytest.mark.parametrize(("learns", "sources"), [(True, [ADAM]), (False, ["module: call of Simulation", ADAM])])
+def test_a_module_without_parameters_makes_no_steps_before_a_training_that_the_program_has(
+    log: Log, monkeypatch: pytest.MonkeyPatch, learns: bool, sources: list[str]
+) -> None:
+    """The ground truth of a neural ODE was integrated first, and its derivatives were taken for the steps."""
+    monkeypatch.setattr(boundaries, "learns", lambda: learns)
+    truth = Simulation()
+    for _ in range(200):
+        log.call(truth)
+    log.step(Adam(), times=3)
+    assert (log.boundaries, log.sources) == (3, sources)
+
+
+def test_the_text_of_a_program_says_whether_it_learns(monkeypatch: pytest.MonkeyPatch) -> None:
+    for text, is_told in (("loss.backward()", True), ("y = model(x)", False)):
+        monkeypatch.setattr(boundaries, "program_lines", lambda text=text: [("train.py", [text])])
+        boundaries.learns.cache_clear()
+        assert boundaries.learns() is is_told
+    boundaries.learns.cache_clear()
 
 
 def test_a_scripted_module_has_a_name_too(log: Log) -> None:
