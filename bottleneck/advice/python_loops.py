@@ -261,7 +261,9 @@ def _looped_ops(evidence: Evidence) -> Draft | None:
         return None
     low_us = _LEAST_OF_LOOP * (1.0 if is_mostly else loop.overhead) * high_us
     carrying = _carrying_line(evidence, loop) if remedy is _ROW_BY_ROW else None
-    if carrying is not None:
+    if carrying is None and remedy in {_ROW_BY_ROW, _IN_FUNCTION} and goes_in_order(evidence, loop):
+        remedy, (low_us, high_us) = _IN_ORDER, (part * high_us for part in _OF_SOLVED)
+    elif carrying is not None:
         remedy, parts = (_SOLVED, _OF_SOLVED) if _ADDS.match(_texts(evidence)[carrying]) else (_CARRIED, _OF_CARRIED)
         source, (low_us, high_us) = carrying, (part * high_us for part in parts)
     if _cell_of(evidence, loop.source) is not None and _has_doubles(evidence, loop.source):
@@ -283,6 +285,11 @@ def _looped_ops(evidence: Evidence) -> Draft | None:
         removes=True,
         lines=loop.lines,
     )
+
+
+def goes_in_order(evidence: Evidence, loop: OpLoop) -> bool:
+    """True where each round of a loop was seen to need the one before."""
+    return evidence.recording is not None and loop.source in evidence.recording.carried_lines
 
 
 def _carrying_line(evidence: Evidence, loop: OpLoop) -> str | None:
@@ -416,6 +423,13 @@ _SOLVED = _LoopRemedy(
     "none can run beside another, but its small ops become few.",
     "step = torch.compile(step)  # a function of the state: y = step(f, t, y, h)",
     "Take fewer rounds of the loop {at}, or compile one (torch.compile)",
+)
+_IN_ORDER = _LoopRemedy(
+    _SOLVED.title,
+    "Compile a round of the loop {at} (torch.compile), or let each round work on more rows (a larger batch): each "
+    "needs the one before, so that none can run beside another.",
+    _SOLVED.code,
+    "Compile a round of the loop {at}, or give each round more rows: each needs the one before",
 )
 # A cell of a table that takes the ones beside it: `r[i - 1][j - 1]`, `r[i-1, j]`.
 _RECURS = re.compile(r"\[\s*\w+\s*-\s*1\s*(?:\]\s*\[|,)\s*\w+(?:\s*-\s*1)?\s*\]")

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+from bottleneck.harness.carried_rounds import CallPlace, CarriedRounds
 from bottleneck.harness.lines import is_own_file
 from bottleneck.harness.machine import is_on_gpu
 from bottleneck.harness.torch_private import (
@@ -117,13 +118,15 @@ class Repeats:
     """The modules and lines that gave the same in both steps.
 
     A line counts where all its calls of torch did. ``in_step`` are modules all of whose calls in one step repeat the
-    first of them, ``lines_in_step`` the rounds of a loop in each of which a line gave the same.
+    first of them, ``lines_in_step`` the rounds of a loop in each of which a line gave the same. Each round
+    of a line of ``carried`` needs the one before.
     """
 
     modules: tuple[RepeatedModule, ...] = ()
     lines: tuple[str, ...] = ()
     in_step: tuple[RepeatedModule, ...] = ()
     lines_in_step: Mapping[str, int] = field(default_factory=dict)
+    carried: tuple[str, ...] = ()
 
 
 def _watching(torch: Any, note: Callable[[Any, Any, Any], None]) -> Any:
@@ -162,6 +165,8 @@ class RepeatLook:
         self._at_lines: dict[_Place, _SeenCall] = {}
         self._at_lines_before: dict[_Place, _SeenCall] = {}
         self._at_line: Counter[str] = Counter()
+        self._is_library: dict[int, bool] = {}
+        self._carried, self._carried_before = CarriedRounds(), tuple[str, ...]()
         self._is_cut = False
         # Addresses name modules only while these live.
         self._kept: list[Any] = []
@@ -207,6 +212,8 @@ class RepeatLook:
         if before is None and not is_last and self._left_s > 0:
             self._before, self._now = now, {}
             self._at_lines_before, self._at_lines = self._at_lines, {}
+            carried, self._carried = self._carried, CarriedRounds()
+            self._carried_before = carried.lines()
             for calls in (self._open, self._made, self._at_line):
                 calls.clear()
             return None
@@ -218,9 +225,10 @@ class RepeatLook:
             tuple(_repeated_lines(self._at_lines_before, self._at_lines)) if is_whole and not self._is_cut else (),
             tuple(_same_in_step(now)) if is_whole else (),
             _lines_same_in_step(self._at_lines) if is_whole and not self._is_cut else {},
+            tuple(dict.fromkeys((*self._carried_before, *self._carried.lines()))),
         )
         self._removals, self._before, self._now, self._kept, self._is_done = [], None, {}, [], True
-        self._at_lines, self._at_lines_before = {}, {}
+        self._at_lines, self._at_lines_before, self._carried = {}, {}, CarriedRounds()
         self.release()
         return repeats
 
@@ -230,6 +238,8 @@ class RepeatLook:
         if id(module) not in self._labels:
             kind = type(module).__name__
             self._labels[id(module)] = f"{kind}_{self._counts[kind]}"
+            code = getattr(type(module).forward, "__code__", None)
+            self._is_library[id(module)] = code is None or not is_own_file(code.co_filename)
             self._counts[kind] += 1
             self._kept.append(module)
         self._open.append((id(module), self._made[id(module)]))
@@ -257,17 +267,24 @@ class RepeatLook:
     def _note_call(self, function: Any, given: Any, output: Any) -> None:
         """Keeps a call of torch from a line of the program.
 
-        Calls that read or set an attribute are left out.
+        Those that read or set an attribute make nothing.
         """
         name = getattr(function, "__name__", "")
-        if self._left_s <= 0 or self._is_done or self._is_cut or name in {"__get__", "__set__"}:
-            return
-        if not self._is_usual():
+        if self._left_s <= 0 or self._is_done or not self._is_usual():
             return
         began = self._clock()
         try:
-            line = self._line(sys._getframe(2), ours=True)
-            if line is None:
+            made = self._tensors_in(given[0][:1] if name == "__setitem__" else output)
+            if name in {"__get__", "__set__"}:
+                self._carried.pass_on(self._tensors_in(given), made)
+                return
+            frame = self._own_frame(sys._getframe(2), ours=True)
+            if frame is None:
+                return
+            line = _place_in(frame)
+            at = CallPlace(id(frame), frame.f_lasti, self._library_call())
+            self._carried.note(line, at, self._tensors_in(given), made)
+            if self._is_cut:
                 return
             self._is_cut = len(self._at_lines) >= _MOST_CALLS
             place = (line, self._at_line[line])
@@ -278,6 +295,15 @@ class RepeatLook:
             return
         finally:
             self._left_s -= self._clock() - began
+
+    def _library_call(self) -> _Key | None:
+        """Gives the open call of a library's module, if there is one."""
+        call = None
+        for key in reversed(self._open):
+            if not self._is_library.get(key[0], False):
+                break
+            call = key
+        return call
 
     def _is_usual(self) -> bool:
         """Tells whether torch itself answers ops.
@@ -301,6 +327,13 @@ class RepeatLook:
                 yield from self._values_in(item, depth + 1)
         else:
             yield kind.__name__
+
+    def _tensors_in(self, value: object, depth: int = 0) -> Iterator[Any]:
+        if isinstance(value, self._torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple | dict) and depth < _DEEPEST:
+            for item in tuple(value.values() if isinstance(value, dict) else value)[:_MOST_TENSORS]:
+                yield from self._tensors_in(item, depth + 1)
 
     def _sample(self, tensor: Any) -> object:
         if tensor.layout is not self._torch.strided or tensor.device.type != "cpu" or tensor.is_quantized:
@@ -326,8 +359,13 @@ class RepeatLook:
             at = at // size
         return tensor[tuple(reversed(places))]
 
-    def _line(self, frame: FrameType | None, *, ours: bool = False) -> str | None:
-        """Gives the innermost line of the program's own files.
+    def _line(self, frame: FrameType | None) -> str | None:
+        """Gives the innermost line of the program's own files."""
+        own = self._own_frame(frame)
+        return None if own is None else _place_in(own)
+
+    def _own_frame(self, frame: FrameType | None, *, ours: bool = False) -> FrameType | None:
+        """Gives the innermost frame of the program's own files.
 
         With ``ours``, null where a hook of ours calls torch.
         """
@@ -340,9 +378,13 @@ class RepeatLook:
             if file not in self._own:
                 self._own[file] = is_own_file(file)
             if self._own[file]:
-                return f"{os.path.basename(file)}:{frame.f_lineno}"  # noqa: PTH119 - as plain text
+                return frame
             frame = frame.f_back
         return None
+
+
+def _place_in(frame: FrameType) -> str:
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno}"  # noqa: PTH119 - as plain text
 
 
 def _repeated(before: dict[_Key, _SeenCall], now: dict[_Key, _SeenCall]) -> list[RepeatedModule]:

@@ -277,6 +277,7 @@ class Session:
                     repeated_lines=repeats.lines,
                     same_in_step=repeats.in_step,
                     lines_same_in_step=repeats.lines_in_step,
+                    carried_lines=repeats.carried,
                 )
                 modules = (module.source for module in (*repeats.modules, *repeats.in_step))
                 self._show_text((*modules, *repeats.lines, *repeats.lines_in_step))

@@ -113,7 +113,8 @@ class Measured(Extras):
     where allocations were not recorded, ``padding`` null unless it was asked for, ``other_threads`` where no other
     Python thread ran or the system does not tell, ``values`` where those of no tensor were looked at.
     ``repeated_modules``, and the ops at ``repeated_lines``, gave the same in two steps; those of ``same_in_step`` gave
-    it several times in one, and those at ``lines_same_in_step`` in so many rounds of a loop.
+    it several times in one, and those at ``lines_same_in_step`` in so many rounds of a loop. Each round of a line of
+    ``carried_lines`` needs the one before.
     """
 
     step_name: str | None = None
@@ -137,6 +138,7 @@ class Measured(Extras):
     repeated_lines: tuple[str, ...] = ()
     same_in_step: tuple[RepeatedModule, ...] = ()
     lines_same_in_step: Mapping[str, int] = field(default_factory=dict)
+    carried_lines: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -148,6 +148,14 @@ def test_rounds_of_a_solver_are_compiled_and_a_sum_is_none(tmp_path: Path) -> No
     assert total is not None and "for all rows at once" in total.advice
 
 
+def test_a_loop_whose_rounds_were_seen_to_need_one_another_is_compiled_and_given_more_rows(tmp_path: Path) -> None:
+    free = looped_op(case(tmp_path / "free", rounds_of_a_cell(80)))
+    assert free is not None and free.gain_us is not None and "for all rows at once" in free.advice
+    seen = looped_op(case(tmp_path / "seen", rounds_of_a_cell(80), carried_lines=(str(free.places[0]),)))
+    assert seen is not None and seen.gain_us is not None and seen.advice.startswith("Compile a round")
+    assert seen.gain_us.low < 0 < seen.gain_us.high == pytest.approx(0.3 * free.gain_us.high)
+
+
 def test_a_line_outside_of_the_loop_carries_nothing_through_it(tmp_path: Path) -> None:
     """`x = block(x)` calls the function once, whose loop goes over rows."""
     body = [line(22, 11, 810.0), frame("train.py(7): cell", 11.5, 806), line(8, 11.6, 805, "cell"), *loop(80)[1:]]

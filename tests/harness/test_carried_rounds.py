@@ -1,0 +1,93 @@
+"""Which lines of a loop need their own round just before, by the tensors that were made at them."""
+
+from typing import Any
+
+import pytest
+
+from bottleneck.harness.repeated_modules import RepeatLook
+
+torch: Any = pytest.importorskip("torch")
+
+
+def carried(step: Any) -> set[int]:
+    """The lines of a step, counted from its `def`, whose rounds need one another."""
+    watch = RepeatLook()
+    watch._own[__file__] = True  # a test is no program
+    watch.start(torch)
+    step()
+    watch.end_step()
+    step()
+    found = watch.end_step()
+    assert found is not None
+    first = step.__code__.co_firstlineno
+    return {int(line.rpartition(":")[2]) - first for line in found.carried}
+
+
+def test_a_recurrence_is_carried_also_through_a_function_a_list_and_a_view() -> None:
+    layer = torch.nn.Linear(4, 4)
+
+    def cell(x: Any, h: Any) -> Any:
+        return torch.tanh(x + layer(h))
+
+    def step() -> None:
+        states = [torch.zeros(2, 4)]
+        for x in torch.randn(6, 2, 4):
+            states.append(cell(x, states[-1]).T.T)
+
+    assert carried(step) == {cell.__code__.co_firstlineno + 1 - step.__code__.co_firstlineno}
+
+
+def test_a_module_of_several_ops_that_is_called_for_each_row_is_free() -> None:
+    layer = torch.nn.TransformerEncoderLayer(8, 2, 16, dropout=0.0)
+
+    class Model(torch.nn.Module):  # type: ignore[misc]
+        def forward(self, rows: Any) -> Any:
+            return [layer(row) for row in rows]
+
+    model = Model()
+
+    def step() -> None:
+        model(torch.randn(6, 3, 8))
+
+    def recurrent() -> None:
+        h = torch.randn(3, 8)
+        for _ in range(6):
+            h = layer(h)
+
+    assert carried(step) == set()
+    assert carried(recurrent) == {3}
+
+
+def test_rounds_that_only_add_up_or_read_the_same_are_told_apart() -> None:
+    def step() -> None:
+        total, x = torch.zeros(4), torch.randn(4)
+        for at in range(6):
+            y = torch.exp(x * at)
+            total = total + y
+
+    assert carried(step) == {4}
+
+
+def test_of_nested_loops_the_inner_one_is_free() -> None:
+    """The forward algorithm of a CRF: all tags of a word need those of the word before."""
+
+    def step() -> None:
+        state = torch.zeros(5)
+        for word in torch.randn(4, 5):
+            tags = []
+            for tag in range(5):
+                scores = state + word[tag]
+                tags.append(scores.logsumexp(0))
+            state = torch.stack(tags)
+
+    assert carried(step) == {7}
+
+
+def test_what_is_written_into_a_tensor_is_followed() -> None:
+    def step() -> None:
+        table = torch.zeros(8, 3)
+        for at in range(1, 8):
+            row = table[at - 1] * 0.5
+            table[at] = row + 1.0
+
+    assert carried(step) == {3, 4}
