@@ -33,7 +33,14 @@ from bottleneck.harness.run_log import RunLog
 from bottleneck.harness.session import Session
 from bottleneck.harness.start_up import Stretch
 from bottleneck.harness.stopwatch import CALM_STEPS, STEADY_STEPS, Stopwatch, has_settled
-from bottleneck.harness.torch_private import COMPILER, DYNAMO, EXPORT_UNLIFT, compilations, refuse_old
+from bottleneck.harness.torch_private import (
+    COMPILER,
+    DYNAMO,
+    EXPORT_UNLIFT,
+    compilations,
+    is_inside_backward,
+    refuse_old,
+)
 from bottleneck.harness.torch_state import TorchHook, describe_torch, is_pytorch
 from bottleneck.harness.window import (
     GUARD,
@@ -77,6 +84,8 @@ def weakly(tell_failure: TellFailure, method: Callable[..., object], *arguments:
 
 
 CHUNK_SECONDS = 2.0
+# Until a window that cannot be closed in a backward pass is looked after again.
+SOON_SECONDS = 0.02
 MOST_CHUNKS = 30
 # What EVENT_BUDGET events may take elsewhere; a library that the program loads takes 0.1 GB.
 _MOST_GROWTH_BYTES = 500e6
@@ -145,6 +154,9 @@ class Opening:
 
     def _expire(self, window: ProfilerWindow) -> None:
         if window is not self._window:
+            return
+        if is_inside_backward():
+            call_in_main_thread_after(SOON_SECONDS, weakly(self._tell_failure, self._expire, window))
             return
         self._chunks += 1
         is_blind = _uses_gpu(self._torch) and not self._on_gpu
@@ -340,8 +352,10 @@ class Windows:
     def _cut_off(self, window: ProfilerWindow) -> None:
         if window is not self.current:
             return
-        if self._bounds is None or not self._bounds.is_memory_passed():
-            call_in_main_thread_after(WATCH_SECONDS, weakly(self._session.warn_of_failure, self._cut_off, window))
+        is_large = self._bounds is not None and self._bounds.is_memory_passed()
+        if not is_large or is_inside_backward():
+            seconds = SOON_SECONDS if is_large else WATCH_SECONDS
+            call_in_main_thread_after(seconds, weakly(self._session.warn_of_failure, self._cut_off, window))
         elif window.is_mine:
             self._on_overflow()
 

@@ -338,6 +338,16 @@ def current_node() -> Any:
     return _answer("torch._C._current_autograd_node", private("torch._C._current_autograd_node"))
 
 
+def is_inside_backward() -> bool:
+    """True where Python runs inside a backward pass of this thread.
+
+    Checkpoints and hooks do.
+
+    A profiler that is stopped there goes on: autograd gives the thread back the state that it had before.
+    """
+    return current_node() is not None
+
+
 def newest_number() -> int:
     """The number of the node that autograd made last."""
     return int(_answer("torch.autograd._get_sequence_nr", private("torch.autograd._get_sequence_nr"), default=0)) - 1

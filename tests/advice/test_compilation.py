@@ -177,7 +177,9 @@ def test_a_forward_pass_that_is_repeated_although_memory_has_room(tmp_path: Path
     draft = recomputation(checkpointed(tmp_path, 0.4))
     assert draft is not None
     assert draft.gain_us is not None
-    assert draft.gain_us.high == pytest.approx(300, rel=0.02)
+    # A third of the ops, with as much of the 90 us of Python and dispatching.
+    assert draft.gain_us.low == pytest.approx(0.7 * 300, rel=0.02)
+    assert draft.gain_us.high == pytest.approx(300 + 30, rel=0.02)
 
 
 def test_a_backward_pass_without_marks_of_its_own_is_no_repeated_forward_pass(tmp_path: Path) -> None:
@@ -190,7 +192,8 @@ def test_a_backward_pass_without_marks_of_its_own_is_no_repeated_forward_pass(tm
     ]
     draft = recomputation(case_of(tmp_path, events))
     assert draft is not None and draft.gain_us is not None
-    assert draft.gain_us.high == pytest.approx(300, rel=0.02)
+    # Of three ops of 300 us in the backward pass one repeats the forward pass; 100 us are Python and dispatching.
+    assert draft.gain_us.high == pytest.approx(300 + 1 / 4 * 100, rel=0.02)
 
 
 def test_a_trace_of_copies_alone_repeats_nothing(tmp_path: Path) -> None:
@@ -235,7 +238,7 @@ def test_a_checkpoint_that_is_not_reentrant_is_known_by_what_it_unpacks(tmp_path
     ]  # fmt: skip
     draft = recomputation(case_of(tmp_path / "on", events))
     assert draft is not None and draft.gain_us is not None and draft.removes
-    assert draft.gain_us.high == pytest.approx(300, rel=0.02)
+    assert draft.gain_us.high == pytest.approx(300 + 30, rel=0.02)
     assert "Leave torch.utils.checkpoint out" in draft.advice
     events = [event for event in events if "checkpoint" not in event["name"]]
     assert recomputation(case_of(tmp_path / "off", events)) is None

@@ -82,6 +82,17 @@ def test_a_window_is_closed_for_good_when_the_process_has_grown(machine: Machine
     assert machine.opening.finish() is machine.windows[0]
 
 
+def test_a_window_is_not_closed_inside_a_backward_pass(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Autograd gives the thread its profiler back when the node ends: no window could be opened any more."""
+    machine.bytes += 600 * MB
+    monkeypatch.setattr(opening, "is_inside_backward", lambda: True)
+    machine.wait(3)
+    assert [window.stopped for window in machine.windows] == [False]
+    monkeypatch.setattr(opening, "is_inside_backward", lambda: False)
+    machine.wait()
+    assert [window.stopped for window in machine.windows] == [True]
+
+
 def test_a_window_is_closed_after_a_minute(machine: Machine) -> None:
     machine.wait(MOST_CHUNKS - 1)
     assert not machine.windows[0].stopped

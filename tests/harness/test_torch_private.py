@@ -353,3 +353,18 @@ def test_a_module_that_torch_has_not_imported_yet_is_not_imported_to_look() -> N
     script += "if n[0] != '.']; print('torch._dynamo' in sys.modules, t.losses())"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "False ()\n"
+
+
+def test_a_hook_and_a_checkpoint_run_inside_the_backward_pass() -> None:
+    from torch.utils.checkpoint import checkpoint
+
+    seen: list[bool] = []
+
+    def body(x: Any) -> Any:
+        seen.append(torch_private.is_inside_backward())
+        return x.sin()
+
+    x = torch.ones(3, requires_grad=True)
+    x.register_hook(lambda _: seen.append(torch_private.is_inside_backward()))
+    checkpoint(body, x, use_reentrant=False).sum().backward()
+    assert seen == [False, True, True] and not torch_private.is_inside_backward()
