@@ -140,6 +140,7 @@ RULES: tuple[Rule, ...] = (
     *distributed.RULES,
     *compilation.RULES,
     *machine.RULES,
+    *run_steps.LATER_RULES,
 )
 
 

@@ -145,6 +145,8 @@ def time_between_steps(evidence: Evidence) -> Draft | None:
     first = places[0]
     if first.kind is None and first.source == model_call(evidence):
         return None  # the step itself, longer than usual
+    if _is_other_work(evidence, first):
+        return None
     share = format_share(run.elsewhere_share)
     advice, code = _advice(run, first, evidence.analysis.compile_health)
     left_us = run.total_us - run.elsewhere_us * first.share
@@ -170,6 +172,45 @@ def time_between_steps(evidence: Evidence) -> Draft | None:
         confidence="high",
         comes_first=run.elsewhere_share >= _MOST_OF_IT,
         equal_gain_us=_equal_gain_us(run, evidence.step_us),
+    )
+
+
+def _is_other_work(evidence: Evidence, place: BetweenPlace) -> bool:
+    """True where a program computes outside of the calls that were its steps.
+
+    A program that decodes calls its encoder between the calls of its decoder: that is no less its work.
+    """
+    recording = evidence.recording
+    return place.kind is None and recording is not None and recording.step_source == "module"
+
+
+def work_outside_of_calls(evidence: Evidence) -> Draft | None:
+    """Says how to have all work of such a program in one step."""
+    run = _run(evidence)
+    if run is None or run.elsewhere_share < _LEAST or not run.places or evidence.recording is None:
+        return None
+    places, name = run.named_places(), evidence.recording.step_name
+    first = places[0]
+    if first.source == model_call(evidence) or not _is_other_work(evidence, first):
+        return None
+    share = format_share(run.elsewhere_share)
+    return Draft(
+        slug="time-between-steps",
+        title=f"{share} of the run is outside of the recorded calls: {first.words()}",
+        evidence=(
+            f"each step is a {name}: {counted(run.steps, 'step')} of usually {format_us(run.typical_us)}, and "
+            f"{format_us(run.elsewhere_us)} of {format_us(run.total_us)} outside of them",
+            *(_describe_place(run, place) for place in places),
+        ),
+        advice="Call bottleneck.step() at the end of each unit of work (a file, a request, a batch), so that "
+        f"{share} of the run, most of it {first.words()}, is judged with the rest.",
+        brief=f"Call bottleneck.step() at the end of each unit of work: {share} of the run is at {first.source}, "
+        "outside of the recorded calls",
+        places=tuple(place.source for place in places),
+        code="for file in files:\n    work(file)\n    bottleneck.step()  # import bottleneck; costs nothing elsewhere",
+        gain_reason="none: it shows where the rest of the time goes",
+        confidence="high",
+        comes_first=run.elsewhere_share >= _MOST_OF_IT,
     )
 
 
@@ -291,3 +332,5 @@ def _growing_joins(evidence: Evidence, run: RunSteps | None, growth: StepGrowth 
 
 
 RULES = (growing_steps, time_between_steps)
+# Behind the rules on what was recorded.
+LATER_RULES = (work_outside_of_calls,)

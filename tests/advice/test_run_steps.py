@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from bottleneck.advice.run_steps import growing_steps, time_between_steps
+from bottleneck.advice.run_steps import growing_steps, time_between_steps, work_outside_of_calls
 from bottleneck.pipeline import analyse
 from bottleneck.report.analysis_document import describe_run
 from bottleneck.schema.compile_health import CompileHealth, GraphHealth, Recompile
@@ -46,6 +46,20 @@ def test_a_tenth_of_the_run_is_told_and_less_is_not(tmp_path: Path) -> None:
     assert time_between_steps(evidence_of(tmp_path / "little", run_of(5e4, PLACE))) is None
     assert time_between_steps(evidence_of(tmp_path / "unsampled", run_of(9e5))) is None
     assert time_between_steps(evidence_of(tmp_path / "unknown", None)) is None
+
+
+def test_a_program_whose_calls_are_its_steps_is_told_how_to_have_the_rest_of_its_work_in_them(tmp_path: Path) -> None:
+    """An encoder between the calls of a decoder is work, and nothing to do less often."""
+    encoder = BetweenPlace("whisper.py:137", 0.9, None, None, "audio = encoder(mel)")
+    ops = [op("aten::mul", 0, 50), op("aten::mul", 60, 40)]
+    case = case_of(
+        tmp_path, ops, run=run_of(3e5, encoder), unprofiled_us=100.0, step_source="module", step_name="call of Decoder"
+    )
+    draft = work_outside_of_calls(case)
+    assert time_between_steps(case) is None
+    assert draft is not None and draft.brief is not None and not draft.comes_first and draft.equal_gain_us is None
+    assert draft.brief.startswith("Call bottleneck.step() at the end of each unit of work: 30.0 % of the run is at")
+    assert "each step is a call of Decoder" in draft.evidence[0]
 
 
 def test_time_between_steps_that_comes_again_is_weighed_against_the_gain_of_a_step(tmp_path: Path) -> None:
