@@ -15,8 +15,8 @@ from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.op_names import AUTOGRAD_PREFIX, OPTIMIZER_STEP
 from bottleneck.schema.tables import main_thread, text_matches
 
-# Rounds of a loop, and ops in each, at most.
-_LEAST_ROUNDS, _MOST_OPS = 64, 40
+# Rounds of a loop, and ops in each, at most; rounds of an inner loop, which are so many only together.
+_LEAST_ROUNDS, _MOST_OPS, _LEAST_INNER = 64, 40, 8
 # An op that takes a part of a tensor, or turns one into an array; and those that are no work on single rows.
 _PICKS = re.compile(r"^aten::(?:index|select|narrow|slice|gather|item|_local_scalar_dense|resolve_neg)$")
 _WORKS = re.compile(r"mm$|linear|matmul|conv|einsum|lstm|gru|rnn|attention|embedding|_norm")
@@ -45,17 +45,16 @@ class BareLoop(Struct, frozen=True):
 def bare_loop(evidence: Evidence) -> BareLoop | None:
     """Finds the longest sequence of ops that follows upon itself.
 
-    It picks single rows or numbers, and calls no layer. Null where lines or sizes are known, which tell more.
+    It picks single rows or numbers, and calls no layer. Null where lines are known, which tell more.
     """
     ops = evidence.linked.ops
     if not evidence.is_host_only or ops["source"].notna().any() or is_compiled(evidence) or find_server(evidence):
         return None
-    if evidence.linked.trace.signatures["dims"].notna().any():
-        return None
     rows = _rows(evidence)
     code = ops["name"].cat.codes.to_numpy().astype(np.int64)[rows]
     names = ops["name"].cat.categories
-    period, starts, ends = _longest(code, _kinds(code, len(names), text_matches(ops["name"], _PICKS.search)[rows]))
+    picks = _kinds(code, len(names), text_matches(ops["name"], _PICKS.search)[rows])
+    period, starts, ends = _longest(code, picks, evidence.steps)
     if not period:
         return None
     sequence = tuple(str(names[at]) for at in code[starts[0] : starts[0] + period])
@@ -90,7 +89,30 @@ def _kinds(code: Integers, count: int, is_pick: Flags) -> Flags:
     return marked
 
 
-def _longest(code: Integers, picks: Flags) -> tuple[int, Integers, Integers]:
+def _of_one_loop(
+    code: Integers, starts: Integers, ends: Integers, period: int, steps: int
+) -> tuple[Integers, Integers]:
+    """Chooses the runs with many rounds, or those of the inner loop with the most.
+
+    An inner loop begins anew in each round of the outer one, with the same ops, at any of which a run may begin. None
+    where it has few rounds in a step.
+    """
+    is_long = ends - starts >= _LEAST_ROUNDS * period
+    if is_long.any():
+        return starts[is_long], ends[is_long]
+    is_run = ends - starts >= _LEAST_INNER * period
+    starts, ends = starts[is_run], ends[is_run]
+    loops: dict[bytes, list[int]] = {}
+    for at, start in enumerate(starts.tolist()):
+        loops.setdefault(np.sort(code[start : start + period]).tobytes(), []).append(at)
+    rounds = {ops: int(((ends - starts)[runs] // period).sum()) for ops, runs in loops.items()}
+    most = max(rounds, key=lambda ops: rounds[ops], default=b"")
+    if not rounds or rounds[most] < _LEAST_ROUNDS * steps:
+        return starts[:0], ends[:0]
+    return starts[loops[most]], ends[loops[most]]
+
+
+def _longest(code: Integers, picks: Flags, steps: int) -> tuple[int, Integers, Integers]:
     """Returns the period that most ops repeat with, and its runs.
 
     These are the first op of each run and the one behind its last. Of periods that hold as many ops the shortest; 0
@@ -102,8 +124,7 @@ def _longest(code: Integers, picks: Flags) -> tuple[int, Integers, Integers]:
         same = np.concatenate(([False], code[period:] == code[:-period], [False])).astype(np.int8)
         edges = np.flatnonzero(np.diff(same))
         starts, ends = edges[::2], edges[1::2] + period
-        is_long = ends - starts >= _LEAST_ROUNDS * period
-        starts, ends = starts[is_long], ends[is_long]
+        starts, ends = _of_one_loop(code, starts, ends, period, steps)
         if starts.size and not picks[code[starts[0] : starts[0] + period]].any():
             continue
         held = int((ends - starts).sum())

@@ -21,7 +21,7 @@ from bottleneck.advice.kernel_work import (
     requires_gain,
     work_of,
 )
-from bottleneck.advice.quantities import format_per_step, is_compiled
+from bottleneck.advice.quantities import format_per_step, is_compiled, rows_of_ops
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import DISPATCH, backward_of, removal_of, top_rows
 from bottleneck.schema.accounts import FEW_FLOPS_PER_BYTE
@@ -386,32 +386,55 @@ def half_precision_not_known(evidence: Evidence) -> Draft | None:
     if device.peaks_flops_per_s or evidence.is_broken or not (on_host or evidence.linked.trace.flavour == "cuda"):
         return None
     products = _fp32_products(work) & work.in_model
+    named = work.is_text(evidence.roofline, "family", *PRODUCTS) & work.bound("unknown") & work.in_model
+    is_guess = on_host and work.share(products) < _MUCH_OF_STEP and not _has_casts_for(named, evidence)
+    if is_guess:
+        products = named
     if work.share(products) < _MUCH_OF_STEP:
         return None
-    what = "Convolutions" if work.us_of(products & work.family("convolution")) > work.us_of(products) / 2 else "Matmuls"
+    convolved = products & work.is_text(evidence.roofline, "family", "convolution")
+    what = "Convolutions" if work.us_of(convolved) > work.us_of(products) / 2 else "Matmuls"
     is_thin = work.roof("flops") < FEW_FLOPS_PER_BYTE * work.roof("bytes_low")
     return Draft(
         slug="half-precision-not-known",
-        title=f"{what} in fp32 take much of the step: bf16 is faster on CPUs that multiply it"
+        title=f"{what} take much of the step: where they are in fp32, bf16 is faster on CPUs that multiply it"
+        if is_guess
+        else f"{what} in fp32 take much of the step: bf16 is faster on CPUs that multiply it"
         if on_host
         else f"{what} take much of the step, and what this GPU could do is not known",
-        evidence=(f"fp32 products take {format_per_step(evidence, work.us_of(products))}", *work.describe(products)),
+        evidence=(
+            f"{'' if is_guess else 'fp32 '}products take {format_per_step(evidence, work.us_of(products))}",
+            *work.describe(products),
+        ),
         advice="Run the program with `bottleneck run` on that machine: it measures how fast the CPU multiplies in bf16 "
         "and with more threads. Or try bf16 autocast there, and all its cores."
         if on_host
         else "Run forward pass and loss under fp16 autocast, training with a gradient scaler: tensor cores, which most "
         "GPUs have, multiply fp16 several times as fast as fp32. With --device NAME the gain is predicted.",
-        brief="Try bf16 autocast, if lscpu names avx512_bf16 or amx_bf16 on that machine"
+        brief="Try bf16 autocast, if the model is in fp32 and lscpu names avx512_bf16 or amx_bf16 on that machine"
+        if is_guess
+        else "Try bf16 autocast, if lscpu names avx512_bf16 or amx_bf16 on that machine"
         if on_host
         else "Try fp16 autocast: tensor cores, which most GPUs have, multiply it faster",
         code=_AUTOCAST.format(kind="cpu") if on_host else _SCALED_AUTOCAST,
-        gain_reason="no figure: the trace does not name its CPU"
+        gain_reason="no figure: the trace names neither dtypes nor its CPU"
+        if is_guess
+        else "no figure: the trace does not name its CPU"
         if on_host
         else "the trace does not say which GPU it ran on",
         tries=("bf16-autocast",) if on_host else (),
         changes_results=True,
-        on_request=on_host and work.share(products & ~is_thin) < _MOST_OF_STEP,
+        on_request=on_host and evidence.bound not in _OF_ARITHMETIC and work.share(products & ~is_thin) < _MOST_OF_STEP,
     )
+
+
+# Bounds of which arithmetic is a part.
+_OF_ARITHMETIC = frozenset({"compute", "mixed"})
+
+
+def _has_casts_for(products: Flags, evidence: Evidence) -> bool:
+    """True where a trace has a cast for each product, as autocast makes."""
+    return 0 < int(np.count_nonzero(products)) <= rows_of_ops(evidence, ("aten::_to_copy",)).size
 
 
 def _host_gain(work: KernelWork, found: _Narrower) -> tuple[Interval, tuple[str, ...]]:

@@ -1176,12 +1176,16 @@ _SHOWN = 3
 def _looped_order(evidence: Evidence) -> Draft | None:
     """Finds a loop that only the order of its ops shows.
 
-    The trace has neither lines nor sizes. Gain: 50 to 85 % of the loop's time.
+    The trace has no lines. Gain: 50 to 85 % of the loop's time, and of as much of the backward pass as it is of the
+    forward pass.
     """
     loop = bare_loop(evidence)
     if loop is None or evidence.share_of_step(loop.us) < _LEAST_ORDER:
         return None
-    low_us, high_us = (part * loop.us for part in _OF_ORDER)
+    phase_us = {phase.name: phase.us for phase in evidence.analysis.phases}
+    forward_us, backward_us = phase_us.get("forward", 0.0), phase_us.get("backward", 0.0)
+    whole_us = loop.us + (min(loop.us / forward_us, 1.0) * backward_us if forward_us > 0 else 0.0)
+    low_us, high_us = (part * whole_us for part in _OF_ORDER)
     works = listed([name.removeprefix("aten::") for name in loop.works[:_SHOWN]])
     times = counted(format_count(loop.rounds), "time")
     at = f"in the loop that runs {works} for each row"
@@ -1190,7 +1194,8 @@ def _looped_order(evidence: Evidence) -> Draft | None:
         title=_PICK_BY_PICK.title,
         evidence=(
             f"the same {counted(len(loop.names), 'op')} in a row, {times} per step: {', '.join(loop.names)}",
-            f"{format_per_step(evidence, loop.us)} passes in it; the trace has neither source lines nor sizes",
+            f"{format_per_step(evidence, whole_us)} passes in it"
+            f"{' and its part of the backward pass' if whole_us > loop.us else ''}; the trace has no source lines",
         ),
         advice=_PICK_BY_PICK.advice.format(at=at),
         brief=f"Do for all rows at once what a Python loop does row by row ({works})",

@@ -18,7 +18,9 @@ from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
     format_count,
+    format_per_step,
     optimizer_names,
+    outermost_ops,
     outermost_spans,
     rows_of_ops,
 )
@@ -27,7 +29,7 @@ from bottleneck.advice.transfers import is_listed_alone
 from bottleneck.schema.analysis import REGIMES, Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Flags, Floats, union
-from bottleneck.schema.op_names import IN_PLACE, at_source
+from bottleneck.schema.op_names import IN_PLACE, OPTIMIZER_STEP, at_source
 from bottleneck.schema.tables import FRESH_FROM_BYTES, as_integers
 from bottleneck.units import counted, format_share, format_si, format_us
 
@@ -313,6 +315,7 @@ _FEW_ROWS = 0.1
 _LEAST_REMOVED = 0.95
 # Optimizers that leave a row without a gradient as it is: those with sparse gradients give the same results.
 _SAME_RESULTS = frozenset({"SGD", "Adagrad"})
+_SPARSE = "nn.Embedding(rows, width, sparse=True)  # with torch.optim.SparseAdam, or SGD or Adagrad as they are"
 
 
 @requires_gain
@@ -327,7 +330,7 @@ def dense_embedding_gradients(evidence: Evidence) -> Draft | None:
     work = work_of(evidence)
     tables = _sparse_tables(work)
     if not tables:
-        return None
+        return _by_filling(evidence, work)
     saved = np.zeros(len(evidence.costs) + 1)
     others = ~work.family("matmul", *_LOOKUPS)
     for signature in np.unique(work.signature[others & (work.signature >= 0)]).tolist():
@@ -353,7 +356,49 @@ def dense_embedding_gradients(evidence: Evidence) -> Draft | None:
         gain_us=Interval(gain.low + _LEAST_REMOVED * freed_us, gain.high + between_us),
         claims={**work.claims(less), **claims_of(evidence, *_BETWEEN, most_us=between_us)},
         removes=True,
-        code="nn.Embedding(rows, width, sparse=True)  # with torch.optim.SparseAdam, or SGD or Adagrad as they are",
+        code=_SPARSE,
+        changes_results=not (names and _SAME_RESULTS.issuperset(names)),
+    )
+
+
+_FILLS = re.compile(r"^aten::(?:fill_|zero_)$")
+_FILLS_TABLE = re.compile(r"^aten::(?:embedding_dense_backward|_embedding_bag_dense_backward)$")
+# Of the step, and of the op that makes such a gradient: filling it with zeros takes so much where few rows were read.
+_LEAST_FILLED, _MOSTLY_FILLED = 0.1, 0.5
+
+
+def _by_filling(evidence: Evidence, work: KernelWork) -> Draft | None:
+    """Finds such gradients on a CPU by their names and times, where sizes were not recorded.
+
+    Gain: the ops that make them, from 95 %; at most all that the optimizer does too, with its part of the time between
+    ops.
+    """
+    if not evidence.is_host_only or not work.has_reason("no_shapes").any():
+        return None
+    ops = evidence.linked.ops
+    makes = outermost_ops(evidence, _FILLS_TABLE).hold(np.append(ops["ts_us"].to_numpy(), np.nan)[work.op])
+    fills_us, makes_us = work.us_of(makes & work.op_like(_FILLS)), work.us_of(makes)
+    if evidence.share_of_step(fills_us) < _LEAST_FILLED or fills_us < _MOSTLY_FILLED * makes_us:
+        return None
+    updates = work.inside(OPTIMIZER_STEP) & ~makes
+    names = optimizer_names(evidence)
+    least, most = np.where(makes, _LEAST_REMOVED * work.us, 0.0), np.where(makes | updates, work.us, 0.0)
+    gain, between_us = work.gain(least, most), max(_freeing_us(evidence), _between_ops_us(work, most))
+    return Draft(
+        slug="dense-embedding-gradients",
+        title="An embedding's gradient is far larger than what was looked up",
+        evidence=(
+            f"filling gradients of embeddings with zeros takes {format_per_step(evidence, fills_us)}, and adding what "
+            f"was looked up {format_us(makes_us - fills_us)}",
+            *work.describe(makes),
+        ),
+        advice="Give the embedding sparse gradients, or take an optimizer that updates rows. The weight of an output "
+        "layer that shares the table keeps it dense.",
+        brief="Give the embedding sparse gradients, or take an optimizer that updates rows",
+        gain_us=Interval(gain.low, gain.high + between_us),
+        claims={**work.claims(most), **claims_of(evidence, *_BETWEEN, most_us=between_us)},
+        removes=True,
+        code=_SPARSE,
         changes_results=not (names and _SAME_RESULTS.issuperset(names)),
     )
 

@@ -168,8 +168,9 @@ def without_load(result: LedgerResult, linked: Linked, load: Load) -> LedgerResu
     wall_us = sum(entry.us * factors[entry.account] * own_parts[entry.account] for entry in result.ledger.entries)
     others = min(load.others, load.processors)
     message = (
-        f"other programs kept {others:.1f} of {counted(load.processors, 'processor')} busy: "
-        f"{format_part(before_us - wall_us, before_us)} per step were waits for them and are taken off"
+        f"other programs kept {others:.1f} of {counted(load.processors, 'processor')} busy: at least "
+        f"{format_part(before_us - wall_us, before_us)} per step were waits for them; these are taken off, and what is "
+        "left may hold more"
     )
     taken = Caveat(LOAD_TAKEN_OFF, message, max(1.0 - wall_us / before_us, 0.0) if before_us > 0 else None)
     return rescaled(result, wall_us, factors, parts, {}, (taken,))

@@ -88,6 +88,8 @@ LITTLE = 0.02
 SMALL_HOPE = 0.15
 # Findings that ask for another look, or say what to leave alone: they are remarks, and no first step.
 _REMARKS = frozenset({"padding-not-known", "compile-does-not-pay", "half-precision-does-not-pay", "profiler-distorts"})
+# Findings on what arithmetic is made of, which only a trial can put into figures: behind gains, before small hopes.
+_OF_PRODUCTS = frozenset({"slow-convolution", "half-precision-not-known"})
 # Findings on the machine, which leave the program as it is.
 _OF_MACHINE = frozenset({"host-stalls"})
 
@@ -161,7 +163,7 @@ def _place(finding: Finding, wall_us: float, bound: Bound) -> int:
         return 0
     if gain is None:
         is_first = bound == "device" and finding.code is not None and finding.confidence != "low"
-        return 3 if is_first else 5
+        return 1 if bound in {"compute", "mixed"} and finding.slug in _OF_PRODUCTS else 3 if is_first else 5
     may_hurt = gain.low < 0 and speedup is not None and not is_certain(speedup)
     if may_hurt and gain.high < SMALL_HOPE * wall_us:
         return 6

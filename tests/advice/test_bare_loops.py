@@ -1,4 +1,4 @@
-"""Loops that a trace without lines and sizes shows by the order of its ops alone."""
+"""Loops that a trace without lines shows by the order of its ops alone."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,16 +66,40 @@ def test_a_loop_over_rows_is_to_be_done_at_once_and_compiling_the_model_does_not
         ),  # nothing is picked: tensor after tensor, such as an average of weights
         (("aten::select", "aten::addmm", "aten::tanh"), 100, {}),  # a layer that is called for each row
         (("aten::to", "aten::item", "aten::detach"), 100, {}),  # numbers are read, and nothing is worked out
-        (ROUND, 100, {"sized": True}),
         (ROUND, 100, {"inside": "Optimizer.step#Adam.step"}),
         (ROUND, 100, {"inside": "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"}),
     ],
-    ids=["few rounds", "nothing picked", "a layer", "only read", "with sizes", "of an optimizer", "of a loader"],
+    ids=["few rounds", "nothing picked", "a layer", "only read", "of an optimizer", "of a loader"],
 )
 def test_what_is_no_loop_over_rows(
     tmp_path: Path, names: Sequence[str], rounds: int, options: dict[str, bool | str]
 ) -> None:
     assert bare_loop(looped(tmp_path, names, rounds, **options)) is None  # type: ignore[arg-type]
+
+
+def nested(folder: Path, outer: int, inner: int) -> Evidence:
+    """Two steps of a loop over words, each with a loop over tags and a join of what these gave."""
+    names = [*(ROUND * inner), "aten::stack", "aten::view", "aten::exp"] * outer
+    events: list[Event] = []
+    for number in range(2):
+        at_us = 10_000.0 * number
+        events.append(step(number, at_us, 9999))
+        events += [op(name, at_us + 5 * at, 3) for at, name in enumerate(names)]
+    return case_of(folder, events)
+
+
+def test_an_inner_loop_that_begins_anew_in_each_round_of_an_outer_one_is_found(tmp_path: Path) -> None:
+    loop = bare_loop(nested(tmp_path / "many", 10, 11))
+    assert loop is not None and sorted(loop.names) == sorted(ROUND)
+    # A round of the outer loop may begin or end with ops of the inner one.
+    assert loop.rounds == pytest.approx(110, abs=10)
+    assert bare_loop(nested(tmp_path / "few", 5, 11)) is None
+    assert bare_loop(nested(tmp_path / "short", 20, 5)) is None
+
+
+def test_a_loop_with_recorded_sizes_is_found_where_lines_are_not_known(tmp_path: Path) -> None:
+    loop = bare_loop(looped(tmp_path, sized=True))
+    assert loop is not None and loop.rounds == pytest.approx(100)
 
 
 def test_a_little_loop_is_left_alone(tmp_path: Path) -> None:

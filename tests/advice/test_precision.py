@@ -222,6 +222,23 @@ def test_a_cpu_without_a_name_is_asked_for_bf16_where_large_products_are_most_of
     assert draft.on_request is not is_shown
 
 
+@pytest.mark.parametrize(("casts", "is_told"), [(0, True), (4, False)], ids=["fp32 probably", "autocast"])
+def test_products_whose_dtypes_are_not_known_are_asked_for_bf16_unless_they_are_cast(
+    tmp_path: Path, casts: int, is_told: bool
+) -> None:
+    """A training with LoRA in fp32, recorded without shapes, was told to be recorded again."""
+    events = [step(0, 0, 1000)]
+    for number in range(4):
+        at = 10 + 240.0 * number
+        events += [op("aten::_to_copy", at, 5)] if number < casts else []
+        events.append(op("aten::addmm", at + 10, 200))
+    case = case_of(tmp_path, events)
+    unnamed = replace(case.analysis.device, peaks_flops_per_s={}, bandwidth_bytes_per_s=None)
+    draft = half_precision_not_known(with_analysis(case, device=unnamed))
+    assert (draft is not None) == is_told
+    assert draft is None or "if the model is in fp32" in (draft.brief or "")
+
+
 def test_bf16_products_have_nothing_to_halve(tmp_path: Path) -> None:
     assert half_precision(on_gpu(tmp_path, [product(300, TENSOR, **halves(2))])) is None
 

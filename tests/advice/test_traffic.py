@@ -148,6 +148,26 @@ def test_a_gather_of_columns_is_to_be_one_of_rows(tmp_path: Path) -> None:
         assert draft is not None and ("Keep one row per sample" in draft.advice) == is_told
 
 
+@pytest.mark.parametrize(("filled_us", "is_told"), [(200, True), (40, False)], ids=["large table", "many rows"])
+def test_a_gradient_that_is_mostly_filled_is_dense_also_where_sizes_were_not_recorded(
+    tmp_path: Path, filled_us: float, is_told: bool
+) -> None:
+    events = [
+        step(0, 0, 1000),
+        op("aten::embedding", 10, 20),
+        op("aten::embedding_dense_backward", 100, 250),
+        op("aten::fill_", 102, filled_us),
+        complete("Optimizer.step#Adam.step", "user_annotation", 400, 560),
+        op("aten::lerp_", 402, 550),
+    ]
+    draft = dense_embedding_gradients(case_of(tmp_path, events))
+    assert (draft is not None) == is_told
+    if draft is not None and draft.gain_us is not None:
+        assert draft.gain_us.low == pytest.approx(0.95 * 250, rel=0.02)
+        assert 800 <= draft.gain_us.high <= 1000
+        assert "shares the table" in draft.advice
+
+
 def picked() -> list[Event]:
     """Rows picked from a small tensor in 200 us, and their gradients added up in 400."""
     pick = op("aten::index", 110, 200, dims=[[4000, 64], [], [20_000, 64]], types=["float", "TensorList", "float"])

@@ -107,7 +107,7 @@ def test_the_ledger_without_load_adds_up_and_says_what_was_taken_off() -> None:
     assert sum(amounts.values()) == pytest.approx(result.ledger.wall_us, rel=1e-12)
     (caveat,) = result.caveats
     assert caveat.slug == LOAD_TAKEN_OFF and caveat.share == pytest.approx(550 / 657)
-    assert "other programs kept 1.0 of 2 processors busy: 183 of 219 us per step were waits for them" in caveat.message
+    assert "other programs kept 1.0 of 2 processors busy: at least 183 of 219 us per step were waits for them; these" in caveat.message
 
 
 def test_rows_and_accounts_agree_without_load() -> None:
@@ -230,7 +230,7 @@ def test_a_step_beside_load_gets_the_verdict_of_a_quiet_one(tmp_path: Path, monk
     assert loaded.has_load_taken_off and not quiet.has_load_taken_off and not evidence.is_broken
     assert loaded.steps.unprofiled_us is None
     assert "But" in {clause.label for clause in loaded.verdict.clauses}
-    assert "were waits for them and are taken off" in loaded.verdict.sentence
+    assert "were waits for them; these are taken off" in loaded.verdict.sentence
     assert "while profiled, beside other programs" in " ".join(to_terminal(loaded).split())
     assert "of the peak or more" in loaded.verdict.sentence
     assert "or more" not in quiet.verdict.sentence
