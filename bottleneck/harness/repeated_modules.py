@@ -238,8 +238,7 @@ class RepeatLook:
         if id(module) not in self._labels:
             kind = type(module).__name__
             self._labels[id(module)] = f"{kind}_{self._counts[kind]}"
-            code = getattr(type(module).forward, "__code__", None)
-            self._is_library[id(module)] = code is None or not is_own_file(code.co_filename)
+            self._is_library[id(module)] = _is_of_library(module)
             self._counts[kind] += 1
             self._kept.append(module)
         self._open.append((id(module), self._made[id(module)]))
@@ -381,6 +380,17 @@ class RepeatLook:
                 return frame
             frame = frame.f_back
         return None
+
+
+def _is_of_library(module: Any) -> bool:
+    """True unless a module's class is the program's own.
+
+    Classes of scripted modules may raise where they are asked for what they lack.
+    """
+    try:
+        return not is_own_file(type(module).forward.__code__.co_filename)
+    except Exception:  # ours, in the middle of the program's own call
+        return True
 
 
 def _place_in(frame: FrameType) -> str:

@@ -107,7 +107,10 @@ def test_the_ledger_without_load_adds_up_and_says_what_was_taken_off() -> None:
     assert sum(amounts.values()) == pytest.approx(result.ledger.wall_us, rel=1e-12)
     (caveat,) = result.caveats
     assert caveat.slug == LOAD_TAKEN_OFF and caveat.share == pytest.approx(550 / 657)
-    assert "other programs kept 1.0 of 2 processors busy: at least 183 of 219 us per step were waits for them; these" in caveat.message
+    assert (
+        "other programs kept 1.0 of 2 processors busy: at least 183 of 219 us per step were waits for them; these"
+        in caveat.message
+    )
 
 
 def test_rows_and_accounts_agree_without_load() -> None:
