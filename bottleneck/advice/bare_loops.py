@@ -92,9 +92,9 @@ def _kinds(code: Integers, count: int, is_pick: Flags) -> Flags:
 def _of_one_loop(
     code: Integers, starts: Integers, ends: Integers, period: int, steps: int
 ) -> tuple[Integers, Integers]:
-    """Chooses the runs with many rounds, or those of the inner loop with the most.
+    """Chooses the runs of one loop.
 
-    An inner loop begins anew in each round of the outer one, with the same ops, at any of which a run may begin. None
+    They are those with many rounds, or of the inner loop with the most. An inner loop begins anew in each round of the outer one, with the same ops, at any of which a run may begin. None
     where it has few rounds in a step.
     """
     is_long = ends - starts >= _LEAST_ROUNDS * period
