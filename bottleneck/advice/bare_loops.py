@@ -94,8 +94,8 @@ def _of_one_loop(
 ) -> tuple[Integers, Integers]:
     """Chooses the runs of one loop.
 
-    They are those with many rounds, or of the inner loop with the most. An inner loop begins anew in each round of the outer one, with the same ops, at any of which a run may begin. None
-    where it has few rounds in a step.
+    They are those with many rounds, or of the inner loop with the most. An inner loop begins anew in each round of the
+    outer one, with the same ops, at any of which a run may begin. None where it has few rounds in a step.
     """
     is_long = ends - starts >= _LEAST_ROUNDS * period
     if is_long.any():

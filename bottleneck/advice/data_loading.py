@@ -16,7 +16,7 @@ from bottleneck.advice.ranking import Draft, Transformation, up_to
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Spans
-from bottleneck.schema.loading import HANDOVER_US, WORKERS_ITERATOR, were_there
+from bottleneck.schema.loading import HANDOVER_US, LOADER, WORKERS_ITERATOR, were_there
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import counted, format_share, format_us
 
@@ -25,7 +25,6 @@ INPUT = "overhead.input"
 # What the input pipeline analysis of XProf calls moderately and highly input-bound (advice_rules).
 MODERATE, _SEVERE = 0.05, 0.2
 
-LOADER = re.compile(r"^enumerate\(DataLoader\)#(?P<kind>\w+)\.__next__")
 ONE_PROCESS = "_SingleProcessDataLoaderIter"
 _STARTS_WORKERS = re.compile(r"multiprocessing[/\\]process\.py\(\d+\): start$")
 _ENDS_WORKERS = re.compile(r"dataloader\.py\(\d+\): _shutdown_workers$")

@@ -14,6 +14,7 @@ from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.optimizers import issued_within, loops_over_parameters, optimizer_share
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
+    MANY_READS,
     claims_of,
     format_count,
     format_per_step,
@@ -25,6 +26,7 @@ from bottleneck.advice.quantities import (
     mark_spans,
     outermost_frames,
     outermost_spans,
+    own_reads,
     refuses_compiling,
     rows_of_events,
     rows_of_ops,
@@ -610,13 +612,15 @@ def host_overhead(evidence: Evidence) -> Draft | None:
     """Finds Python and dispatch that cost more than compiled code (rule 4).
 
     This is the rule on a CPU: they take longer than what compiled code would cost to call. Silent where most of it is
-    in a loop beside the model.
+    in a loop beside the model, or where the model reads numbers again and again: each read ends a compiled graph.
     """
     gain = compile_gain_us(evidence)
     if gain is None or evidence.is_broken or not pays(evidence, gain):
         return None
     calls, loop = _model_calls(evidence), bare_loop(evidence)
     if loop is not None and loop.us >= _MOST_IN_LOOP * calls.us:
+        return None
+    if own_reads(evidence).size >= MANY_READS * evidence.steps:
         return None
     claims = claims_of(
         evidence, *ISSUE_ACCOUNTS, "overhead.launch_floor", "memory", "compute", *UNMODELLED_ACCOUNTS, most_us=gain.high

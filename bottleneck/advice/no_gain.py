@@ -6,30 +6,31 @@ rewrite), over the paces that the host may have. On a CPU ops follow one another
 all that the change is about.
 """
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from bottleneck.advice.data_loading import LOADER, loader_kinds
+from bottleneck.advice.data_loading import loader_kinds
 from bottleneck.advice.kernel_work import KernelWork, work_of
 from bottleneck.advice.optimizers import FUSABLE, fused_bytes, issued_within
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
+    MANY_READS,
     event_spans,
     is_compiled,
     optimizer_names,
-    outermost,
     outermost_spans,
+    own_reads,
     rows_of_events,
-    rows_of_ops,
     sources_of,
 )
 from bottleneck.advice.transfers import copies_to_device
 from bottleneck.schema.analysis import Analysis, Bound, BoundBasis, Finding, NoGain, NoGainCode
 from bottleneck.schema.evidence import AtAnyPace, Evidence, ShorterKernels, remembered
 from bottleneck.schema.intervals import Flags, Floats
-from bottleneck.schema.loading import WORKERS_ITERATOR
+from bottleneck.schema.loading import LOADER, WORKERS_ITERATOR
 from bottleneck.schema.op_names import OPTIMIZER_STEP, place_of
 from bottleneck.schema.tables import OVER_LINK
 
@@ -52,7 +53,6 @@ _CONVOLVES = 0.01
 _AT_PACE = 0.5
 # Groups of a convolution, and the part of the time of all that such take, from which on they are what counts.
 _GROUPED, _MOSTLY_GROUPED = 8, 0.9
-_READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
 _FUSED = ("aten::_fused_adam_", "aten::_fused_adamw_", "aten::_fused_sgd_", "aten::_fused_adagrad_")
 # Products that copy their addend into the result first.
 _ADDS = re.compile(r"^aten::_?addmm\w*$|^aten::(?:baddbmm|addbmm|addmv|addr)_?$")
@@ -209,12 +209,9 @@ def _read_later(evidence: Evidence) -> NoGain | None:
 
     What the device does meanwhile has to run anyway.
     """
-    rows = outermost(evidence, rows_of_ops(evidence, _READS))
-    at_us = evidence.linked.ops["ts_us"].to_numpy()
-    for others in (outermost_spans(evidence, OPTIMIZER_STEP), outermost_spans(evidence, LOADER)):
-        rows = rows[~others.hold(at_us[rows])]  # torch reads its own step counts and indices
-    # The seed of a loader is read once an epoch.
-    if rows.size < evidence.steps:
+    rows, at_us = own_reads(evidence), evidence.linked.ops["ts_us"].to_numpy()
+    # The seed of a loader is read once an epoch. What a loop reads holds more back than the reads take themselves.
+    if not evidence.steps <= rows.size < (MANY_READS * evidence.steps if evidence.is_host_only else math.inf):
         return None
     spent_us = float(evidence.linked.ops["dur_us"].to_numpy()[rows].sum()) / evidence.steps
     spent_us, calls = spent_us * (evidence.host_scale if evidence.is_host_only else 1.0), rows.size / evidence.steps

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 
-from bottleneck.advice.data_loading import INPUT, LOADER, MODERATE, ONE_PROCESS, loader_kinds
+from bottleneck.advice.data_loading import INPUT, MODERATE, ONE_PROCESS, loader_kinds
 from bottleneck.advice.hot_lines import HotLine, hot_lines
 from bottleneck.advice.quantities import claims_of, event_spans, format_count, outermost_frames, rows_of_events
 from bottleneck.advice.ranking import Draft
@@ -13,6 +13,7 @@ from bottleneck.advice.slow_calls import match_of
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Spans
+from bottleneck.schema.loading import LOADER
 from bottleneck.units import counted, format_share, format_us
 
 _GETS_ITEM = re.compile(r"\.py\(\d+\): __getitem__$")

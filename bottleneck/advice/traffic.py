@@ -370,8 +370,8 @@ _LEAST_FILLED, _MOSTLY_FILLED = 0.1, 0.5
 def _by_filling(evidence: Evidence, work: KernelWork) -> Draft | None:
     """Finds such gradients on a CPU by names and times.
 
-    Sizes were not recorded. Gain: the ops that make them, from 95 %; at most all that the optimizer does too, with its part of the time between
-    ops.
+    Sizes were not recorded. Gain: the ops that make them, from 95 %; at most all that the optimizer does too, with its
+    part of the time between ops.
     """
     if not evidence.is_host_only or not work.has_reason("no_shapes").any():
         return None

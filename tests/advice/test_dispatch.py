@@ -207,6 +207,18 @@ def test_many_pointwise_ops_on_a_cpu_are_worth_compiling(tmp_path: Path) -> None
     assert "300 of them can be fused into loops, 0 stay library calls" in draft.evidence
 
 
+def test_a_model_that_reads_numbers_again_and_again_is_not_compiled(tmp_path: Path) -> None:
+    def told(name: str, reads: int, mark: str | None = None) -> bool:
+        events = cpu_events(ops=300, op_us=2, every_us=6)
+        for step_us in (0.0, 1810.0):
+            events += [op("aten::item", step_us + 20 + 2 * at, 1) for at in range(reads)]
+            events += [] if mark is None else [complete(mark, "user_annotation", step_us + 19, 44)]
+        return host_overhead(case_of(tmp_path / name, events, unprofiled_us=1500.0)) is not None
+
+    assert told("few", 3) and not told("many", 20)
+    assert told("of the optimizer", 20, "Optimizer.step#Adam.step")
+
+
 def test_a_few_products_cost_less_than_a_call_of_compiled_code(tmp_path: Path) -> None:
     events = cpu_events(ops=10, op_us=8, every_us=12, name="aten::mm", dims=[[8, 8], [8, 8]])
     case = case_of(tmp_path, events, unprofiled_us=100.0)
