@@ -894,6 +894,8 @@ class Script:
         if outcome == "not yet":
             self._next = before
         elif outcome == "never":
+            if not (self._session.has_trace or self._session.notes.warnings or GUARD.yielded):
+                self._session.warn("no step was recorded: the profiler of torch was still running in this thread")
             self._end()
         return outcome == "open"
 
