@@ -331,7 +331,7 @@ class RepeatLook:
         if isinstance(value, self._torch.Tensor):
             yield value
         elif isinstance(value, list | tuple | dict) and depth < _DEEPEST:
-            for item in tuple(value.values() if isinstance(value, dict) else value)[:_MOST_TENSORS]:
+            for item in tuple(dict.values(value) if isinstance(value, dict) else value)[:_MOST_TENSORS]:
                 yield from self._tensors_in(item, depth + 1)
 
     def _sample(self, tensor: Any) -> object:
