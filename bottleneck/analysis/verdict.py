@@ -57,7 +57,7 @@ from bottleneck.schema.measurements import LEAST_SAMPLED_US, RunSteps
 from bottleneck.schema.op_names import RUNS_BACKWARD, at_source
 from bottleneck.schema.records import replace
 from bottleneck.schema.request_waits import WAIT, Serving, describe_pace, serving_of
-from bottleneck.schema.tables import WAITS, are_calls
+from bottleneck.schema.tables import WAITS, are_calls, as_integers
 from bottleneck.units import format_part, format_share, format_si, format_us, listed
 
 # Below half of the step a group does not decide alone when the next one is this close.
@@ -237,7 +237,7 @@ def _quick_parts(evidence: Evidence) -> dict[str, float]:
     if times is None:
         return {}
     works = times[(times["us"] > 0) & times["account"].isin(_WORK_ACCOUNTS)]
-    us, signature = works["us"].to_numpy(np.float64), works["signature"].to_numpy(np.int64)
+    us, signature = works["us"].to_numpy(np.float64), as_integers(works["signature"])
     floor_us = us * explained.reindex(works.index).to_numpy()
     quickest_us, is_told = quickest_calls(np.zeros_like(signature), signature, us, floor_us)
     quick_us = pd.Series(np.where(is_told, quickest_us, floor_us), index=works.index)
