@@ -257,6 +257,10 @@ def _looped_ops(evidence: Evidence) -> Draft | None:
     if evidence.share_of_step(high_us) < _LEAST_SHARE:
         return None
     remedy, source = _remedy_of_loop(evidence, loop), _head_of_loop(evidence, loop)
+    runs = source
+    if remedy is _ROW_BY_ROW and source == loop.source:
+        source = _calling_line(evidence, loop)
+        runs = loop.source if source == loop.source else f"{loop.source}, called at {source},"
     if remedy is _SAMPLE_BY_SAMPLE and _adapts(evidence, loop):
         return None
     low_us = _LEAST_OF_LOOP * (1.0 if is_mostly else loop.overhead) * high_us
@@ -272,7 +276,7 @@ def _looped_ops(evidence: Evidence) -> Draft | None:
         slug="looped-op",
         title=remedy.title,
         evidence=(
-            f"{source} runs the same op on the same sizes {counted(format_count(loop.count), 'time')} per step",
+            f"{runs} runs the same op on the same sizes {counted(format_count(loop.count), 'time')} per step",
             f"{format_per_step(evidence, loop.us)} goes into the lines of the loop and their backward pass, "
             f"{format_share(loop.overhead)} of it calls that compute next to nothing",
         ),
@@ -355,6 +359,25 @@ def _head_of_loop(evidence: Evidence, loop: OpLoop) -> str:
         return loop.source
     following = f"{place.file.rpartition('/')[2]}:{place.line + 1}"
     return following if texts.get(following, "").startswith("for ") else loop.source
+
+
+def _calling_line(evidence: Evidence, loop: OpLoop) -> str:
+    """Returns the line of the loop that calls the function with its ops.
+
+    It is the outermost line of the loop that runs in each round and holds the loop's line; that line where none does.
+    """
+    events = evidence.linked.trace.events
+    start, end = events["ts_us"].to_numpy(), (events["ts_us"] + events["dur_us"]).to_numpy()
+    is_line, is_frame = _in_window(evidence, "line"), _in_window(evidence, "python")
+    inner = start[_rows_of_source(events, loop.source, is_line, is_frame)]
+    around = {loop.source: 0.0}
+    for source in loop.lines:
+        rows = _rows_of_source(events, source, is_line, is_frame)
+        spans = union(start[rows], end[rows])
+        is_round = source != loop.source and _is_line(source) and rows.size >= LOOP_OF * evidence.steps
+        if is_round and inner.size and spans.hold(inner).mean() >= _MOST_ROUNDS:
+            around[source] = spans.total()
+    return max(around, key=lambda source: around[source])
 
 
 def _costs_much(evidence: Evidence, loop: OpLoop) -> bool:

@@ -156,6 +156,19 @@ def test_a_loop_whose_rounds_were_seen_to_need_one_another_is_compiled_and_given
     assert seen.gain_us.low < 0 < seen.gain_us.high == pytest.approx(0.3 * free.gain_us.high)
 
 
+def test_a_loop_that_calls_a_function_is_named_by_the_line_of_the_call(tmp_path: Path) -> None:
+    """The sum over the tags of a CRF: the line of the helper says nothing of the loop."""
+    body = []
+    for number in range(80):
+        at = 12 + 10.0 * number
+        body += [line(22, at, 9), op("aten::mul", at + 0.2, 0.3, dims=[[8], [8]])]
+        body += [frame("train.py(7): helper", at + 1, 7.5), line(8, at + 1.2, 7, "helper")]
+        body += [op("aten::add", at + 1.4 + 3 * part, 2.5, dims=[[8], [8], []]) for part in range(2)]
+    draft = looped_op(case(tmp_path, body))
+    assert draft is not None and draft.places == ("train.py:22",) and "at train.py:22 for all rows" in draft.advice
+    assert "train.py:8, called at train.py:22, runs the same op" in draft.evidence[0]
+
+
 def test_a_line_outside_of_the_loop_carries_nothing_through_it(tmp_path: Path) -> None:
     """`x = block(x)` calls the function once, whose loop goes over rows."""
     body = [line(22, 11, 810.0), frame("train.py(7): cell", 11.5, 806), line(8, 11.6, 805, "cell"), *loop(80)[1:]]
