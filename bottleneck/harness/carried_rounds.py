@@ -1,7 +1,7 @@
 """Tells lines of a loop whose rounds need one another.
 
 Each tensor is followed by the lines that it was made at. A line whose inputs were made, directly or through others, by
-its own round just before cannot do its rounds side by side.
+its own round just before cannot do its rounds side by side. A sum of all rounds is none: its terms can be made at once.
 """
 
 import weakref
@@ -14,6 +14,24 @@ from typing import Any
 _LEAST_ROUNDS, _NEARLY_ALL = 4, 0.9
 # Tensors that are followed at a time.
 _MOST_TENSORS = 20_000
+
+# Calls that put results of rounds together: sums, and what joins or fills in.
+_COLLECTS = frozenset(
+    {
+        "add",
+        "add_",
+        "__add__",
+        "__radd__",
+        "__iadd__",
+        "sub",
+        "sub_",
+        "__sub__",
+        "__isub__",
+        "cat",
+        "stack",
+        "__setitem__",
+    }
+)
 
 _Rounds = dict[str, int]
 
@@ -49,20 +67,20 @@ class CarriedRounds:
         self._last: dict[str, CallPlace] = {}
         self._carried: dict[str, set[int]] = {}
 
-    def note(self, line: str, place: CallPlace, given: Iterable[Any], gave: Iterable[Any]) -> None:
+    def note(self, name: str, line: str, place: CallPlace, given: Iterable[Any], gave: Iterable[Any]) -> None:
         """Notes the tensors that a call of torch read and made."""
         if place.begins_round_after(self._last.get(line)):
             self._rounds[line] = self._rounds.get(line, 0) + 1
         self._last[line] = place
         now = self._rounds[line]
-        made_by = self._together(given)
-        if made_by.get(line) == now - 1 > 0:
+        several = list(self._known(given))
+        if name not in _COLLECTS and any(rounds.get(line) == now - 1 > 0 for rounds in several):
             self._carried.setdefault(line, set()).add(now)
-        self._keep({**made_by, line: now}, gave)
+        self._keep({**_latest(several), line: now}, gave)
 
     def pass_on(self, given: Iterable[Any], gave: Iterable[Any]) -> None:
         """Notes that tensors are views of others: no line made them anew."""
-        self._keep(self._together(given), gave)
+        self._keep(_latest(self._known(given)), gave)
 
     def lines(self) -> tuple[str, ...]:
         """The lines nearly all of whose rounds need the one just before."""
@@ -71,14 +89,6 @@ class CarriedRounds:
             for line, rounds in self._rounds.items()
             if rounds >= _LEAST_ROUNDS and len(self._carried.get(line, ())) >= _NEARLY_ALL * (rounds - 1)
         )
-
-    def _together(self, tensors: Iterable[Any]) -> _Rounds:
-        """Gives the last round of each line that made some of these tensors."""
-        last: _Rounds = {}
-        for rounds in self._known(tensors):
-            for line, number in rounds.items():
-                last[line] = max(number, last.get(line, 0))
-        return last
 
     def _known(self, tensors: Iterable[Any]) -> Iterator[_Rounds]:
         for tensor in tensors:
@@ -90,3 +100,12 @@ class CarriedRounds:
         for tensor in tensors:
             if len(self._made) < _MOST_TENSORS or id(tensor) in self._made:
                 self._made[id(tensor)] = weakref.ref(tensor), rounds
+
+
+def _latest(several: Iterable[_Rounds]) -> _Rounds:
+    """Gives the last round of each line."""
+    last: _Rounds = {}
+    for rounds in several:
+        for line, number in rounds.items():
+            last[line] = max(number, last.get(line, 0))
+    return last

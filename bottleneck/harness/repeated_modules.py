@@ -282,7 +282,7 @@ class RepeatLook:
                 return
             line = _place_in(frame)
             at = CallPlace(id(frame), frame.f_lasti, self._library_call())
-            self._carried.note(line, at, self._tensors_in(given), made)
+            self._carried.note(name, line, at, self._tensors_in(given), made)
             if self._is_cut:
                 return
             self._is_cut = len(self._at_lines) >= _MOST_CALLS
