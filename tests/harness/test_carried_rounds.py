@@ -4,23 +4,14 @@ from typing import Any
 
 import pytest
 
-from bottleneck.harness.repeated_modules import RepeatLook
+from tests.harness.test_repeated_modules import looked_at
 
 torch: Any = pytest.importorskip("torch")
 
 
 def carried(step: Any) -> set[int]:
     """The lines of a step, counted from its `def`, whose rounds need one another."""
-    watch = RepeatLook()
-    watch._own[__file__] = True  # a test is no program
-    watch.start(torch)
-    step()
-    watch.end_step()
-    step()
-    found = watch.end_step()
-    assert found is not None
-    first = step.__code__.co_firstlineno
-    return {int(line.rpartition(":")[2]) - first for line in found.carried}
+    return {int(line.rpartition(":")[2]) - step.__code__.co_firstlineno for line in looked_at(step).carried}
 
 
 def test_a_recurrence_is_carried_also_through_a_function_a_list_and_a_view() -> None:

@@ -5,6 +5,7 @@ import itertools
 import json
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 import pytest
@@ -91,7 +92,7 @@ def test_the_look_ends_when_its_time_is_spent_and_finds_nothing_then() -> None:
 
 
 def test_lines_whose_ops_give_the_same_are_found_and_those_that_draw_or_read_new_numbers_are_not() -> None:
-    adjacency, watch = torch.rand(8, 8), RepeatLook()
+    adjacency = torch.rand(8, 8)
 
     def step() -> None:
         scaled = adjacency / adjacency.sum(1)
@@ -100,19 +101,13 @@ def test_lines_whose_ops_give_the_same_are_found_and_those_that_draw_or_read_new
         scaled @ x
 
     first = step.__code__.co_firstlineno
-    watch._own[__file__] = True  # a test is no program
-    watch.start(torch)
-    step()
-    watch.end_step()
-    step()
-    found = watch.end_step()
-    assert found is not None and found.lines == (f"test_repeated_modules.py:{first + 1}",)
+    assert looked_at(step).lines == (f"test_repeated_modules.py:{first + 1}",)
 
 
-def looked_at(step: Callable[[], object]) -> Repeats:
-    """All that the look finds in two such steps, with this file as the program's."""
+def looked_at(step: FunctionType) -> Repeats:
+    """All that the look finds in two such steps, with the step's file as the program's."""
     watch = RepeatLook()
-    watch._own[__file__] = True  # a test is no program
+    watch._own[step.__code__.co_filename] = True  # a test is no program
     watch.start(torch)
     step()
     watch.end_step()
