@@ -38,6 +38,11 @@ def op(name: str, ts: float, dur: float, *, dims: Sequence[object] | None = None
     return complete(name, "cpu_op", ts, dur, args=args, **more)
 
 
+def in_graph(event: Event, number: int, forward_thread: int = 0) -> Event:
+    """The op with a sequence number of autograd; of a backward node also with its forward thread."""
+    return event | {"args": event["args"] | {"Sequence number": number, "Fwd thread id": forward_thread}}
+
+
 def launch(correlation: int, ts: float, dur: float, name: str = "cudaLaunchKernel", **more: Any) -> Event:
     """A runtime call that issues device work of the same correlation."""
     return complete(name, "cuda_runtime", ts, dur, args={"correlation": correlation, "cbid": 211}, **more)

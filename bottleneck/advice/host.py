@@ -43,7 +43,7 @@ from bottleneck.schema.accounts import SILENCE, UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import IdleCause, Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, union
-from bottleneck.schema.op_names import PYTHON_FRAME, at_source, place_of
+from bottleneck.schema.op_names import PYTHON_FRAME, at_known, at_source, place_of
 from bottleneck.schema.request_waits import WAIT, serving_of
 from bottleneck.schema.tables import WAITS, are_calls, text_matches
 from bottleneck.units import counted, format_part, format_share, format_si, format_us
@@ -500,7 +500,7 @@ def computed_on_host(evidence: Evidence) -> Draft | None:
     if evidence.share_of_step(spent_us) < _LEAST_ON_HOST:
         return None
     name = rows[0].detail or ""
-    place = "" if rows[0].source is None else f" {at_source(rows[0].source)}"
+    place = at_known(rows[0].source)
     gain, claims = Interval((1 - _LEFT_ON_DEVICE) * spent_us, spent_us), ["overhead.host_compute"]
     copied, words = copied_to_reduce(evidence, name), list[str]()
     if copied is not None:

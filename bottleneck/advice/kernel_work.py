@@ -22,7 +22,7 @@ from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, union
 from bottleneck.schema.kernel_dtypes import kernel_dtype
 from bottleneck.schema.kernel_names import name_in_sentence
 from bottleneck.schema.learned_rates import fused_share
-from bottleneck.schema.op_names import at_source
+from bottleneck.schema.op_names import at_known
 from bottleneck.schema.tables import OVER_LINK, as_integers, text_matches
 from bottleneck.units import SHORT_DTYPE, format_share, format_us
 
@@ -276,7 +276,7 @@ class KernelWork(Struct, frozen=True):
         for one in np.argsort(-us, kind="stable")[:most].tolist():
             at = sources[first[one]]
             line = source.categories[at] if at >= 0 else None
-            place = "" if line is None else f" {at_source(line)}"
+            place = at_known(line)
             sizes = self._shown_sizes(int(self.signature[places[first[one]]]))
             part = format_share(float(us[one]) / self.evidence.step_us) if self.evidence.step_us > 0 else "?"
             words = f"{self._name(int(places[first[one]]))}{place}: {format_us(float(us[one]))} per step ({part}), "

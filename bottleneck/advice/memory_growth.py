@@ -13,7 +13,7 @@ from bottleneck.advice.ranking import Draft, smallest_visible_us
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, counted_faults_us
 from bottleneck.schema.measurements import Keeper, MemoryGrowth
-from bottleneck.schema.op_names import TRAINING, at_source
+from bottleneck.schema.op_names import TRAINING, at_known
 from bottleneck.units import US_PER_S, counted, format_si
 
 # Of a step, from which memory that grows is told where no variable of the program was found to hold it; and of all
@@ -132,14 +132,10 @@ def _seen(growth: MemoryGrowth, grown_bytes: float, *, is_on_device: bool) -> tu
 
 def _held(named: list[Keeper]) -> tuple[str, ...]:
     return tuple(
-        f"`{keeper.name}` {'is added to' if keeper.is_sum else 'grows'}{_where(keeper)}"
+        f"`{keeper.name}` {'is added to' if keeper.is_sum else 'grows'}{at_known(keeper.source)}"
         f"{', and keeps the graph that made each tensor' if keeper.has_graph else ''}"
         for keeper in named[:_MOST_NAMED]
     )
-
-
-def _where(keeper: Keeper) -> str:
-    return "" if keeper.source is None else f" {at_source(keeper.source)}"
 
 
 def _advice(graphs: list[Keeper], named: list[Keeper], *, trains: bool) -> str:

@@ -34,6 +34,7 @@ from bottleneck.schema.op_names import (
     OPTIMIZER_MARK,
     OPTIMIZER_STEP,
     PYTHON_FRAME,
+    at_known,
     at_source,
     function_source,
     line_source,
@@ -439,7 +440,7 @@ def features_in_step(evidence: Evidence) -> Draft | None:
     if work.us_of(mine & work.op_like(_MOVES)) > (1 - _COMPUTES) * work.us_of(mine):
         return None
     line = main_source(evidence, rows.tolist())
-    place = "" if line is None else f" {at_source(line)}"
+    place = at_known(line)
     return Draft(
         slug="features-in-step",
         title="Features of the inputs are computed in every step",

@@ -46,7 +46,7 @@ from bottleneck.schema.analysis import (
 )
 from bottleneck.schema.kernel_names import essential_name
 from bottleneck.schema.measurements import MeasuredPiece, MeasuredPieces, left_out_words
-from bottleneck.schema.op_names import COMPILED_REGION, at_source
+from bottleneck.schema.op_names import COMPILED_REGION, at_known, at_source
 from bottleneck.schema.records import replace
 from bottleneck.units import apportion, apportion_groups, counted, format_share, format_si, format_us
 
@@ -348,7 +348,7 @@ def _memory_notes(use: MemoryUse) -> list[str]:
 
 def _describe_allocations(each: LiveAllocations) -> str:
     module = "" if each.module is None else f" in {cut_place(each.module, _LONGEST_MODULE)}"
-    place = "" if each.source is None else f" {at_source(each.source)}"
+    place = at_known(each.source)
     return f"{format_si(each.bytes, 'B')} by {each.op or 'Python'}{module}{place} ({each.kind})"
 
 

@@ -8,7 +8,7 @@ from bottleneck.advice import advise
 from bottleneck.advice.decompositions import matrix_decomposition
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of
-from tests.builders import Event, complete, frame, op, step
+from tests.builders import Event, complete, frame, in_graph, op, step
 
 LENGTH = 1000.0
 
@@ -31,10 +31,6 @@ def later(event: Event, number: int) -> Event:
     args = event["args"]
     at = {"Sequence number": args["Sequence number"] + 100 * number} if "Sequence number" in args else {}
     return event | {"ts": event["ts"] + LENGTH * number, "args": args | at}
-
-
-def numbered(event: Event, number: int, forward_thread: int = 0) -> Event:
-    return event | {"args": event["args"] | {"Sequence number": number, "Fwd thread id": forward_thread}}
 
 
 def called(
@@ -89,10 +85,10 @@ def test_a_matrix_that_no_weight_changes_is_decomposed_once(tmp_path: Path) -> N
 
 def test_an_inverse_that_depends_on_weights_is_replaced_by_a_solution(tmp_path: Path) -> None:
     start, *ops = called("aten::linalg_inv", "aten::linalg_inv_ex", [200, 200], 300)
-    model = [MODEL[0], numbered(MODEL[1], 8)]
-    node = numbered(op("autograd::engine::evaluate_function: LinalgInvExBackward0", 420, 100), 7, 1)
+    model = [MODEL[0], in_graph(MODEL[1], 8)]
+    node = in_graph(op("autograd::engine::evaluate_function: LinalgInvExBackward0", 420, 100), 7, 1)
     inside = op("aten::mm", 421, 98, dims=[[200, 200], [200, 200]])
-    draft = matrix_decomposition(case(tmp_path, [start, *(numbered(each, 7) for each in ops), node, inside, *model]))
+    draft = matrix_decomposition(case(tmp_path, [start, *(in_graph(each, 7) for each in ops), node, inside, *model]))
     assert draft is not None and draft.gain_us is not None
     assert "torch.linalg.solve" in draft.advice and "at train.py:22" in draft.advice
     # The backward node counts, and a third of the time is left.
@@ -103,8 +99,8 @@ def test_an_inverse_that_depends_on_weights_is_replaced_by_a_solution(tmp_path: 
 def test_a_factor_that_the_loss_needs_is_left_alone(tmp_path: Path, name: str) -> None:
     work = {"cholesky": "aten::linalg_cholesky_ex", "solve": "aten::_linalg_solve_ex"}[name]
     start, *ops = called(f"aten::linalg_{name}", work, [200, 200])
-    model = [MODEL[0], numbered(MODEL[1], 8)]
-    assert matrix_decomposition(case(tmp_path, [start, *(numbered(each, 7) for each in ops), *model])) is None
+    model = [MODEL[0], in_graph(MODEL[1], 8)]
+    assert matrix_decomposition(case(tmp_path, [start, *(in_graph(each, 7) for each in ops), *model])) is None
 
 
 def gaussian(*between: Event, size: int = 200) -> list[Event]:
@@ -113,12 +109,12 @@ def gaussian(*between: Event, size: int = 200) -> list[Event]:
     _, *logdet = called("aten::logdet", "aten::_linalg_slogdet", [size, size], 100)
     determinant = [event | {"ts": event["ts"] + 330} for event in logdet]
     nodes = [
-        numbered(op("autograd::engine::evaluate_function: Backward0", at, 80), number, 1)
+        in_graph(op("autograd::engine::evaluate_function: Backward0", at, 80), number, 1)
         for at, number in ((560, 8), (650, 7))
     ]
     work = [op("aten::mm", at + 1, 78, dims=[[200, 200], [200, 200]]) for at in (560, 650)]
-    ops = [*(numbered(event, 7) for event in inverse), *(numbered(event, 8) for event in determinant)]
-    after = numbered(op("aten::sum", 545, 5, dims=[[8]]), 9)
+    ops = [*(in_graph(event, 7) for event in inverse), *(in_graph(event, 8) for event in determinant)]
+    after = in_graph(op("aten::sum", 545, 5, dims=[[8]]), 9)
     return [start | {"dur": 450}, *ops, *(event | {"ts": 415.0} for event in between), after, *nodes, *work]
 
 
@@ -147,8 +143,8 @@ SLOGDET, DETERMINANT = "aten::linalg_slogdet", "aten::_linalg_slogdet"
 def test_a_matrix_that_fills_a_batch_is_decomposed_once(tmp_path: Path) -> None:
     start, *ops = called(SLOGDET, DETERMINANT, [64, 32, 32], concrete=("",))
     expanded = [event | {"args": event["args"] | {"Input Strides": [[0, 32, 1]]}} for event in ops]
-    model = [MODEL[0], numbered(MODEL[1], 8)]
-    evidence = case(tmp_path / "expanded", [start, *(numbered(each, 7) for each in expanded), *model])
+    model = [MODEL[0], in_graph(MODEL[1], 8)]
+    evidence = case(tmp_path / "expanded", [start, *(in_graph(each, 7) for each in expanded), *model])
     draft = matrix_decomposition(evidence)
     assert draft is not None and draft.gain_us is not None and not draft.changes_results
     assert "torch.linalg.slogdet at train.py:22 with the matrix itself" in draft.advice
@@ -157,11 +153,11 @@ def test_a_matrix_that_fills_a_batch_is_decomposed_once(tmp_path: Path) -> None:
     # Repeated before it, and a batch of its own.
     repeat = op("aten::repeat", 101, 5, dims=[[32, 32], []], concrete=["", "[64, 1, 1]"])
     again = matrix_decomposition(
-        case(tmp_path / "repeated", [start, repeat, *(numbered(each, 7) for each in ops), *model])
+        case(tmp_path / "repeated", [start, repeat, *(in_graph(each, 7) for each in ops), *model])
     )
     assert again is not None and "holds one matrix 64 times" in again.advice
     own = [event | {"args": event["args"] | {"Input Strides": [[1024, 32, 1]]}} for event in ops]
-    assert matrix_decomposition(case(tmp_path / "own", [start, *(numbered(each, 7) for each in own), *model])) is None
+    assert matrix_decomposition(case(tmp_path / "own", [start, *(in_graph(each, 7) for each in own), *model])) is None
 
 
 def test_decompositions_that_are_little_of_the_step_are_left_alone(tmp_path: Path) -> None:

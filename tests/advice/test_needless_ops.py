@@ -9,7 +9,7 @@ from bottleneck.advice.needless_ops import one_hot_product, repeated_backward, s
 from bottleneck.advice.traffic import needless_copies
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of
-from tests.builders import Event, complete, frame, op, step
+from tests.builders import Event, complete, frame, in_graph, op, step
 
 LENGTH = 1000.0
 
@@ -26,11 +26,6 @@ def case(folder: Path, *bodies: list[Event]) -> Evidence:
         events.append(step(number, LENGTH * number, LENGTH - 1))
         events += [event | {"ts": event["ts"] + LENGTH * number} for event in body]
     return case_of(folder, events, unprofiled_us=LENGTH)
-
-
-def numbered(event: Event, number: int, forward_thread: int = 0) -> Event:
-    """The op with a sequence number of autograd; of a backward node also with its forward thread."""
-    return event | {"args": event["args"] | {"Sequence number": number, "Fwd thread id": forward_thread}}
 
 
 # One-hot rows.
@@ -87,11 +82,11 @@ def test_rows_picked_from_a_unit_matrix_are_one_hot_rows(tmp_path: Path) -> None
 
 
 def test_the_backward_product_with_one_hot_rows_goes_too(tmp_path: Path) -> None:
-    forward = numbered(product(), 7)
+    forward = in_graph(product(), 7)
     node = "MmBackward0"
     backward = [
-        numbered(op(f"autograd::engine::evaluate_function: {node}", 500, 300), 7, 1),
-        numbered(op(node, 501, 298), 7, 1),
+        in_graph(op(f"autograd::engine::evaluate_function: {node}", 500, 300), 7, 1),
+        in_graph(op(node, 501, 298), 7, 1),
         op("aten::mm", 502, 290, dims=[[CLASSES, ROWS], [ROWS, WIDTH]]),
     ]
     draft = one_hot_product(case(tmp_path, [*one_hot(), forward, *backward]))
@@ -146,14 +141,14 @@ NODE, ADDS = "autograd::engine::evaluate_function: MmBackward0", "torch::autogra
 
 def passes(count: int, *, adds: bool = True, inner: int | None = None, threads: int = 1) -> list[Event]:
     """A product whose backward node runs so often, 100 us each, and 20 us for adding to the gradient."""
-    events = [line(16, 1, 90), numbered(op("aten::mm", 10, 50, dims=[[64, 64], [64, 64]]), 7), line(17, 95, 890)]
+    events = [line(16, 1, 90), in_graph(op("aten::mm", 10, 50, dims=[[64, 64], [64, 64]]), 7), line(17, 95, 890)]
     for number in range(count):
         at = 100 + 130.0 * number
         product_in = op("aten::mm", at + 2, 90, dims=[[64, 64], [64, 64]])
         events += [
-            numbered(op(NODE, at, 100), 7, 1 + number % threads),
-            numbered(op("MmBackward0", at + 1, 98), 7, 1),
-            product_in if inner is None else numbered(product_in, inner),
+            in_graph(op(NODE, at, 100), 7, 1 + number % threads),
+            in_graph(op("MmBackward0", at + 1, 98), 7, 1),
+            product_in if inner is None else in_graph(product_in, inner),
         ]
         if adds:
             events.append(op(f"autograd::engine::evaluate_function: {ADDS}", at + 105, 20))

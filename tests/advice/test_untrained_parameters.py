@@ -11,18 +11,12 @@ from bottleneck.schema.measurements import SpareGradients
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, program_line
 from tests.advice.test_tensor_values import looked_at
-from tests.builders import Event, complete, frame, op, step
+from tests.builders import Event, complete, frame, in_graph, op, step
 
 NODE = "autograd::engine::evaluate_function: AddmmBackward0"
 SPARE = SpareGradients(
     parameters=2, numbers=64, trained=2, modules=("Net.encoder",), calls=("Encoder_0",), source="train.py:12"
 )
-
-
-def in_graph(event: Event, sequence: int, forward_thread: int) -> Event:
-    """The op with its place in autograd's order."""
-    event["args"] |= {"Sequence number": sequence, "Fwd thread id": forward_thread}
-    return event
 
 
 def training(module: str = "Encoder_0") -> list[Event]:
