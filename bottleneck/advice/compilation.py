@@ -57,8 +57,8 @@ _DYNAMIC = "Keep shapes from changing, or mark the ones that do; if these were f
 _MARKED = "torch._dynamo.mark_dynamic(inputs, 0)\n# diagnosis: TORCH_LOGS=recompiles names what changed"
 # The runtime compiles an operator when it is called, for each of its sizes anew.
 _READY_MADE = (
-    "Let the runtime load ready-made operators (binaries that are installed, a cache of compiled ones that is kept) in "
-    "place of compiling them when they are called, and keep shapes from changing."
+    "Stop the runtime from compiling operators when they are called: use ready-made ones "
+    "(torch.{kind}.set_compile_mode(jit_compile=False)), and keep shapes from changing."
 )
 _NO_COMPILING = "torch.{kind}.set_compile_mode(jit_compile=False)  # ready-made operators, once at the start"
 
@@ -89,7 +89,7 @@ def compiling_in_step(evidence: Evidence) -> Draft | None:
                 for one in again[:_MOST_BREAKS]
             ),
         ),
-        advice=advice,
+        advice=advice.replace("{kind}", evidence.analysis.device.kind),
         code=code.replace("{kind}", evidence.analysis.device.kind),
         gain_us=Interval(spent_us / 2 if evidence.steps > 1 else 0.0, spent_us),
         claims=claims_of(evidence, "overhead.compile"),

@@ -21,6 +21,7 @@ from bottleneck.advice.quantities import (
     has_backward_marks,
     host_us_per_launch,
     idle_lines,
+    idle_rows,
     is_compiled,
     issue_us,
     mark_spans,
@@ -41,7 +42,7 @@ from bottleneck.schema.compile_causes import SKIPS
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, grouped, union
 from bottleneck.schema.learned_rates import fastest_host_us, host_units
-from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP, at_known
+from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP, at_known, place_of
 from bottleneck.schema.tables import LAUNCHES, are_calls, as_integers, text_matches
 from bottleneck.units import counted, format_share, format_us
 
@@ -104,7 +105,8 @@ def late_launches(evidence: Evidence) -> Draft | None:
     empty = None if evidence.analysis.queue is None else evidence.analysis.queue.empty_idle_share
     between = 0.0 if lengths and has_few_waits else waits
     stops = f"; {counted(format_count(between), 'waiting call')} per step in the way of one graph" if between else ""
-    advice, brief, code = _to_replay(graph, between, lengths, _calls_in_words(kinds, waits))
+    calls = _calls_in_words(kinds, waits)
+    advice, brief, code = _to_replay(graph, between, lengths, f"{calls}{_place_of_waits(evidence)}")
     if not lengths and _optimizer_launches(evidence):
         code = _WHOLE_STEP
     skipped, change, to_capture = _skipped_graphs(evidence)
@@ -155,14 +157,18 @@ class _SyncCounts(Struct, frozen=True):
     """Counts calls per step that wait for the device, by place and cause.
 
     ``around`` wait for all of it before the first or after the last launch of their step, ``before`` copy inputs from
-    pageable memory before its first kernel: no graph has to hold either. The others are ``of_device``, ``of_copies``
-    and those that read a value.
+    pageable memory before its first kernel: no graph has to hold either. The others are ``of_device``, ``of_copies``,
+    ``of_events`` and those that read a value.
     """
 
     around: float
     before: float
     of_device: float
     of_copies: float
+    of_events: float
+
+
+_EVENT_WAIT = re.compile(r"Event\w*(?:Synchronize|Wait)")
 
 
 @remembered
@@ -172,24 +178,39 @@ def _waits(evidence: Evidence) -> _SyncCounts:
     waits, copies = start[are_calls(trace, "synchronise_device")], start[waits_of_uploads(evidence)]
     launched = start[are_calls(trace, *LAUNCHES)]
     computed = kernels["launch_ts_us"].to_numpy()[(kernels["kind"] == "compute").to_numpy()]
-    around = between = before = after = 0
+    is_event = are_calls(trace, "synchronise") & text_matches(trace.events["name"], _EVENT_WAIT.search)
+    events = start[is_event]
+    around = between = before = after = of_events = 0
     for low, high in [(step.start_us, step.end_us) for step in window.steps] or [window.host_us]:
         mine, copied, issued, begun = (at[(at >= low) & (at < high)] for at in (waits, copies, launched, computed))
         inside = int(np.count_nonzero((mine > issued.min(initial=high)) & (mine < issued.max(initial=low))))
         around, between = around + mine.size - inside, between + inside
         late = int(np.count_nonzero(copied > begun.min(initial=high)))
         before, after = before + copied.size - late, after + late
-    return _SyncCounts(*(count / evidence.steps for count in (around, before, between, after)))
+        of_events += int(np.count_nonzero((events >= low) & (events < high)))
+    return _SyncCounts(*(count / evidence.steps for count in (around, before, between, after, of_events)))
 
 
 def _calls_in_words(kinds: _SyncCounts, waits: float) -> str:
     """Names the calls that wait between launches: 'torch.cuda.synchronize()'."""
+    others = kinds.of_device + kinds.of_copies + kinds.of_events
     names = (
         *(["torch.cuda.synchronize()"] if kinds.of_device else []),
         *(["copies from pageable memory"] if kinds.of_copies else []),
-        *([".item(), .cpu()"] if waits > kinds.of_device + kinds.of_copies else []),
+        *(["event.synchronize()"] if kinds.of_events else []),
+        *(["calls such as .item() or .cpu()"] if waits > others else []),
     )
-    return ", ".join(names)
+    return " and ".join(names)
+
+
+def _place_of_waits(evidence: Evidence) -> str:
+    """Gives ', train.py:12' for the line or function that waits longest for the device.
+
+    Empty where none is known.
+    """
+    source = next((row.source for row in idle_rows(evidence, "sync") if row.source is not None), None)
+    place = None if source is None else place_of(source)
+    return "" if place is None else f", {place.file}:{place.line}"
 
 
 def _around_in_words(waits: _SyncCounts) -> tuple[str, ...]:
@@ -225,7 +246,7 @@ def _to_replay(graph: str, waits: float, lengths: Sequence[int], calls: str) -> 
         )
         return advice[0].upper() + advice[1:], brief, code
     many = "the host sync" if count == "1" else f"the {counted(count, 'host sync')}"
-    syncs = f"remove {many} ({calls}) of the step, " if waits else ""
+    syncs = f"remove {many} of the step ({calls}), " if waits else ""
     brief = f"{syncs}{replay}"
     code = 'model = torch.compile(model, mode="reduce-overhead")  # or torch.cuda.make_graphed_callables'
     return advice[0].upper() + advice[1:], brief[0].upper() + brief[1:], code

@@ -341,7 +341,7 @@ def _of_chains(work: KernelWork, chains: Chains) -> Draft | None:
     return Draft(
         slug="unfused-chain",
         title="Elementwise ops in a row each read and write memory",
-        advice="Fuse the chain into one pass with torch.compile (TorchScript or hand-written Triton can do it too).",
+        advice="Fuse these elementwise ops into one pass with torch.compile (TorchScript or Triton can do it too).",
         code=_COMPILE,
         evidence=(
             f"{_counted(ops.size / steps, ops)} per step, in trace order, take "

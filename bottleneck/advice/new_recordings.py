@@ -95,8 +95,8 @@ _CUT_OFF = _Anew("The file was cut off", "Record it again, and let the program e
 _LOADED = _Anew("Other programs disturbed the recording", "Record it again while nothing else runs.")
 _ALL_RANKS = _Anew(
     "One rank does not show why it waits for the others",
-    "Give one report the traces of all ranks (bottleneck report DIR): a late rank holds the others up in their "
-    "collectives.",
+    "Put the traces of all ranks into one folder and run `bottleneck report DIR`: only together do they show which "
+    "rank is late.",
 )
 _PARTED = _Anew(
     "The device is idle in one part of the window and busy in the other",

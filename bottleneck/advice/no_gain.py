@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from bottleneck.advice.data_loading import loader_kinds
-from bottleneck.advice.kernel_work import KernelWork, work_of
+from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, work_of
 from bottleneck.advice.optimizers import FUSABLE, fused_bytes, issued_within
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
@@ -27,7 +27,7 @@ from bottleneck.advice.quantities import (
     sources_of,
 )
 from bottleneck.advice.transfers import copies_to_device
-from bottleneck.schema.analysis import Analysis, Bound, BoundBasis, Finding, NoGain, NoGainCode
+from bottleneck.schema.analysis import GRAPH_CAPTURE, Analysis, Bound, BoundBasis, Finding, NoGain, NoGainCode
 from bottleneck.schema.evidence import AtAnyPace, Evidence, ShorterKernels, remembered
 from bottleneck.schema.intervals import Flags, Floats
 from bottleneck.schema.loading import LOADER, WORKERS_ITERATOR
@@ -41,6 +41,8 @@ _NOTHING = 0.02
 _WORTH_PINNING = 0.1
 # Of the step: a device that works for less waits for its host.
 _MOSTLY_IDLE = 0.4
+# Of the kernels: where fewer have their launch in the trace, nothing tells what the host does.
+_LAUNCHES_SEEN = 0.5
 # Of arithmetic that becomes faster, where nearly all of the step moves bytes.
 _HARDLY_ANY = 0.05
 # With more of the step in collectives, what one rank gains is another rank's wait: a replay of one cannot tell.
@@ -135,10 +137,12 @@ def find_no_gain(evidence: Evidence, analysis: Analysis) -> tuple[NoGain, ...]:
 
 
 def _is_first(evidence: Evidence) -> bool:
-    """True for a first step of a device: starting, compiling, taking memory.
+    """True for a first step of a device: starting, compiling, taking memory, capturing a graph.
 
-    A replay keeps that where it is.
+    A replay keeps that where it is, and what is captured runs later.
     """
+    if any(caveat.slug == GRAPH_CAPTURE for caveat in evidence.analysis.caveats):
+        return True
     starts_us = evidence.account_us("overhead.compile", "overhead.allocator", "overhead.start_up")
     return not evidence.is_host_only and evidence.share_of_step(starts_us) > _NOTHING
 
@@ -439,8 +443,17 @@ def _faster_device(evidence: Evidence) -> NoGain | None:
     if busy > _MOSTLY_IDLE:
         return None
     kernels = evidence.linked.kernels
+    if np.isfinite(kernels["launch_ts_us"].to_numpy()).mean() < _LAUNCHES_SEEN:
+        return None
     quicker = ShorterKernels(kernels["dur_us"].to_numpy() / 2, np.zeros(len(kernels), dtype=bool))
-    return _bounded(evidence, "faster-device", _replayed(evidence, (), quicker), "host_sets_pace", {"busy_share": busy})
+    numbers = {"busy_share": busy, "wide_share": _wide_share(evidence)}
+    return _bounded(evidence, "faster-device", _replayed(evidence, (), quicker), "host_sets_pace", numbers)
+
+
+def _wide_share(evidence: Evidence) -> float:
+    """Gives the share of the device's time in products of fp32, which bf16 would make faster."""
+    work = work_of(evidence)
+    return work.share(work.family(*PRODUCTS) & work.dtype("fp32", "tf32"))
 
 
 # By code, in the order in which people try what ``_FIRST`` does not name.

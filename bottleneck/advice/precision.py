@@ -735,7 +735,7 @@ def _fp32_weights_for_few_rows(evidence: Evidence, work: KernelWork, rows: Flags
         ),
         advice="Compute more rows per step, which read the weights once for all of them: more samples at once. Or keep "
         "the weights in int8 (a quarter of the bytes).",
-        brief="Raise the batch size (weights are read for few rows), or keep them in int8",
+        brief="Raise the batch size (the weights are read for few rows of input), or keep the weights in int8",
         gain_reason="what narrower weights gain on this processor only a trial shows",
         code="from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_\n\n"
         "quantize_(model, Int8DynamicActivationInt8WeightConfig())  # compare its outputs",
@@ -869,7 +869,10 @@ def _single_precision(where: str, *, has_weights: bool) -> str:
             f"Make the weights fp32 (model.float(), or no torch.set_default_dtype(torch.float64)), and the data where "
             f"it enters{where}, unless the method needs 64 bits."
         )
-    return f"Convert the data to fp32 (.float()) where it enters{where}, unless the method needs fp64, as NumPy has it."
+    return (
+        f"Convert the data to fp32 (.float()) where it enters{where}, unless the method needs fp64, which is NumPy's "
+        "default."
+    )
 
 
 def _moves_doubles(work: KernelWork, signature: int) -> bool:

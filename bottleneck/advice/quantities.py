@@ -263,13 +263,18 @@ _READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
 MANY_READS = 16
 
 
+# An iterator over a loader reads its seed where it is made, which is outside of the marks of its batches.
+_LOADER_CODE = re.compile(r"torch[/\\]utils[/\\]data[/\\]\w+\.py\(\d+\): ")
+
+
 def own_reads(evidence: Evidence) -> Integers:
     """Returns the rows of OPS in which the program reads numbers.
 
     Torch reads its own step counts in optimizers, and indices in loaders.
     """
     rows, at_us = outermost(evidence, rows_of_ops(evidence, _READS)), evidence.linked.ops["ts_us"].to_numpy()
-    for others in (outermost_spans(evidence, OPTIMIZER_STEP), outermost_spans(evidence, LOADER)):
+    loaders = (outermost_spans(evidence, LOADER), outermost_frames(evidence, _LOADER_CODE))
+    for others in (outermost_spans(evidence, OPTIMIZER_STEP), *loaders):
         rows = rows[~others.hold(at_us[rows])]
     return rows
 

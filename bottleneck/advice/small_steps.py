@@ -58,7 +58,7 @@ _SMALL_WORK = 0.1
 _LEAST_NEEDED_US = 1.0
 
 
-_RAISED = "Raise the batch size until the step grows with it"
+_RAISED = "Raise the batch size as long as the step's time grows less than the batch"
 
 
 def larger_batch(evidence: Evidence) -> Draft | None:

@@ -50,8 +50,8 @@ def step_caveats(window: Window) -> tuple[Caveat, ...]:
     """Caveats on a beginning and on steps that were left out, if any."""
     if window.lead_in_us:
         message = (
-            f"the first {format_us(window.lead_in_us)} are not counted: the device was still busy with earlier work, or"
-            " the profiler was starting; --all counts them"
+            f"the first {format_us(window.lead_in_us)} of the recording are not counted: the device was still busy "
+            "with earlier work, or the profiler was starting; --all counts them"
         )
         return (Caveat(LEAD_IN, message),)
     if not window.set_aside:

@@ -34,6 +34,7 @@ from bottleneck.schema.analysis import (
     LOAD_TAKEN_OFF,
     ONE_SIDE,
     STARTED_BEFORE,
+    STEPS_VARY,
     TRUNCATED,
     Bound,
     Clause,
@@ -54,7 +55,7 @@ from bottleneck.schema.evidence import Evidence, TwoSided, counted_faults_us
 from bottleneck.schema.finding_order import LITTLE, SURE_FINDINGS, in_reading_order
 from bottleneck.schema.kernel_names import between, name_in_sentence, plain_name
 from bottleneck.schema.measurements import LEAST_SAMPLED_US, RunSteps
-from bottleneck.schema.op_names import RUNS_BACKWARD, at_source
+from bottleneck.schema.op_names import RUNS_BACKWARD, at_source, named_source
 from bottleneck.schema.records import replace
 from bottleneck.schema.request_waits import WAIT, Serving, describe_pace, serving_of
 from bottleneck.schema.tables import WAITS, are_calls, as_integers
@@ -511,9 +512,9 @@ def _with_lines(grounds: Grounds, clause: Clause) -> Clause:
 def _not_judged(grounds: Grounds) -> Iterator[Clause]:
     """Yields what is set aside or left out, and sides that differ."""
     if (aside := _start_up_share(grounds.ledger)) >= _LEAST_ASIDE:
-        yield Clause("start_up", f"One-time start-up takes {format_share(aside)} and is not counted")
+        yield Clause("start_up", f"One-time start-up takes {format_share(aside)} of the time and is not judged")
     if (own := _profiler_share(grounds.ledger)) >= _LEAST_OWN:
-        yield Clause("profiler", f"The profiler itself takes {format_share(own)} and is not counted")
+        yield Clause("profiler", f"The profiler itself takes {format_share(own)} of the time and is not judged")
     if grounds.sides:
         yield Clause("sides", describe_sides(grounds.sides))
     if grounds.left_out:
@@ -577,7 +578,7 @@ def _opening(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]:
     elif decision.bound == "device":
         works = f"Your {grounds.device_noun} is busy for {format_share(decision.share)} of {wall} per step"
         yield Clause("bound", f"{works}, and hardly waits")
-        yield Clause("cause", f"Whether arithmetic or memory access limits it is not known; {_kinds(grounds)}")
+        yield Clause("cause", f"Whether arithmetic or memory access limits it is not known: {_kinds(grounds)}")
         small = next((entry for entry in grounds.ledger.entries if entry.account == "overhead.launch_floor"), None)
         if small is not None and small.share >= _WORTH_NAMING:
             busy = f"{_shown_account(grounds, small)} is busy time that counts as overhead"
@@ -616,18 +617,17 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
         likely = _likely_shares(grounds)
         if decision.bound == "mixed":
             sharing = _sharing_groups(grounds, decision)
-            shares = listed([f"{_GROUP_WORDS[group]} {format_share(likely[group])}" for group in sharing])
-            yield Clause(
-                "bound", f"Probably no single limit: {shares} of {wall} per step, guessed from the types of ops"
-            )
+            shares = listed([_likely_share(grounds, group, likely[group]) for group in sharing])
+            yield Clause("bound", f"Probably no single limit: {shares} of {wall} per step")
         else:
-            held = f"{_limits(grounds, first, 'probably ')}: {format_share(likely[first])} of {wall} per step"
-            yield Clause("bound", f"{held}{_guessed(grounds, first, likely[first])}")
-        yield Clause("cause", _kinds(grounds))
+            yield Clause(
+                "bound",
+                f"{_limits(grounds, first, 'probably ')}: about {format_share(likely[first])} of {wall} per step",
+            )
+        yield Clause("cause", f"{_guessed(grounds, first, likely[first])}: {_kinds(grounds)}")
         leading = _leading_group(grounds, decision)
         if leading != first or first not in _WORK:
-            of_which = "" if leading == first else f"in the {_GROUP_WORDS[leading]}, "
-            yield Clause("place", f"{of_which}{_contributor(grounds, leading)}", label="Largest")
+            yield Clause("place", _contributor(grounds, leading, of_group=leading != first), label="Largest")
         elif (most := _largest_of([row for row in grounds.kernels if first in {row.bound, _likely(row)}])) is not None:
             is_all = most.us >= _ALL_OF_GROUP * likely[first] * grounds.ledger.wall_us
             place = (
@@ -640,10 +640,20 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
         yield Clause("bound", f"No single limit: {shares} of {wall} per step")
         leading = _leading_group(grounds, decision)
         # The largest part of the second group is not the largest of the step.
-        of_which = "" if leading == first else f"in the {_GROUP_WORDS[leading]}, "
-        yield Clause("place", f"{of_which}{_contributor(grounds, leading)}", label="Largest")
+        yield Clause("place", _contributor(grounds, leading, of_group=leading != first), label="Largest")
     else:
-        yield from _of_one_group(grounds, first)
+        yield from _of_one_group(grounds, decision)
+
+
+# Of the step: with more unmodelled work, all that is said of the bound is a guess.
+_NEARLY_ALL = 0.9
+
+
+def _likely_share(grounds: Grounds, group: str, likely: float) -> str:
+    """Words a group with its likely share, of which a part may be guessed."""
+    surely = grounds.ledger.group_shares().get(group, 0.0)
+    about = "" if math.isclose(likely, surely, abs_tol=_LEAST_SHOWN) else "about "
+    return f"{_GROUP_WORDS[group]} {about}{format_share(likely)}"
 
 
 def _guessed(grounds: Grounds, group: str, likely: float) -> str:
@@ -651,17 +661,19 @@ def _guessed(grounds: Grounds, group: str, likely: float) -> str:
 
     Of one that holds thin products by their name less may be likely than is known.
     """
-    words, surely = "guessed from the types of its ops", grounds.ledger.group_shares().get(group, 0.0)
-    if not _WORTH_NAMING <= surely < likely:
-        return f", {words}"
-    return f" ({format_share(surely)} known, {format_share(likely - surely)} {words})"
+    surely = grounds.ledger.group_shares().get(group, 0.0)
+    if group not in _WORK or not _WORTH_NAMING <= surely < likely:
+        part = "This" if grounds.ledger.group_shares()[UNMODELLED] > _NEARLY_ALL else "A part of this"
+        return f"{part} is a guess from the types of ops"
+    return f"{format_share(likely - surely)} of it is a guess from the types of ops"
 
 
-def _of_one_group(grounds: Grounds, group: str) -> Iterator[Clause]:
+def _of_one_group(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]:
     """Yields what limits the step with its time and share, and the worst place.
 
     An account that is most of its group is named in place of the group.
     """
+    group = decision.ranked[0]
     entries = [entry for entry in grounds.ledger.entries if entry.group == group]
     largest, group_us = _largest_entry(grounds, group), math.fsum(entry.us for entry in entries)
     wall_us = grounds.ledger.wall_us
@@ -673,7 +685,8 @@ def _of_one_group(grounds: Grounds, group: str) -> Iterator[Clause]:
         is_least = grounds.load is not None and _regime(grounds, group) != "near_roof"
         only, more = "only " if is_far and not is_least else "", " or more" if is_least else ""
         reached = f"{small and f', in {small}'}, at {only}{rate}{more}" if rate is not None else ""
-        held = _takes(grounds, group, group_us / wall_us) if is_far else _limits(grounds, group)
+        takes = _takes(grounds, group, group_us / wall_us, is_known=not _is_in_doubt(grounds, decision))
+        held = takes if is_far or _is_in_doubt(grounds, decision) else _limits(grounds, group)
         share = _shown(grounds, group)
         yield Clause("bound", f"{held}: {format_part(group_us, wall_us)} per step ({share}){reached}")
         if group == "memory" and is_far and grounds.faults_us >= _MUCH_IN_FAULTS * group_us:
@@ -732,9 +745,12 @@ def _limits(grounds: Grounds, group: str, how_sure: str = "") -> str:
     return f"{'Arithmetic' if group == 'compute' else 'Memory access'} {how_sure}limits {_whose(grounds)}"
 
 
-def _takes(grounds: Grounds, group: str, share: float) -> str:
-    """Says what takes the time where its roof is far from being the limit."""
-    part = "most" if share >= _MOST else "the largest part"
+def _takes(grounds: Grounds, group: str, share: float, *, is_known: bool) -> str:
+    """Says what takes the time where its roof is far from being the limit.
+
+    It also does so where ``is_known`` is false, since unmodelled work may be a larger part.
+    """
+    part = "most" if share >= _MOST else "the largest part" if is_known else "the largest known part"
     return f"{'Arithmetic' if group == 'compute' else 'Memory access'} takes {part} of {_whose(grounds)}'s time"
 
 
@@ -796,10 +812,10 @@ def _kinds(grounds: Grounds) -> str:
     """The unmodelled work by kind, largest first, with the reason for most of it."""
     entries = sorted((one for one in grounds.ledger.entries if one.group == UNMODELLED), key=lambda one: -one.share)
     kinds = [(ACCOUNTS[one.account].kind or "unclassified work", one) for one in entries]
-    named = [f"{kind} {_shown_account(grounds, one)}" for kind, one in kinds[:3] if one.share >= _LEAST_KIND]
+    named = [f"{_shown_account(grounds, one)} {kind}" for kind, one in kinds[:3] if one.share >= _LEAST_KIND]
     most = _largest_kernel(grounds, ("unknown",))
     reason = f" ({most.reason})" if most is not None and most.reason else ""
-    what = f": {listed(named)}" if len(named) > 1 else f", all of it {kinds[0][0]}" if kinds else ""
+    what = f", of it {listed(named)}" if len(named) > 1 else f", all of it {kinds[0][0]}" if kinds else ""
     return f"{_shown(grounds, UNMODELLED)} of the step cannot be judged by FLOPs and bytes{reason}{what}"
 
 
@@ -868,10 +884,10 @@ def _leading_group(grounds: Grounds, decision: BoundDecision) -> str:
     return max(larger, key=lambda entry: entry.us).group if larger else first
 
 
-def _contributor(grounds: Grounds, group: str) -> str:
+def _contributor(grounds: Grounds, group: str, *, of_group: bool = False) -> str:
     """Describes the largest account of a group.
 
-    It comes with its share and its largest kernel or source line.
+    It comes with its share and its largest kernel or source line. With ``of_group`` it says whose part it is.
     """
     entry = _largest_entry(grounds, group)
     kernel = _largest_kernel(grounds, _bounds_of(entry.account))
@@ -880,8 +896,8 @@ def _contributor(grounds: Grounds, group: str) -> str:
             return entry.account
         return _line_of_many(grounds, kernel, _bounds_of(entry.account)) or _with_time(grounds, kernel)
     phrase, share = phrase_of(entry.account), _shown_account(grounds, entry)
-    place = _worst_place(grounds, entry)
-    return f"{phrase}, {format_us(entry.us)} ({share}){f'; worst: {place}' if place else ''}"
+    place, part = _worst_place(grounds, entry), f" (a part of the {_GROUP_WORDS[group]})" if of_group else ""
+    return f"{phrase}{part}, {format_us(entry.us)} ({share}){f'; worst: {place}' if place else ''}"
 
 
 # Times the largest op: a line whose ops take as much says more of where the time goes.
@@ -897,7 +913,7 @@ def _line_of_many(grounds: Grounds, largest: KernelSummary, bounds: tuple[str, .
     line, us = max(line_us.items(), key=lambda pair: pair[1], default=("", 0.0))
     if us < _LINE_OVER_OP * largest.us:
         return None
-    return f"all ops of {line}, {format_us(us)} ({format_share(us / grounds.ledger.wall_us)})"
+    return f"the ops {at_source(line)} together, {format_us(us)} ({format_share(us / grounds.ledger.wall_us)})"
 
 
 def _line_us(grounds: Grounds, bounds: tuple[str, ...]) -> dict[str, float]:
@@ -927,7 +943,7 @@ def _with_time(grounds: Grounds, kernel: KernelSummary) -> str:
     name, us = max(sums.items(), key=lambda pair: pair[1], default=("", 0.0))
     if len(sums) < 2 or not name or us < _MOST_OF_OP * kernel.us:
         return words
-    return f"{words}, most of it in {name} ({format_share(us / grounds.ledger.wall_us)})"
+    return f"{words}, {format_us(us)} of it in {name}"
 
 
 def _worst_place(grounds: Grounds, entry: LedgerEntry) -> str:
@@ -944,7 +960,7 @@ def _worst_place(grounds: Grounds, entry: LedgerEntry) -> str:
     # A line that has the whole account is as long as the account, and that was said.
     time = "" if math.isclose(line_us, entry.us, rel_tol=1e-3) else f", {format_part(line_us, entry.us)}"
     beside = f"{time}{_around(grounds, entry.account, line)}"
-    place = f"{line}{_of_engine(grounds, entry.account, line)}"
+    place = f"{named_source(line)}{_of_engine(grounds, entry.account, line)}"
     return "" if line == grounds.late_line and not beside else f"{place}{beside}"
 
 
@@ -974,7 +990,7 @@ def _first_step(grounds: Grounds, decision: BoundDecision, finding: Finding) -> 
     is_for_results = finding.corrects_results and not _is_certain(finding)
     is_doubtful = decision.bound == "inconclusive" and grounds.disturbed is not None
     if finding.predicted_gain_us is not None and not (is_doubtful or is_for_results):
-        noise = "; the steps vary by more than that" if finding.within_noise else ""
+        noise = f"; {STEPS_VARY}" if finding.within_noise else ""
         gained = f" (predicted: {finding.describe_speedup()}{noise})"
     return _FirstStep(f"{_continuing(finding.brief or finding.advice)}{gained}", finding.slug)
 
@@ -983,6 +999,8 @@ def _is_certain(finding: Finding) -> bool:
     return finding.predicted_speedup is not None and is_certain(finding.predicted_speedup)
 
 
+# Findings that stand below a verdict where it is read first.
+_MOST_READ = 3
 # Of the largest part: a finding that comes from less of it does not answer it.
 _LEAST_ANSWERED = 0.1
 
@@ -1013,7 +1031,7 @@ class LargestPart(Struct, frozen=True):
 
 
 def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> str | None:
-    """Says that no finding makes the largest part shorter.
+    """Says that no finding makes the largest part shorter, or which does so if it is not the first.
 
     It also says how near its roof the part is. Else null.
     """
@@ -1025,7 +1043,9 @@ def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Fi
     entry = _largest_entry(grounds, UNMODELLED if is_unmodelled else leading)
     part = LargestPart(entry, _rows_of_part(grounds, entry))
     if any(part.is_answered_by(finding, grounds) for finding in findings if not finding.on_request):
-        return None
+        read = in_reading_order(findings, grounds.ledger.wall_us, decision.bound)[:_MOST_READ]
+        number = next((at for at, finding in enumerate(read, start=1) if part.is_answered_by(finding, grounds)), 1)
+        return None if number == 1 else f"For {_name_of_part(grounds, part)} see number {number} below"
     if is_unmodelled:
         most = _largest_of([grounds.kernels[row] for row in part.rows])
         named = (
@@ -1036,10 +1056,16 @@ def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Fi
         return f"There is no advice for the {ACCOUNTS[entry.account].kind or 'unclassified work'}{named}{sizes}"
     rate = _rate(grounds, part.rows) if entry.account in _NAMED_BY_KERNEL else None
     if rate is not None:
-        return f"There is no advice for this op, which reaches {rate}"
-    if part.rows:
-        return f"There is no advice for {_label(grounds.kernels[part.rows[0]])}"
-    return f"There is no advice for {phrase_of(entry.account)}"
+        return f"There is no advice for {_name_of_part(grounds, part)}, which reaches {rate}"
+    return f"There is no advice for {_name_of_part(grounds, part)}"
+
+
+def _name_of_part(grounds: Grounds, part: LargestPart) -> str:
+    """Names the largest part by its kind of work or its largest op, without its line."""
+    if kind := ACCOUNTS[part.entry.account].kind:
+        return f"the {kind}"
+    largest = _largest_of([grounds.kernels[row] for row in part.rows])
+    return phrase_of(part.entry.account) if largest is None else _label(replace(largest, source=None))
 
 
 def _larger_of_unknown_bound(grounds: Grounds, entry: LedgerEntry) -> KernelSummary | None:
@@ -1099,8 +1125,9 @@ def _explained_share(kernels: Sequence[KernelSummary]) -> float | None:
 def describe_sides(sides: TwoSided) -> str:
     """The two sides of a window with their figures."""
     whole = "step" if sides.is_one_step else "window"
-    before, after = (f"busy {format_share(busy)}" if busy else "idle" for busy in (sides.busy_before, sides.busy_after))
-    return f"The device is {before} in the first {format_share(sides.split)} of the {whole}, then {after}"
+    busy = (sides.busy_before, sides.busy_after)
+    before, after = (f"works {format_share(one)} of the time" if one else "is idle" for one in busy)
+    return f"For the first {format_share(sides.split)} of the {whole} the device {before}, after that it {after}"
 
 
 def _largest_entry(grounds: Grounds, group: str) -> LedgerEntry:
@@ -1179,7 +1206,7 @@ def _label(kernel: KernelSummary) -> str:
     name = name_in_sentence(op or plain_name(kernel.name))
     if op is None and "::" not in kernel.name and ":" not in name:
         kind = ACCOUNTS[UNMODELLED_BY_FAMILY.get(kernel.family, UNMODELLED)].kind
-        name = f"the kernel {name}" if kind is None else f"{kind} (kernel {name})"
+        name = f"the kernel `{name}`" if kind is None else f"the kernel {name} ({kind})"
     return f"{name} {at_source(kernel.source)}" if kernel.source else name
 
 

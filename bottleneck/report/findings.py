@@ -8,7 +8,7 @@ from pathlib import PurePath
 
 from bottleneck.report.document import Action, ActionSection, LabelledLine
 from bottleneck.report.text import as_sentence, cut_text, first_clauses
-from bottleneck.schema.analysis import Analysis, Finding, Interval, is_certain
+from bottleneck.schema.analysis import STEPS_VARY, Analysis, Finding, Interval, is_certain
 from bottleneck.schema.finding_order import adds, in_reading_order
 from bottleneck.schema.op_names import forward_of, is_backward, place_of
 from bottleneck.schema.records import replace
@@ -297,7 +297,7 @@ def _gain(finding: Finding) -> str:
     if gain is None or speedup is None:
         return ""
     doubt = " (low confidence)" if finding.confidence == "low" else ""
-    noise = "; the steps vary by more than that" if finding.within_noise else ""
+    noise = f"; {STEPS_VARY}" if finding.within_noise else ""
     of = "per step" if finding.per == "step" else "for the samples of a step"
     # Said wherever the speedup shows it too.
     costs = finding.predicted_speedup is not None and round(finding.predicted_speedup.low, 2) < 1

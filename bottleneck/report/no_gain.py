@@ -26,7 +26,7 @@ _CHANGES: Mapping[str, str] = {
     "channels-last": "channels last",
     "larger-batch": "a larger batch",
     "faster-arithmetic": "more FLOP/s",
-    "faster-device": "a faster GPU or bf16",
+    "faster-device": "a faster GPU",
 }
 # What a compiler calls as it is, by the cause.
 _AS_THEY_ARE = {
@@ -95,7 +95,8 @@ def describe_no_gain(line: NoGain) -> str:
 
 def name_change(line: NoGain) -> str:
     """The change as people call it."""
-    return _CHANGES.get(line.code, line.code)
+    change = _CHANGES.get(line.code, line.code)
+    return f"{change} or bf16" if line.numbers.get("wide_share", 0.0) > 0 else change
 
 
 def most_text(share: float) -> str:

@@ -551,6 +551,7 @@ _WIDEST = 2.5
 _NOTHING_LEFT = 10.0
 # A change that may make the step so much slower, or more, is no certain gain.
 _LEAST_CERTAIN = 0.95
+STEPS_VARY = "single steps differ by more than that, so compare the mean of many"
 _LEAST_TOLD = 1.005  # a speedup below it reads 1.00, and "at least 1.00 times" says nothing
 
 

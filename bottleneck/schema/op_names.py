@@ -125,7 +125,18 @@ def at_source(source: str | None) -> str:
         return "at no known line"
     if is_backward(source):
         return f"in the {source}"
+    if (named := named_source(source)) != source:
+        return f"at {named}"
     return f"{'at' if source.endswith(tuple('0123456789')) else 'in'} {source}"
+
+
+def named_source(source: str) -> str:
+    """The source as words name it.
+
+    The lines of a script outside of its functions, which the profiler calls '<module>', are its top level.
+    """
+    place = place_of(source) if source.startswith("<module> (") else None
+    return source if place is None else f"the top level of {place.file}"
 
 
 def at_known(source: str | None) -> str:

@@ -96,7 +96,7 @@ def reject_json(path: Path, top: object, categories: Iterable[str]) -> NoReturn:
     kind = _recognise(top, categories)
     if kind:
         _reject(path, kind, f"bottleneck watch {path.parent}" if kind == _WATCHED else _EXPORT)
-    what = "a trace of another program" if categories else "JSON without trace events"
+    what = "a trace that another tool wrote" if categories else "JSON without trace events"
     raise TraceError(
         f"{path} is {what}, not a PyTorch profiler trace",
         why="it holds no torch op and no device kernel" if categories else "it has no list named traceEvents",

@@ -61,7 +61,7 @@ def _without_events(path: "Path", damage: Damage) -> TraceError:
         why = "; ".join(caveat.message for caveat in damage.caveats(0))
         return TraceError(f"no event in {path}, a Perfetto trace, can be read", why=why, fix="record it again")
     return TraceError(
-        f"{path} is a Perfetto trace of another program, not of PyTorch",
+        f"{path} is a Perfetto trace that another tool wrote, not PyTorch",
         why="it holds no event on the track of a thread or a stream",
         fix="pass the trace that torch.profiler's export_chrome_trace wrote",
     )

@@ -65,7 +65,7 @@ def test_a_graph_lies_between_the_synchronizations_of_a_benchmark(tmp_path: Path
     within = launch(902, 400, 4, "cudaDeviceSynchronize")
     draft = late_launches(case_of(tmp_path / "within", [*events, *ends, within]))
     assert draft is not None and draft.brief is not None
-    assert draft.brief.startswith("Remove the host sync (torch.cuda.synchronize()) of the step, then")
+    assert draft.brief.startswith("Remove the host sync of the step (torch.cuda.synchronize(), train.py:12), then")
 
 
 def test_waits_of_copies_from_pageable_memory_are_called_so(tmp_path: Path) -> None:
@@ -84,9 +84,9 @@ def test_waits_of_copies_from_pageable_memory_are_called_so(tmp_path: Path) -> N
     assert before is not None and before.brief == "Run the step as a CUDA graph (torch.cuda.graph)"
     assert any("1 copy of inputs from pageable memory" in words and "pin_memory" in words for words in before.evidence)
     assert within is not None and within.brief is not None
-    assert within.brief.startswith("Remove the host sync (copies from pageable memory) of the step, then")
+    assert within.brief.startswith("Remove the host sync of the step (copies from pageable memory), then")
     pinned = late_launches(case(400.5, "Pinned"))
-    assert pinned is not None and "(.item(), .cpu())" in (pinned.brief or "")
+    assert pinned is not None and "(calls such as .item() or .cpu())" in (pinned.brief or "")
 
 
 @pytest.mark.parametrize("launched", [4, 40])
