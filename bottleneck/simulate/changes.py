@@ -37,7 +37,7 @@ _STATE_KINDS = ("input", "gc", "allocator")
 KINDS = (*_DEVICE_KINDS, *_OP_KINDS, "sync", "host", *_STATE_KINDS, "batch")
 EXAMPLES = "set kernel:softmax*=0.5x, remove sync@model.py:57, fuse module:RMSNorm, overlap collective, graph"
 _NUMBERED = re.compile(r"_\d+$")
-_SYNC, _INPUT = (HOST_STATES.index(state) for state in ("sync", "input"))
+_SYNC, _INPUT, _LAUNCH = (HOST_STATES.index(state) for state in ("sync", "input", "launch"))
 # States of the host in which it issues work.
 _ISSUES = [HOST_STATES.index(state) for state in ("dispatch", "launch", "python")]
 # What is left of work that takes no time: it is launched all the same.
@@ -330,7 +330,8 @@ def _as_one_graph(evidence: Evidence) -> GraphChange:
 def shorten(evidence: Evidence, work: ShorterKernels) -> GraphChange:
     """Returns the change to shorter kernels.
 
-    What the host does from one launch to a spared one falls away. A spared kernel without any time left is not there.
+    What the host does from one launch to a spared one falls away; of an op that launches other kernels too, only its
+    calls that launch do. A spared kernel without any time left is not there.
     """
     graph = graph_of(evidence)
     us, row = graph.device.us, graph.device.row
@@ -340,10 +341,18 @@ def shorten(evidence: Evidence, work: ShorterKernels) -> GraphChange:
         return GraphChange(device=left)
     change = GraphChange(device=np.where(work.spared[row] & (left <= _LEAST_LEFT), 0.0, left))
     point, is_issued = graph.device.point, graph.device.point >= 0
-    chosen = (is_issued, is_issued & work.spared[row])
-    issued, spared = (np.bincount(point[rows], minlength=graph.awaited.size + 1) for rows in chosen)
+    chosen = (is_issued, is_issued & work.spared[row], is_issued & _in_kept_ops(evidence, work.spared)[row])
+    issued, spared, kept = (np.bincount(point[rows], minlength=graph.awaited.size + 1) for rows in chosen)
     falls_away = (issued == spared) & (issued > 0)
-    return replace(change, host=_without_issuing(evidence, falls_away[graph.host.point]))
+    goes = falls_away[graph.host.point] & ((kept == 0)[graph.host.point] | (graph.host.state == _LAUNCH))
+    return replace(change, host=_without_issuing(evidence, goes))
+
+
+def _in_kept_ops(evidence: Evidence, spared: Flags) -> Flags:
+    """Masks the kernels whose op launches others that are not spared."""
+    op = as_integers(evidence.linked.kernels["op"])
+    kept = np.bincount(op[~spared & (op >= 0)], minlength=len(evidence.linked.ops) + 1) > 0
+    return np.asarray(kept[op] & (op >= 0))
 
 
 def _without_issuing(evidence: Evidence, chosen: Flags) -> Floats:

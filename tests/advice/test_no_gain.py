@@ -8,7 +8,8 @@ import pytest
 from bottleneck.advice import advise, no_gain
 from bottleneck.advice.no_gain import find_no_gain
 from bottleneck.pipeline import finish, finish_with_advice
-from bottleneck.schema.analysis import NoGain
+from bottleneck.report.no_gain import name_change
+from bottleneck.schema.analysis import GRAPH_CAPTURE, Caveat, NoGain
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import BatchProof, Ratio, Timing
 from bottleneck.schema.records import replace
@@ -286,6 +287,43 @@ def test_a_faster_device_brings_nothing_where_the_host_sets_the_pace(tmp_path: P
     assert line is not None and line.cause == "host_sets_pace" and line.basis == "replayed"
     assert line.numbers["busy_share"] < 0.1 and line.most_share <= 0.05
     assert no_gain._MAKERS["faster-device"](queued(tmp_path / "busy", PRODUCTS)) is None
+
+
+def test_a_faster_device_is_no_line_where_no_launch_is_in_the_trace(tmp_path: Path) -> None:
+    """The device of a trace of kernels alone was said to wait for its host, of which it held nothing."""
+    launched = gpu_events(30, 5, 100, steps=3)
+    alone = [event for event in launched if event["cat"] != "cuda_runtime"]
+    assert no_gain._MAKERS["faster-device"](case_of(tmp_path / "launched", launched)) is not None
+    assert no_gain._MAKERS["faster-device"](case_of(tmp_path / "alone", alone)) is None
+
+
+@pytest.mark.parametrize(("types", "is_wide"), [("float", True), ("c10::BFloat16", False)])
+def test_bf16_is_named_where_products_are_wider(tmp_path: Path, types: str, *, is_wide: bool) -> None:
+    product = {"Input Dims": [[8, 8], [8, 8]], "Input type": [types, types], "Concrete Inputs": ["", ""]}
+    events = gpu_events(30, 5, 100, steps=3)
+    products = [
+        event | {"name": "aten::mm", "args": event["args"] | product} for event in events if event["cat"] == "cpu_op"
+    ]
+    others = [event for event in events if event["cat"] != "cpu_op"]
+    line = no_gain._MAKERS["faster-device"](case_of(tmp_path, [*others, *products]))
+    assert line is not None and (line.numbers["wide_share"] > 0) is is_wide
+    assert name_change(line) == ("a faster GPU or bf16" if is_wide else "a faster GPU")
+
+
+def test_nothing_is_listed_of_a_step_that_captures_a_graph(tmp_path: Path) -> None:
+    """Captured kernels run later: that the device works for 0.1 % of the capture says nothing of the steps."""
+    case = case_of(tmp_path, gpu_events(30, 5, 100, steps=3))
+    analysis = finish(case).analysis
+    capture = (*analysis.caveats, Caveat(GRAPH_CAPTURE, "a graph is captured"))
+    assert find_no_gain(case, analysis)
+    assert find_no_gain(with_analysis(case, caveats=capture), replace(analysis, caveats=capture)) == ()
+
+
+def test_the_seed_that_a_new_iterator_of_a_loader_reads_is_not_the_program_s(tmp_path: Path) -> None:
+    made = frame("torch/utils/data/dataloader.py(635): __init__", 10, 100)
+    reads = [op("aten::item", 12, 6, external_id=10), op("aten::item", 900, 4, external_id=11)]
+    line = no_gain._MAKERS["read-later"](two_steps(tmp_path, [made, *reads], 1000.0))
+    assert line is not None and line.numbers == {"calls": 1.0, "spent_us": pytest.approx(4.0)}
 
 
 def test_reads_of_a_cpu_take_the_time_of_the_program_s_own(tmp_path: Path) -> None:

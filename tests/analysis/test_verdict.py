@@ -362,6 +362,17 @@ def test_a_window_of_captures_waits_for_those_and_not_for_dispatching() -> None:
     assert "captures a graph" not in decide(compiling).sentence
 
 
+def test_a_largest_part_that_a_later_finding_answers_names_its_number() -> None:
+    """model.eval() stood first where convolutions took the step, with no word on them."""
+    kernel = replace(_KERNEL, op="aten::convolution", us=80.0, share=0.8, bound="compute", account="compute")
+    first = replace(_SYNC, slug="evaluation-mode", corrects_results=True, claims={"memory": 10.0})
+    other = replace(_SYNC, slug="half-precision", claims={"kernel:0": 40.0})
+    grounds = _grounds({"compute": 80, "memory": 20}, kernel)
+    assert "For aten::convolution see number 2 below." in decide(grounds, (first, other)).sentence
+    assert "see number" not in decide(grounds, (other, replace(first, corrects_results=False))).sentence
+    assert "There is no advice for aten::convolution." in decide(grounds, (first,)).sentence
+
+
 def test_all_groups_that_are_near_the_largest_share_the_step() -> None:
     """An allocator took 27 % of a step, more than any op, beside 31 % in products and 29 % in copies."""
     product = replace(_KERNEL, op="aten::mm", us=13.0, share=0.13, bound="unknown", account="unknown.matmul")

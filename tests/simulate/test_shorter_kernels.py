@@ -9,7 +9,7 @@ from bottleneck.schema.evidence import Evidence, ShorterKernels
 from bottleneck.schema.intervals import Flags, Floats
 from bottleneck.simulate.whatif import gain_of_kernels_us
 from tests.advice.cases import case_of, gpu_events
-from tests.builders import Event, kernel, launch, memcpy, step
+from tests.builders import Event, kernel, launch, memcpy, op, step
 
 
 def saved_us(case: Evidence, less_us: Floats, spared: Flags | None = None) -> float:
@@ -54,6 +54,21 @@ def test_launches_that_fall_away_bring_later_ones_forward(tmp_path: Path) -> Non
     # Of a launch that comes after a wait, what the host does since falls away.
     waits = case_of(tmp_path / "waits", waited("cudaStreamSynchronize"))
     assert saved_us(waits, np.zeros(2), np.array([False, True])) == pytest.approx(120 - 106, rel=0.03)
+
+
+def test_an_op_that_launches_other_kernels_too_is_called_all_the_same(tmp_path: Path) -> None:
+    """Without the kernels that turn its images a convolution is still dispatched; that was counted as gained."""
+    events, nothing = [step(0, 0, 1010)], np.zeros(20)
+    for at in range(10):
+        now, first = 100 * at, 2 * at + 1
+        events += [
+            op("aten::cudnn_convolution", now + 1, 95, dims=[[1, 3, 8, 8], [3, 3, 1, 1]], external_id=first),
+            *(launch(first, now + 60, 5), kernel(first, now + 66, 4)),
+            *(launch(first + 1, now + 80, 5), kernel(first + 1, now + 86, 4)),
+        ]
+    case = case_of(tmp_path, events)
+    turns = np.arange(20) % 2 == 0
+    assert saved_us(case, nothing, turns) == pytest.approx(10 * 5, abs=6)
 
 
 def test_a_kernel_cannot_start_before_its_launch(tmp_path: Path) -> None:
