@@ -73,9 +73,9 @@ def compiling_in_step(evidence: Evidence) -> Draft | None:
         return None
     health = evidence.analysis.compile_health
     compiling_calls, again = _compiling_calls(evidence), () if health is None else health.named_recompiles
-    advice, code = (_READY_MADE, _NO_COMPILING) if compiling_calls else (_DYNAMIC, _MARKED)
+    change, code = (_READY_MADE, _NO_COMPILING) if compiling_calls else (_DYNAMIC, _MARKED)
     if again and not compiling_calls:
-        advice, code = f"{RECOMPILES[again[0].cause].change} {_DYNAMIC}", again[0].code
+        change, code = f"{RECOMPILES[again[0].cause].change} {_DYNAMIC}", again[0].code
     return Draft(
         slug="compiling-in-step",
         title="Code is compiled or loaded during the step",
@@ -89,7 +89,7 @@ def compiling_in_step(evidence: Evidence) -> Draft | None:
                 for one in again[:_MOST_BREAKS]
             ),
         ),
-        advice=advice.replace("{kind}", evidence.analysis.device.kind),
+        advice=change.replace("{kind}", evidence.analysis.device.kind),
         code=code.replace("{kind}", evidence.analysis.device.kind),
         gain_us=Interval(spent_us / 2 if evidence.steps > 1 else 0.0, spent_us),
         claims=claims_of(evidence, "overhead.compile"),

@@ -137,9 +137,10 @@ def find_no_gain(evidence: Evidence, analysis: Analysis) -> tuple[NoGain, ...]:
 
 
 def _is_first(evidence: Evidence) -> bool:
-    """True for a first step of a device: starting, compiling, taking memory, capturing a graph.
+    """True for a first step of a device.
 
-    A replay keeps that where it is, and what is captured runs later.
+    It starts, compiles, takes memory or captures a graph. A replay keeps that where it is, and what is captured runs
+    later.
     """
     if any(caveat.slug == GRAPH_CAPTURE for caveat in evidence.analysis.caveats):
         return True
@@ -451,7 +452,10 @@ def _faster_device(evidence: Evidence) -> NoGain | None:
 
 
 def _wide_share(evidence: Evidence) -> float:
-    """Gives the share of the device's time in products of fp32, which bf16 would make faster."""
+    """Gives the share of the step in products of fp32.
+
+    These are faster in bf16.
+    """
     work = work_of(evidence)
     return work.share(work.family(*PRODUCTS) & work.dtype("fp32", "tf32"))
 

@@ -1031,9 +1031,9 @@ class LargestPart(Struct, frozen=True):
 
 
 def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> str | None:
-    """Says that no finding makes the largest part shorter, or which does so if it is not the first.
+    """Says that no finding makes the largest part shorter, or which one does.
 
-    It also says how near its roof the part is. Else null.
+    It also says how near its roof the part is. Null where the first finding does.
     """
     if decision.bound == "inconclusive":
         return None
@@ -1061,7 +1061,10 @@ def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Fi
 
 
 def _name_of_part(grounds: Grounds, part: LargestPart) -> str:
-    """Names the largest part by its kind of work or its largest op, without its line."""
+    """Names the largest part by its kind of work or its largest op.
+
+    The op's line is left out.
+    """
     if kind := ACCOUNTS[part.entry.account].kind:
         return f"the {kind}"
     largest = _largest_of([grounds.kernels[row] for row in part.rows])

@@ -342,17 +342,17 @@ def shorten(evidence: Evidence, work: ShorterKernels) -> GraphChange:
     change = GraphChange(device=np.where(work.spared[row] & (left <= _LEAST_LEFT), 0.0, left))
     point, is_issued = graph.device.point, graph.device.point >= 0
     chosen = (is_issued, is_issued & work.spared[row], is_issued & _in_kept_ops(evidence, work.spared)[row])
-    issued, spared, kept = (np.bincount(point[rows], minlength=graph.awaited.size + 1) for rows in chosen)
+    issued, spared, in_kept = (np.bincount(point[rows], minlength=graph.awaited.size + 1) for rows in chosen)
     falls_away = (issued == spared) & (issued > 0)
-    goes = falls_away[graph.host.point] & ((kept == 0)[graph.host.point] | (graph.host.state == _LAUNCH))
+    goes = falls_away[graph.host.point] & ((in_kept == 0)[graph.host.point] | (graph.host.state == _LAUNCH))
     return replace(change, host=_without_issuing(evidence, goes))
 
 
 def _in_kept_ops(evidence: Evidence, spared: Flags) -> Flags:
     """Masks the kernels whose op launches others that are not spared."""
     op = as_integers(evidence.linked.kernels["op"])
-    kept = np.bincount(op[~spared & (op >= 0)], minlength=len(evidence.linked.ops) + 1) > 0
-    return np.asarray(kept[op] & (op >= 0))
+    launches = np.bincount(op[~spared & (op >= 0)], minlength=len(evidence.linked.ops) + 1) > 0
+    return np.asarray(launches[op] & (op >= 0))
 
 
 def _without_issuing(evidence: Evidence, chosen: Flags) -> Floats:
