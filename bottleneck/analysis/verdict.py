@@ -812,10 +812,14 @@ def _kinds(grounds: Grounds) -> str:
     """The unmodelled work by kind, largest first, with the reason for most of it."""
     entries = sorted((one for one in grounds.ledger.entries if one.group == UNMODELLED), key=lambda one: -one.share)
     kinds = [(ACCOUNTS[one.account].kind or "unclassified work", one) for one in entries]
-    named = [f"{_shown_account(grounds, one)} {kind}" for kind, one in kinds[:3] if one.share >= _LEAST_KIND]
+    named = [
+        f"{kind} ({_shown_account(grounds, one)}{'' if at else ' of the step'})"
+        for at, (kind, one) in enumerate(kinds[:3])
+        if one.share >= _LEAST_KIND
+    ]
     most = _largest_kernel(grounds, ("unknown",))
     reason = f" ({most.reason})" if most is not None and most.reason else ""
-    what = f", of it {listed(named)}" if len(named) > 1 else f", all of it {kinds[0][0]}" if kinds else ""
+    what = f", mostly {listed(named)}" if len(named) > 1 else f", all of it {kinds[0][0]}" if kinds else ""
     return f"{_shown(grounds, UNMODELLED)} of the step cannot be judged by FLOPs and bytes{reason}{what}"
 
 

@@ -551,6 +551,7 @@ _WIDEST = 2.5
 _NOTHING_LEFT = 10.0
 # A change that may make the step so much slower, or more, is no certain gain.
 _LEAST_CERTAIN = 0.95
+_NO_SLOWER = 0.995  # a speedup below it does not read 1.00
 STEPS_VARY = "single steps differ by more than that, so compare the mean of many"
 _LEAST_TOLD = 1.005  # a speedup below it reads 1.00, and "at least 1.00 times" says nothing
 
@@ -666,7 +667,11 @@ class Finding(Struct, frozen=True):
         low = self.predicted_speedup.low
         if self.is_open and low < _LEAST_TOLD:
             return "may help little or much, try it"
-        words = f"{self._times(' to ')} times {'as many samples per second' if self.per == 'sample' else 'as fast'}"
+        times = f"times {'as many samples per second' if self.per == 'sample' else 'as fast'}"
+        if _LEAST_CERTAIN <= low < _NO_SLOWER:
+            slower = f"{max(round((1.0 - low) * 100), 1)} % {'fewer' if self.per == 'sample' else 'slower'}"
+            return f"from {slower} to {format_ratio(self.predicted_speedup.high)} {times}"
+        words = f"{self._times(' to ')} {times}"
         return words if low >= _LEAST_CERTAIN else f"may help or hurt, try it: {words}"
 
     def describe_speedup_briefly(self) -> str | None:
