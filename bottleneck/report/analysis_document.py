@@ -522,7 +522,7 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
         tables.measured_pieces(analysis.pieces),
         batch_test(analysis.batch_test),
         start_up_table(analysis.start_up, analysis.source_texts),
-        *compile_sections(analysis.compile_health),
+        *compile_sections(analysis.compile_health, analysis.steps.wall_us),
         *serving_sections(analysis.serving),
         tables.phases(analysis),
         tables.user_ranges(analysis, top),

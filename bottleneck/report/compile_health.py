@@ -27,11 +27,13 @@ from bottleneck.schema.compile_health import (
     known_sum,
     resumed_function,
 )
-from bottleneck.units import counted, format_us, format_us_range
+from bottleneck.units import US_PER_S, counted, format_us, format_us_range
 
 LOG_SCHEMA = "bottleneck/compile-log/1"
 _MOST_ROWS = 12
 _MOST_LOGS = 4
+# Times as fast by compiling, for which it is said when that is paid back: a small gain, and a good one.
+_GAINS = (1.1, 1.5)
 _STARTS = {
     "cold": "All were compiled anew (a cold start).",
     "warm": "A cache on disk had the code of all (a warm start).",
@@ -45,14 +47,16 @@ _UNPRICED = {
 }
 
 
-def compile_sections(health: CompileHealth | None, most: int = _MOST_ROWS) -> tuple[TableSection, ...]:
+def compile_sections(
+    health: CompileHealth | None, step_us: float | None = None, most: int = _MOST_ROWS
+) -> tuple[TableSection, ...]:
     """Builds the tables: graphs, breaks, recompiles and skipped CUDA graphs.
 
-    None of them for a program that compiled nothing.
+    None of them for a program that compiled nothing. ``step_us`` is the time of a compiled step, where it is known.
     """
     if health is None or not (health.graphs or health.breaks):
         return ()
-    tables = (_graphs(health, most), _breaks(health, most), _recompiles(health, most), _skips(health, most))
+    tables = (_graphs(health, step_us, most), _breaks(health, most), _recompiles(health, most), _skips(health, most))
     return tuple(table for table in tables if table is not None)
 
 
@@ -76,7 +80,7 @@ def _name(graph: GraphHealth | Recompile) -> str:
     return f"{graph.compile_id} {resumed_function(graph.function)}".strip()
 
 
-def _graphs(health: CompileHealth, most: int) -> TableSection:
+def _graphs(health: CompileHealth, step_us: float | None, most: int) -> TableSection:
     """Builds the table of graphs in order.
 
     Those without ops are functions of which nothing is left.
@@ -104,7 +108,7 @@ def _graphs(health: CompileHealth, most: int) -> TableSection:
         "What torch.compile made of it",
         heads,
         tuple(rows),
-        tuple(_graph_notes(health, has_steps=has_steps)),
+        tuple(_graph_notes(health, step_us, has_steps=has_steps)),
         details=TableColumn("", "words"),
         menu="compile",
     )
@@ -127,8 +131,10 @@ def _cache(graph: GraphHealth) -> str:
     return "" if graph.is_warm is None else "warm" if graph.is_warm else "cold"
 
 
-def _graph_notes(health: CompileHealth, *, has_steps: bool) -> list[str]:
+def _graph_notes(health: CompileHealth, step_us: float | None, *, has_steps: bool) -> list[str]:
     notes = []
+    if health.seconds and step_us:
+        notes.append(_break_even(health.seconds, step_us))
     if has_steps:
         notes.append(
             "calls are per step; checks: time per step of checking guards, by which torch finds the graph that fits."
@@ -138,6 +144,16 @@ def _graph_notes(health: CompileHealth, *, has_steps: bool) -> list[str]:
     if health.is_partial:
         notes.append("Some compilations are missing here: torch keeps its last ones only, or the log is damaged.")
     return notes
+
+
+def _break_even(seconds: float, step_us: float) -> str:
+    """Says after how many steps compiling is paid back, by how much it gains."""
+    many, few = (counted(round(seconds * US_PER_S / (step_us * (times - 1.0))), "step") for times in _GAINS)
+    often, seldom = (f"{times:.1f}" for times in _GAINS)
+    return (
+        f"Compiling took {_seconds(seconds)} s. That is paid back after {many} if it made the step {often} times as "
+        f"fast, after {few} if {seldom} times; bottleneck verify --try compile measures which."
+    )
 
 
 def _price(price_us: tuple[float, float] | None, reason: str | None) -> str:

@@ -62,7 +62,7 @@ def build(run: WatchedRun) -> Document:
         sections.append(ActionSection("Slow steps and what grows, the largest first", causes))
     if len(run.ranks) > 1:
         sections.append(_ranks(run))
-    sections += compile_sections(rank.compile_health)
+    sections += compile_sections(rank.compile_health, rank.usual_step_us)
     if run.windows:
         sections.append(_windows(run.windows))
     return Document(

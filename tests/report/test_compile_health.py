@@ -67,6 +67,14 @@ def test_a_program_that_compiled_nothing_has_no_table() -> None:
     assert compile_sections(None) == () and compile_sections(CompileHealth(())) == ()
 
 
+def test_compiling_is_paid_back_after_its_time_over_what_a_step_saves() -> None:
+    """25 s of compiling, over 100 us of 1 ms saved by 1.1 times as fast, and 500 us by 1.5 times."""
+    (note, *_), (unknown, *_) = (compile_sections(HEALTH, us)[0].notes for us in (1000.0, None))
+    assert "Compiling took 25.00 s" in note and "after 250,000 steps if it made the step 1.1 times as fast" in note
+    assert "after 50,000 steps if 1.5 times" in note
+    assert "paid back" not in unknown
+
+
 def test_one_change_stands_for_all_of_a_cause() -> None:
     twice = CompileHealth((), (HEALTH.breaks[0], HEALTH.breaks[0]), HEALTH.recompiles, HEALTH.skips)
     actions = changes(twice)

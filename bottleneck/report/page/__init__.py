@@ -106,7 +106,7 @@ def to_html(analysis: Analysis, timeline: StepTimeline | None = None, *, all_fin
         tables.measured_pieces(analysis.pieces),
         batch_test(analysis.batch_test),
         None if is_asked_for else start_up,
-        *compile_sections(analysis.compile_health),
+        *compile_sections(analysis.compile_health, analysis.steps.wall_us),
         *serving,
     )
     ranges = (tables.user_ranges(analysis, _ROWS),)
