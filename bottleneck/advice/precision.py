@@ -736,7 +736,7 @@ def _fp32_weights_for_few_rows(evidence: Evidence, work: KernelWork, rows: Flags
         advice="Compute more rows per step, which read the weights once for all of them: more samples at once. Or keep "
         "the weights in int8 (a quarter of the bytes).",
         brief="Raise the batch size (the weights are read for few rows of input), or keep the weights in int8",
-        gain_reason="what narrower weights gain on this processor only a trial shows",
+        gain_reason="only a trial shows what narrower weights gain on this processor",
         code="from torchao.quantization import Int8DynamicActivationInt8WeightConfig, quantize_\n\n"
         "quantize_(model, Int8DynamicActivationInt8WeightConfig())  # compare its outputs",
         changes_results=True,

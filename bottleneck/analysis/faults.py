@@ -74,7 +74,7 @@ def _of_ops(linked: Linked) -> Iterator[Caveat]:
     measured = linked.integrity
     if measured.id_density is not None and measured.id_density < _WHOLE_DENSITY:
         message = (
-            f"the trace holds about one op in {round(1 / measured.id_density)}, by the distances between their ids: it"
+            f"judging by the ids of its ops, the trace holds about one op in {round(1 / measured.id_density)}: it"
             " was sampled or filtered, so its times and counts are not the program's"
         )
         yield Caveat(SAMPLED, message)

@@ -98,17 +98,18 @@ class Grounds(Struct, frozen=True):
     """Facts that a verdict rests on.
 
     ``broken`` is the reason why the trace cannot be trusted, null when it can; ``straggler`` tells of the rank that
-    the others wait for; ``serving`` is the pace of a program that waits for requests. ``disturbed``
-    is the reason why times are longer than the program's own, null where they are not. ``run`` holds samples of lines,
+    the others wait for; ``serving`` is the pace of a program that waits for requests. ``disturbed`` is the reason
+    why times are longer than the program's own, null where they are not. ``run`` holds samples of lines,
     ``line_us`` is the time of ops by line. ``kept_up`` says by what a device whose work is not recorded is known to
-    have waited for its host. ``device_noun`` is what people call the device. ``quick_parts`` is, of each account of
-    work, the part that is left if every call took as long as the quickest of its kind. ``row_modules`` is the time of
-    a row of ``kernels`` by the class of its modules, 'Layer > Linear'; '' is outside of any. ``late_line`` is the
-    source line at which the late rank of ``straggler`` spends its time. ``captures`` marks a window whose launches are
-    for the most part captured into a graph, ``left_out`` tells of the side of the recording that is not judged.
-    ``faults_us`` is the time of counted page faults in ops of the window, ``record_us`` the least time per step that
-    the profiler's own records take, where no step without it is known. ``load`` says what waits for other programs were
-    taken off, null where none were. ``has_no_lines`` marks a trace that was recorded without source lines.
+    have waited for its host. ``device_noun`` is what people call the device, ``device_kind`` the flavour of the
+    trace. ``quick_parts`` is, of each account of work, the part that is left if every call took as long as the
+    quickest of its kind. ``row_modules`` is the time of a row of ``kernels`` by the class of its modules, 'Layer >
+    Linear'; '' is outside of any. ``late_line`` is the source line at which the late rank of ``straggler`` spends
+    its time. ``captures`` marks a window whose launches are for the most part captured into a graph, ``left_out``
+    tells of the side of the recording that is not judged. ``faults_us`` is the time of counted page faults in ops
+    of the window, ``record_us`` the least time per step that the profiler's own records take, where no step without
+    it is known. ``load`` says what waits for other programs were taken off, null where none were. ``has_no_lines``
+    marks a trace that was recorded without source lines.
     """
 
     ledger: Ledger
@@ -126,6 +127,7 @@ class Grounds(Struct, frozen=True):
     line_us: Mapping[str, float] = {}
     kept_up: str | None = None
     device_noun: str = "device"
+    device_kind: str = ""
     quick_parts: Mapping[str, float] = {}
     row_modules: Mapping[int, Mapping[str, float]] = {}
     captures: bool = False
@@ -176,6 +178,7 @@ def grounds_of(evidence: Evidence) -> Grounds:
         line_us={fold.name: fold.us for fold in analysis.lines},
         kept_up=_kept_up(evidence) if broken is not None and evidence.linked.is_host_only else None,
         device_noun="GPU" if analysis.device.is_gpu else "device",
+        device_kind=evidence.linked.trace.flavour,
         quick_parts=_quick_parts(evidence) if evidence.is_disturbed else {},
         row_modules=_row_modules(evidence),
         left_out=_left_out(evidence),
@@ -581,8 +584,8 @@ def _opening(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]:
         yield Clause("cause", f"Whether arithmetic or memory access limits it is not known: {_kinds(grounds)}")
         small = next((entry for entry in grounds.ledger.entries if entry.account == "overhead.launch_floor"), None)
         if small is not None and small.share >= _WORTH_NAMING:
-            busy = f"{_shown_account(grounds, small)} is busy time that counts as overhead"
-            yield Clause("doubt", f"{busy}: {phrase_of(small.account)}", label="But")
+            part = f"{_shown_account(grounds, small)} of the step goes to {phrase_of(small.account)} (overhead)"
+            yield Clause("doubt", part, label="But")
         if (largest := _largest_of(grounds.kernels)) is not None:
             yield Clause("place", _with_time(grounds, largest), label="Largest")
     else:
@@ -627,11 +630,13 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
         yield Clause("cause", f"{_guessed(grounds, first, likely[first])}: {_kinds(grounds)}")
         leading = _leading_group(grounds, decision)
         if leading != first or first not in _WORK:
-            yield Clause("place", _contributor(grounds, leading, of_group=leading != first), label="Largest")
+            yield Clause("place", _contributor(grounds, leading, of_group=decision.bound == "mixed"), label="Largest")
         elif (most := _largest_of([row for row in grounds.kernels if first in {row.bound, _likely(row)}])) is not None:
             is_all = most.us >= _ALL_OF_GROUP * likely[first] * grounds.ledger.wall_us
             place = (
-                f"{_label(most)}, all of it" if is_all else _line_of_many(grounds, most) or _with_time(grounds, most)
+                f"{_label(most)}, which is all of the {'arithmetic' if first == 'compute' else 'memory access'}"
+                if is_all
+                else _line_of_many(grounds, most) or _with_time(grounds, most)
             )
             yield Clause("place", place, label="Largest")
     elif decision.bound == "mixed":
@@ -640,13 +645,13 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
         yield Clause("bound", f"No single limit: {shares} of {wall} per step")
         leading = _leading_group(grounds, decision)
         # The largest part of the second group is not the largest of the step.
-        yield Clause("place", _contributor(grounds, leading, of_group=leading != first), label="Largest")
+        yield Clause("place", _contributor(grounds, leading, of_group=True), label="Largest")
     else:
         yield from _of_one_group(grounds, decision)
 
 
 # Of the step: with more unmodelled work, all that is said of the bound is a guess.
-_NEARLY_ALL = 0.9
+_NEARLY_ALL = 0.8
 
 
 def _likely_share(grounds: Grounds, group: str, likely: float) -> str:
@@ -662,10 +667,11 @@ def _guessed(grounds: Grounds, group: str, likely: float) -> str:
     Of one that holds thin products by their name less may be likely than is known.
     """
     surely = grounds.ledger.group_shares().get(group, 0.0)
-    if group not in _WORK or not _WORTH_NAMING <= surely < likely:
-        part = "This" if grounds.ledger.group_shares()[UNMODELLED] > _NEARLY_ALL else "A part of this"
-        return f"{part} is a guess from the types of ops"
-    return f"{format_share(likely - surely)} of it is a guess from the types of ops"
+    if group in _WORK and _WORTH_NAMING <= surely < likely:
+        return f"{format_share(likely - surely)} of the step is guessed from the types of ops"
+    unknown = grounds.ledger.group_shares()[UNMODELLED]
+    part = "This" if unknown >= _NEARLY_ALL else "Most of this" if unknown >= _MOST else "A part of this"
+    return f"{part} is a guess from the types of ops"
 
 
 def _of_one_group(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]:
@@ -686,7 +692,8 @@ def _of_one_group(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]
         only, more = "only " if is_far and not is_least else "", " or more" if is_least else ""
         reached = f"{small and f', in {small}'}, at {only}{rate}{more}" if rate is not None else ""
         takes = _takes(grounds, group, group_us / wall_us, is_known=not _is_in_doubt(grounds, decision))
-        held = takes if is_far or _is_in_doubt(grounds, decision) else _limits(grounds, group)
+        is_limit = not is_far and group_us >= _MOST * wall_us and not _is_in_doubt(grounds, decision)
+        held = _limits(grounds, group) if is_limit else takes
         share = _shown(grounds, group)
         yield Clause("bound", f"{held}: {format_part(group_us, wall_us)} per step ({share}){reached}")
         if group == "memory" and is_far and grounds.faults_us >= _MUCH_IN_FAULTS * group_us:
@@ -698,7 +705,7 @@ def _of_one_group(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]
         elif (kernel := _largest_kernel(grounds, _bounds_of(largest.account))) is not None:
             is_all = kernel.us >= _ALL_OF_GROUP * group_us
             yield Clause(
-                "place", f"{_label(kernel)}, all of it" if is_all else _contributor(grounds, group), label="Worst"
+                "place", f"{_label(kernel)}, all of it" if is_all else _contributor(grounds, group), label="Largest"
             )
         return
     stands = largest.us >= _STANDS_FOR_GROUP * group_us
@@ -857,7 +864,7 @@ def _doubt(grounds: Grounds, decision: BoundDecision) -> str | None:
         return f"the profiler's own records take {format_us(grounds.record_us)} of these {wall} or more"
     if not _is_in_doubt(grounds, decision):
         return None
-    return f"another {_shown(grounds, UNMODELLED)} is unmodelled work, which could overturn this"
+    return f"{_shown(grounds, UNMODELLED)} of the step could not be modelled, which could overturn this"
 
 
 def _sharing_groups(grounds: Grounds, decision: BoundDecision) -> tuple[str, ...]:
@@ -1034,6 +1041,13 @@ class LargestPart(Struct, frozen=True):
         return claimed_us >= _LEAST_ANSWERED * own_us
 
 
+# What shows why a kernel is slow, where nothing else is to be said.
+_LOOK_INTO = {
+    "cuda": "; Nsight Compute (ncu) shows what such a kernel waits for",
+    "rocm": "; rocprof-compute shows what such a kernel waits for",
+}
+
+
 def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> str | None:
     """Says that no finding makes the largest part shorter, or which one does.
 
@@ -1060,7 +1074,8 @@ def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Fi
         return f"There is no advice for the {ACCOUNTS[entry.account].kind or 'unclassified work'}{named}{sizes}"
     rate = _rate(grounds, part.rows) if entry.account in _NAMED_BY_KERNEL else None
     if rate is not None:
-        return f"There is no advice for {_name_of_part(grounds, part)}, which reaches {rate}"
+        look = "" if findings else _LOOK_INTO.get(grounds.device_kind, "")
+        return f"There is no advice for {_name_of_part(grounds, part)}, which reaches {rate}{look}"
     return f"There is no advice for {_name_of_part(grounds, part)}"
 
 
@@ -1131,7 +1146,7 @@ def _explained_share(kernels: Sequence[KernelSummary]) -> float | None:
 
 def describe_sides(sides: TwoSided) -> str:
     """The two sides of a window with their figures."""
-    whole = "step" if sides.is_one_step else "window"
+    whole = "step" if sides.is_one_step else "recording"
     busy = (sides.busy_before, sides.busy_after)
     before, after = (f"works {format_share(one)} of the time" if one else "is idle" for one in busy)
     return f"For the first {format_share(sides.split)} of the {whole} the device {before}, after that it {after}"

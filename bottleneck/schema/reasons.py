@@ -47,12 +47,12 @@ def _number_names(words: str) -> tuple[str, ...]:
 
 REASONS: Mapping[str, str] = {
     # Of device work without an op.
-    "graph_replay": "a graph replays it, for which traces hold no sizes",
+    "graph_replay": "traces hold no sizes of what a graph replays",
     "outside_op": "the trace does not show which op launched it",
     "no_launches": "no launches in the trace",
     "launched_before": "launched before the window",
     "no_correlation": "no correlation in the trace",
-    "graph_launch": "a graph replays it, for which traces hold no sizes",
+    "graph_launch": "traces hold no sizes of what a graph replays",
     "no_op": "no op issued it",
     "no_modelled_op": "no modelled op among those that issued it",
     # Of calls without a cost.

@@ -219,7 +219,7 @@ def test_a_sample_of_the_ops_is_told_by_the_distance_of_their_ids(tmp_path: Path
 def test_an_excerpt_of_a_public_trace_is_called_damaged(traces: Path) -> None:
     path = traces / "pytorch+kineto__docs__traces__before_fix_trace.json"
     stated = {caveat.slug: caveat.message for caveat in find_faults(trace_cache.linked(path))}
-    assert stated["sampled"].startswith("the trace holds about one op in 100")
+    assert stated["sampled"].startswith("judging by the ids of its ops, the trace holds about one op in 100")
 
 
 def test_work_that_overlaps_on_one_stream_is_found_and_on_two_it_is_not(tmp_path: Path) -> None:

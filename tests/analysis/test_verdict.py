@@ -92,9 +92,9 @@ def test_the_worst_place_is_the_line_whose_ops_take_most_of_the_limit() -> None:
     names = ("mul", "add", "sub", "div", "sqrt", "exp", "log", "sin", "cos")
     ops = [replace(_KERNEL, op=f"aten::{name}", us=10.0, share=0.1, source="train() (model.py:9)") for name in names]
     grounds = _grounds({"memory": 90, "overhead.python": 10}, *ops)
-    assert "Worst: the ops in train() (model.py:9) together, 90.0 us (90.0 %)" in decide(grounds).sentence
+    assert "Largest: the ops in train() (model.py:9) together, 90.0 us (90.0 %)" in decide(grounds).sentence
     apart = [replace(op, source=f"model.py:{at}") for at, op in enumerate(ops)]
-    assert "Worst: aten::mul" in decide(replace(grounds, kernels=tuple(apart))).sentence
+    assert "Largest: aten::mul" in decide(replace(grounds, kernels=tuple(apart))).sentence
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_a_device_that_works_all_the_time_limits_the_step_and_the_kinds_of_its_w
 
 def test_busy_time_that_counts_as_overhead_is_told_where_the_device_limits_the_step() -> None:
     """A server's GPU was busy for 93.5 % beside 20.8 % of overhead: more than a whole."""
-    words = "But: 14.0 % is busy time that counts as overhead: kernels too small to be worth a launch."
+    words = "But: 14.0 % of the step goes to kernels too small to be worth a launch (overhead)."
     accounts = {"unknown.matmul": 80, "overhead.launch_floor": 14, "overhead.kernel_gap": 6}
     assert words in decide(_grounds(accounts)).sentence
     assert "But:" not in decide(_grounds({**accounts, "unknown.matmul": 92, "overhead.launch_floor": 2})).sentence
@@ -193,7 +193,7 @@ def test_overhead_beside_work_judged_by_its_kind_is_named_by_its_account_and_not
     kinds = {"unknown.copies": 25, "unknown.matmul": 35, "overhead.allocator": 30, "overhead.python": 10}
     verdict = decide(_grounds(kinds, kernel))
     assert verdict.bound == "mixed" and "guess from the types of ops" in verdict.sentence
-    assert "Largest: allocating and freeing memory, 30.0 us (30.0 %)" in verdict.sentence
+    assert "Largest: allocating and freeing memory (a part of the overhead), 30.0 us (30.0 %)" in verdict.sentence
 
 
 def test_a_processor_is_no_device_and_is_judged_by_the_kinds_of_its_work() -> None:
@@ -307,8 +307,8 @@ def test_a_largest_part_that_no_finding_answers_is_said_to_be_so_with_its_line_a
     verdict = decide(_grounds({"memory": 60.0, "compute": 40.0}, kernel))
     assert verdict.sentence == (
         "Memory access takes most of your device's time: 60.0 of 100 us per step (60.0 %), at only 31.0 % of the "
-        "bandwidth. Worst: aten::softmax at model.py:9, 10.0 us (40.0 %). There is no advice for aten::softmax, which "
-        "reaches 31.0 % of the bandwidth."
+        "bandwidth. Largest: aten::softmax at model.py:9, 10.0 us (40.0 %). There is no advice for aten::softmax, "
+        "which reaches 31.0 % of the bandwidth."
     )
     assert verdict.first_step is None
 
@@ -394,7 +394,9 @@ def test_overhead_that_is_the_largest_group_is_named_by_its_account_and_not_by_a
     accounts = {"unknown.matmul": 29.0, "unknown.copies": 31.0, "overhead.allocator": 36.9, "communication": 3.1}
     verdict = decide(_grounds(accounts, small))
     (place,) = (clause.text for clause in verdict.clauses if clause.role == "place")
-    assert verdict.bound == "mixed" and place.startswith("allocating and freeing memory, 36.9 us")
+    assert verdict.bound == "mixed" and place.startswith(
+        "allocating and freeing memory (a part of the overhead), 36.9 us"
+    )
 
 
 def test_unmodelled_work_that_no_finding_answers_is_told_by_its_kind_and_its_largest_op() -> None:
@@ -458,7 +460,9 @@ def test_inconclusive_sentence_names_the_largest_work_without_a_cost() -> None:
 def test_two_sided_window_is_reported_with_its_figures() -> None:
     grounds = replace(_grounds({"overhead.python": 60, "memory": 40}), sides=TwoSided(0.57, 0.0, 0.964))
     sentence = decide(grounds).sentence
-    assert "For the first 57.0 % of the window the device is idle, after that it works 96.4 % of the time" in sentence
+    assert (
+        "For the first 57.0 % of the recording the device is idle, after that it works 96.4 % of the time" in sentence
+    )
 
 
 def test_long_names_are_cut() -> None:
@@ -490,11 +494,11 @@ def test_much_time_of_the_profilers_records_is_told_of_a_step_that_is_bound_by_o
     [
         (
             {"compute": 20, "unknown.convolution": 40, "overhead.python": 40},
-            "60.0 % of 100 us per step. 40.0 % of it is a guess ",
+            "60.0 % of 100 us per step. 40.0 % of the step is guessed ",
         ),
         (
             {"compute": 5, "unknown.convolution": 55, "overhead.python": 40},
-            "100 us per step. A part of this is a guess ",
+            "100 us per step. Most of this is a guess ",
         ),
     ],
 )
@@ -505,7 +509,10 @@ def test_a_guess_says_how_much_of_it_is_known(accounts: Mapping[str, float], wor
 
 def test_verdict_says_when_work_without_a_cost_could_overturn_it() -> None:
     doubtful = decide(_grounds({"memory": 40, "unknown": 25, "compute": 20, "overhead.python": 15}))
-    assert doubtful.bound == "memory" and "25.0 % is unmodelled work, which could overturn this" in doubtful.sentence
+    assert (
+        doubtful.bound == "memory"
+        and "25.0 % of the step could not be modelled, which could overturn this" in doubtful.sentence
+    )
     firm = decide(_grounds({"memory": 60, "unknown": 15, "compute": 20, "overhead.python": 5}))
     assert firm.bound == "memory" and "overturn" not in firm.sentence
 
@@ -558,11 +565,11 @@ def test_what_is_set_aside_and_too_little_to_show_changes_no_share() -> None:
 def test_sentence_adds_up_the_shapes_of_one_op_before_it_names_the_largest() -> None:
     shapes = [replace(_KERNEL, op="aten::mul", shapes=f"[[{size}]]", us=20, share=0.2) for size in (1, 2, 3)]
     single = replace(_KERNEL, op="aten::add", us=35, share=0.35)
-    assert "Worst: aten::mul, 60.0 us (60.0 %)" in decide(_grounds({"memory": 100}, *shapes, single)).sentence
+    assert "Largest: aten::mul, 60.0 us (60.0 %)" in decide(_grounds({"memory": 100}, *shapes, single)).sentence
 
 
 @pytest.mark.parametrize(
-    ("us", "words"), [(45.0, "Largest: aten::sqrt, 45.0 us (45.0 %), of unknown bound"), (5.0, "Worst: aten::mul")]
+    ("us", "words"), [(45.0, "Largest: aten::sqrt, 45.0 us (45.0 %), of unknown bound"), (5.0, "Largest: aten::mul")]
 )
 def test_sentence_names_an_op_of_unknown_bound_that_takes_longer_than_the_largest_of_the_bound(
     us: float, words: str
@@ -585,7 +592,7 @@ def test_sentence_names_an_op_of_unknown_bound_that_takes_longer_than_the_larges
 def test_the_module_with_most_of_the_largest_op_is_named_beside_its_line(modules: dict[str, float], words: str) -> None:
     product = replace(_KERNEL, op="aten::addmm", source="a.py:7", us=80.0, share=0.8)
     grounds = replace(_grounds({"memory": 100}, product), row_modules={0: modules})
-    assert f"Worst: aten::addmm at a.py:7, 80.0 us (80.0 %){words}." in decide(grounds).sentence
+    assert f"Largest: aten::addmm at a.py:7, 80.0 us (80.0 %){words}." in decide(grounds).sentence
 
 
 def test_modules_of_an_op_are_told_by_their_class_and_the_one_around(tmp_path: Path) -> None:
