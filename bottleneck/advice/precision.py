@@ -432,9 +432,22 @@ def half_precision_not_known(evidence: Evidence) -> Draft | None:
 _OF_ARITHMETIC = frozenset({"compute", "mixed"})
 
 
+# Calls that autocast casts the inputs of, and how many products may come to a cast at most.
+_CALLS_PRODUCT = re.compile(r"^aten::(?:linear|conv\w*|matmul|\w*mm|\w*mv|einsum|scaled_dot_product_attention)$")
+_PRODUCTS_PER_CAST = 4
+
+
 def _has_casts_for(products: Flags, evidence: Evidence) -> bool:
-    """True where a trace has a cast for each product, as autocast makes."""
-    return 0 < int(np.count_nonzero(products)) <= rows_of_ops(evidence, ("aten::_to_copy",)).size
+    """True where a trace has casts inside of calls of products, where autocast makes them.
+
+    What a product before it gave, and a weight that was cast once, needs no cast.
+    """
+    ops = evidence.linked.ops
+    rows, parent = rows_of_ops(evidence, ("aten::_to_copy",)), np.append(as_integers(ops["parent"]), -1)
+    # Inside of `aten::to`, inside of the call.
+    is_call = np.append(text_matches(ops["name"], _CALLS_PRODUCT.search), [False])
+    casts = int(np.count_nonzero(is_call[parent[parent[rows]]]))
+    return 0 < int(np.count_nonzero(products)) <= _PRODUCTS_PER_CAST * casts
 
 
 def _host_gain(work: KernelWork, found: _Narrower) -> tuple[Interval, tuple[str, ...]]:

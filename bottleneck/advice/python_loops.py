@@ -27,6 +27,7 @@ from bottleneck.advice.quantities import (
     issue_part_us,
     line_at,
     model_calls,
+    model_runs,
     ops_in_window,
     outermost_frames,
     outermost_spans,
@@ -149,12 +150,14 @@ def op_loop(evidence: Evidence) -> OpLoop | None:
     """Finds lines that run the same op on the same sizes again and again.
 
     In one step, in the same module or outside of any. Layers that one line calls one after the other are different
-    modules. Loops over parameters are ``tensor_loop`` and ``reading_loop``.
+    modules, and the lines of the function that does so are no loop over rows. Loops over parameters are ``tensor_loop``
+    and ``reading_loop``.
     """
     ops = program_ops(evidence)
     others = {
         line for loop in (tensor_loop(evidence), reading_loop(evidence)) if loop is not None for line in loop.lines
     }
+    others |= _lines_of_layers(evidence)
     same = ["source", "name", "module", "signature", "thread", "step"]
     often = _per_source(ops.groupby(same, observed=True, dropna=False).size(), evidence.steps)
     often = {source: count for source, count in often.items() if source not in others}
@@ -165,6 +168,19 @@ def op_loop(evidence: Evidence) -> OpLoop | None:
             line: plain[line] for line in often if line in plain and _loops_in_a_call(evidence, line, plain[line][0])
         }
     return loop_of(evidence, often, tuple(often)) if often else None
+
+
+def _lines_of_layers(evidence: Evidence) -> set[str]:
+    """Returns the lines of functions that call one module after the other from outside of any.
+
+    They are the layers of a network whose forward pass is a method of another name.
+    """
+    runs = model_runs(evidence)
+    kinds = runs.groupby("source", observed=True)["module"].agg(["nunique", "size"])
+    layered = kinds[(kinds["nunique"] >= LOOP_OF) & (kinds["size"] < 2 * kinds["nunique"] * evidence.steps)].index
+    function_of = _functions_of(evidence)
+    functions = {function_of[line] for line in map(str, layered) if line in function_of}
+    return {line for line, function in function_of.items() if function in functions}
 
 
 def _loops_in_a_call(evidence: Evidence, source: str, count: float) -> bool:

@@ -222,16 +222,25 @@ def test_a_cpu_without_a_name_is_asked_for_bf16_where_large_products_are_most_of
     assert draft.on_request is not is_shown
 
 
-@pytest.mark.parametrize(("casts", "is_told"), [(0, True), (4, False)], ids=["fp32 probably", "autocast"])
+@pytest.mark.parametrize(
+    ("casts", "inside", "is_told"),
+    [(0, True, True), (4, True, False), (1, True, False), (4, False, True)],
+    ids=["fp32 probably", "autocast", "autocast of layers in a row", "casts of the data"],
+)
 def test_products_whose_dtypes_are_not_known_are_asked_for_bf16_unless_they_are_cast(
-    tmp_path: Path, casts: int, is_told: bool
+    tmp_path: Path, casts: int, inside: bool, is_told: bool
 ) -> None:
-    """A training with LoRA in fp32, recorded without shapes, was told to be recorded again."""
+    """A training with LoRA in fp32, recorded without shapes, was told to be recorded again.
+
+    So was RAFT, whose grids of coordinates are cast as often as it multiplies.
+    """
     events = [step(0, 0, 1000)]
     for number in range(4):
         at = 10 + 240.0 * number
-        events += [op("aten::_to_copy", at, 5)] if number < casts else []
-        events.append(op("aten::addmm", at + 10, 200))
+        if number < casts:
+            into = at + 2 if inside else at - 8
+            events += [op("aten::to", into, 6), op("aten::_to_copy", into + 1, 4)]
+        events += [op("aten::linear", at, 215), op("aten::addmm", at + 12, 200)]
     case = case_of(tmp_path, events)
     unnamed = replace(case.analysis.device, peaks_flops_per_s={}, bandwidth_bytes_per_s=None)
     draft = half_precision_not_known(with_analysis(case, device=unnamed))

@@ -103,6 +103,21 @@ def test_a_model_that_is_called_for_each_sample_is_to_be_called_for_the_batch(tm
     assert batches is not None and batches.title == "A Python loop works on tensors row by row"
 
 
+@pytest.mark.parametrize("layers", [1, 20])
+def test_layers_that_a_method_calls_one_after_the_other_are_no_rows(tmp_path: Path, layers: int) -> None:
+    """Thirty layers of a WaveNet were told to be called once for the whole batch."""
+    events = [line(22, 11, 800.0)]
+    for index in range(20):
+        at = 12 + 40.0 * index
+        events += [
+            frame(f"nn.Module: Conv1d_{index % layers}", at, 20),
+            op("aten::addmm", at + 2, 3, dims=[[1, 8], [8, 8]]),
+            op("aten::tanh", at + 22, 3, dims=[[1, 8]]),
+        ]
+    draft = looped_op(case(tmp_path, events))
+    assert (draft is None) is (layers > 1)
+
+
 def test_a_loop_that_begins_in_the_next_line_is_named_by_it(tmp_path: Path) -> None:
     texts = {"train.py:22": "pred = net(x).argmax(1)", "train.py:23": "for p, t in zip(pred, y):"}
     draft = looped_op(case(tmp_path, loop(80), source_texts=texts))
