@@ -389,7 +389,9 @@ def half_precision_not_known(evidence: Evidence) -> Draft | None:
     named = work.is_text(evidence.roofline, "family", *PRODUCTS) & work.bound("unknown") & work.in_model
     is_guess = on_host and work.share(products) < _MUCH_OF_STEP and not _has_casts_for(named, evidence)
     if is_guess:
-        products = named
+        # What factorizes and solves is in fp64 as a rule, and knows no bf16.
+        solved = work.is_text(evidence.roofline, "family", "linear algebra")
+        products = named & (work.share(solved) < _MUCH_SOLVED)
     if work.share(products) < _MUCH_OF_STEP:
         return None
     convolved = products & work.is_text(evidence.roofline, "family", "convolution")
@@ -435,6 +437,7 @@ _OF_ARITHMETIC = frozenset({"compute", "mixed"})
 # Calls that autocast casts the inputs of, and how many products may come to a cast at most.
 _CALLS_PRODUCT = re.compile(r"^aten::(?:linear|conv\w*|matmul|\w*mm|\w*mv|einsum|scaled_dot_product_attention)$")
 _PRODUCTS_PER_CAST = 4
+_MUCH_SOLVED = 0.05  # of the step
 
 
 def _has_casts_for(products: Flags, evidence: Evidence) -> bool:

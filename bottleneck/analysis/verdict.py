@@ -581,7 +581,7 @@ def _opening(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]:
     elif decision.bound == "device":
         works = f"Your {grounds.device_noun} is busy for {format_share(decision.share)} of {wall} per step"
         yield Clause("bound", f"{works}, and hardly waits")
-        yield Clause("cause", f"Whether arithmetic or memory access limits it is not known: {_kinds(grounds)}")
+        yield Clause("cause", f"Whether arithmetic or memory access limits it is not known{_kinds(grounds)}")
         small = next((entry for entry in grounds.ledger.entries if entry.account == "overhead.launch_floor"), None)
         if small is not None and small.share >= _WORTH_NAMING:
             part = f"{_shown_account(grounds, small)} of the step goes to {phrase_of(small.account)} (overhead)"
@@ -627,7 +627,7 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
                 "bound",
                 f"{_limits(grounds, first, 'probably ')}: about {format_share(likely[first])} of {wall} per step",
             )
-        yield Clause("cause", f"{_guessed(grounds, first, likely[first])}: {_kinds(grounds)}")
+        yield Clause("cause", f"{_guessed(grounds, first, likely[first])}{_kinds(grounds)}")
         leading = _leading_group(grounds, decision)
         if leading != first or first not in _WORK:
             yield Clause("place", _contributor(grounds, leading, of_group=decision.bound == "mixed"), label="Largest")
@@ -816,18 +816,17 @@ _LEAST_KIND = 0.01  # of the step: smaller kinds of unmodelled work are not list
 
 
 def _kinds(grounds: Grounds) -> str:
-    """The unmodelled work by kind, largest first, with the reason for most of it."""
+    """Continues a sentence with the reason for most unmodelled work.
+
+    Then it tells that work by kind, largest first.
+    """
     entries = sorted((one for one in grounds.ledger.entries if one.group == UNMODELLED), key=lambda one: -one.share)
     kinds = [(ACCOUNTS[one.account].kind or "unclassified work", one) for one in entries]
-    named = [
-        f"{kind} ({_shown_account(grounds, one)}{'' if at else ' of the step'})"
-        for at, (kind, one) in enumerate(kinds[:3])
-        if one.share >= _LEAST_KIND
-    ]
+    named = [f"{kind} {_shown_account(grounds, one)}" for kind, one in kinds[:3] if one.share >= _LEAST_KIND]
     most = _largest_kernel(grounds, ("unknown",))
-    reason = f" ({most.reason})" if most is not None and most.reason else ""
+    reason = f": {most.reason}" if most is not None and most.reason else ""
     what = f", mostly {listed(named)}" if len(named) > 1 else f", all of it {kinds[0][0]}" if kinds else ""
-    return f"{_shown(grounds, UNMODELLED)} of the step cannot be judged by FLOPs and bytes{reason}{what}"
+    return f"{reason}. {_shown(grounds, UNMODELLED)} of the step cannot be judged by FLOPs and bytes{what}"
 
 
 # Of the step: less unmodelled work raises no doubt, even where two groups are as large as one another.

@@ -248,6 +248,16 @@ def test_products_whose_dtypes_are_not_known_are_asked_for_bf16_unless_they_are_
     assert draft is None or "if the model is in fp32" in (draft.brief or "")
 
 
+@pytest.mark.parametrize("solve_us", [5, 200])
+def test_a_program_that_factorizes_matrices_is_not_asked_for_bf16(tmp_path: Path, solve_us: int) -> None:
+    """A Gaussian process in fp64, recorded without shapes, was to try bf16."""
+    events = [step(0, 0, 1000), op("aten::mm", 10, 500), op("aten::linalg_solve_triangular", 520, solve_us)]
+    case = case_of(tmp_path, events)
+    unnamed = replace(case.analysis.device, peaks_flops_per_s={}, bandwidth_bytes_per_s=None)
+    draft = half_precision_not_known(with_analysis(case, device=unnamed))
+    assert (draft is None) is (solve_us > 100)
+
+
 def test_bf16_products_have_nothing_to_halve(tmp_path: Path) -> None:
     assert half_precision(on_gpu(tmp_path, [product(300, TENSOR, **halves(2))])) is None
 
