@@ -441,9 +441,9 @@ _MUCH_SOLVED = 0.05  # of the step
 
 
 def _has_casts_for(products: Flags, evidence: Evidence) -> bool:
-    """True where a trace has casts inside of calls of products, where autocast makes them.
+    """True where a trace has casts inside of calls of products.
 
-    What a product before it gave, and a weight that was cast once, needs no cast.
+    Autocast makes them there. What a product before it gave, and a weight that was cast once, needs no cast.
     """
     ops = evidence.linked.ops
     rows, parent = rows_of_ops(evidence, ("aten::_to_copy",)), np.append(as_integers(ops["parent"]), -1)

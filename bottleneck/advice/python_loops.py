@@ -41,7 +41,7 @@ from bottleneck.advice.servers import find_server
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Fold, Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import Flags, Integers, Spans, union
+from bottleneck.schema.intervals import Flags, Integers, Spans, grouped, union
 from bottleneck.schema.op_names import (
     AUTOGRAD_PREFIX,
     OPTIMIZER_STEP,
@@ -171,9 +171,9 @@ def op_loop(evidence: Evidence) -> OpLoop | None:
 
 
 def _lines_of_layers(evidence: Evidence) -> set[str]:
-    """Returns the lines of functions that call one module after the other from outside of any.
+    """Returns the lines of functions that call one module after the other.
 
-    They are the layers of a network whose forward pass is a method of another name.
+    They do so from outside of any module, and are the layers of a network whose forward pass is a method of another name.
     """
     runs = model_runs(evidence)
     kinds = runs.groupby("source", observed=True)["module"].agg(["nunique", "size"])
@@ -508,6 +508,16 @@ _DIFFERENTIATED = _LoopRemedy(
     "jac = torch.func.vmap(torch.func.jacrev(function))(x)  # x: (batch, n); jac: (batch, m, n)",
     "Take the derivatives {at} for each sample by itself: torch.func.vmap over jacrev",
 )
+_LEVEL_BY_LEVEL = _LoopRemedy(
+    "A recursion works through trees node by node",
+    "Work {at} through the trees level by level: all nodes of one depth, of all samples of a batch, as one tensor. "
+    "Which node is at which depth depends on the data alone, and is known before the pass.",
+    "for nodes, children in levels:  # deepest first; states: (all nodes of the batch, width)\n"
+    "    states[nodes] = cell(x[nodes], states[children], which_parent)  # per level; index_add_ adds children",
+    "Work through the trees level by level {at}: all nodes of one depth, of all samples, in one call",
+)
+# Of the ops of a loop that run in a function which calls itself; calls of it, at least, in each of which it does.
+_MOSTLY_INSIDE, _LEAST_NESTED = 0.9, 0.2
 _SPECTRAL = re.compile(r"SpectralNorm_\d{1,9}$")
 _POWER_ITERATIONS = _LoopRemedy(
     "Spectral normalisation takes many power iterations for each weight",
@@ -530,12 +540,35 @@ def _remedy_by_text(evidence: Evidence, loop: OpLoop) -> _LoopRemedy | None:
     table = (
         (_DIFFERENTIATES.search(text), _DIFFERENTIATED),
         (cuts_windows(text), _WINDOW_BY_WINDOW),
+        (_recurses(evidence, loop.source), _LEVEL_BY_LEVEL),
         (_CLIPS_ALL.search(text) or _backward_calls(evidence) >= LOOP_OF, _SAMPLE_BY_SAMPLE),
         (_CLIPS.search(text), _CLIPPED),
         (_iterates(evidence, loop.source), _POWER_ITERATIONS),
         (any(_RECURS.search(texts.get(line, "")) for line in (loop.source, *loop.lines)), _WAVE_BY_WAVE),
     )
     return next((remedy for is_so, remedy in table if is_so), None)
+
+
+def _recurses(evidence: Evidence, source: str) -> bool:
+    """True where the ops of a line run in a function that calls itself.
+
+    It is a function of the line's file.
+    """
+    events, ops, place = evidence.linked.trace.events, evidence.linked.ops, place_of(source)
+    if place is None:
+        return False
+    own = re.compile(rf"(?:^|[/\\]){re.escape(place.file)}\(\d+\): (?!<)")
+    rows = np.flatnonzero(_in_window(evidence, "python") & text_matches(events["name"], own.search))
+    at_us = ops["ts_us"].to_numpy()[(ops["source"] == source).to_numpy(dtype=bool, na_value=False)]
+    start, end = events["ts_us"].to_numpy(), (events["ts_us"] + events["dur_us"]).to_numpy()
+    for _, mine in grouped(events["name"].cat.codes.to_numpy()[rows]):
+        calls = rows[mine][np.argsort(start[rows[mine]], kind="stable")]
+        until_us = np.maximum.accumulate(end[calls])
+        nested = np.count_nonzero(start[calls][1:] < until_us[:-1])
+        inside = union(start[calls], end[calls]).hold(at_us)
+        if nested >= max(_LEAST_NESTED * calls.size, LOOP_OF) and inside.sum() >= _MOSTLY_INSIDE * at_us.size > 0:
+            return True
+    return False
 
 
 def _adapts(evidence: Evidence, loop: OpLoop) -> bool:

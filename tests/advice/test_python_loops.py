@@ -118,6 +118,24 @@ def test_layers_that_a_method_calls_one_after_the_other_are_no_rows(tmp_path: Pa
     assert (draft is None) is (layers > 1)
 
 
+@pytest.mark.parametrize("nested", [True, False])
+def test_a_recursion_over_trees_is_to_be_done_level_by_level(tmp_path: Path, nested: bool) -> None:
+    """A tree LSTM was told to take the gradients of all samples by vmap, though no two trees are alike."""
+    events, at = list[Event](), 12.0
+    for _ in range(5):
+        # Four calls inside one another, each with a line that adds, or one after the other.
+        for depth in range(4):
+            length = 40.0 * (4 - depth) if nested else 38.0
+            events.append(frame("train.py(20): visit", at + 40 * depth, length))
+            events += [line(22, at + 40 * depth + 1, 30), op("aten::add", at + 40 * depth + 3, 3, dims=[[8], [8], []])]
+        at += 170
+    draft = looped_op(case(tmp_path, events))
+    assert draft is not None
+    assert draft.title == (
+        "A recursion works through trees node by node" if nested else "A Python loop works on tensors row by row"
+    )
+
+
 def test_a_loop_that_begins_in_the_next_line_is_named_by_it(tmp_path: Path) -> None:
     texts = {"train.py:22": "pred = net(x).argmax(1)", "train.py:23": "for p, t in zip(pred, y):"}
     draft = looped_op(case(tmp_path, loop(80), source_texts=texts))
