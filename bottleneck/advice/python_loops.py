@@ -173,7 +173,8 @@ def op_loop(evidence: Evidence) -> OpLoop | None:
 def _lines_of_layers(evidence: Evidence) -> set[str]:
     """Returns the lines of functions that call one module after the other.
 
-    They do so from outside of any module, and are the layers of a network whose forward pass is a method of another name.
+    They do so from outside of any module, and are the layers of a network whose forward pass is a method of another
+    name.
     """
     runs = model_runs(evidence)
     kinds = runs.groupby("source", observed=True)["module"].agg(["nunique", "size"])
