@@ -691,5 +691,5 @@ def test_a_beginning_that_is_left_out_is_told_by_the_verdict_where_it_is_much(tm
         trace = write_trace(tmp_path / "trace.json", [*queued, *later, *work])
         return [clause.text for clause in analyse([trace]).verdict.clauses if clause.role == "sides"]
 
-    assert [text.split(" are not counted")[0] for text in notes(20_000)] == ["The first 19.8 ms"]
+    assert [text.split(" are not counted")[0] for text in notes(20_000)] == ["The first 19.8 ms of the recording"]
     assert not notes(3_000)

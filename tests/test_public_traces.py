@@ -210,7 +210,7 @@ def test_the_video_transformer_is_reported_as_a_host_bound_start_and_a_busy_devi
     assert analysis.totals.busy_us == pytest.approx(158_400, abs=50)
     caveats = [caveat.message for caveat in analysis.caveats if caveat.slug == "two-sided-step"]
     told = [analysis.verdict.sentence, *caveats]
-    assert all("The device is idle in the first 57.0 % of the step, then busy" in text for text in told)
+    assert all("For the first 57.0 % of the step the device is idle, after that it works" in text for text in told)
     assert len(told) == 2
     # Each step has both sides, so that it is judged whole.
     assert analysis.findings[0].slug == "python-call"

@@ -53,7 +53,7 @@ from bottleneck.harness.window import (
     resident_bytes,
 )
 from bottleneck.schema.recording import StepSource
-from bottleneck.system.heap import SpareHeap
+from bottleneck.system.heap import SpareHeap, UsualHeap
 from bottleneck.units import counted
 
 # A method that tells of a failure of ours, and when it came.
@@ -95,6 +95,8 @@ _LEAST_SPLIT_BYTES, _MOST_OF_AVAILABLE = 16e6, 0.25
 _LEAST_SPLIT_BYTES_PER_S = 50e6
 # The blocks of a step do not fill the free memory without gaps. One step may split more than that before it did.
 _ROOM, _SPARE_TRIES = 1.5, 2
+# Times the new pages of a usual step: fewer that a profiled one takes beyond them are no reason to prevent all.
+_MOST_OF_OWN = 2.0
 
 
 class Opening:
@@ -407,6 +409,7 @@ class Script:
         self._seen = self._allowed_steps = self._budget_steps = 0
         self._looked_at, self._is_after_pilot, self._cut_by_forks = 0, False, 0
         self._spare, self._spare_bytes, self._spare_tries, self._usual_faults = SpareHeap(), 0.0, 0, 0.0
+        self._heap = UsualHeap()
         self._is_to_end = False
         self._log = RunLog(cpu_clock_ns=time.process_time_ns)
 
@@ -524,7 +527,9 @@ class Script:
         stopwatch, began_ns = self._stopwatch, self._stopwatch.now_ns()
         was_open = self._windows.current is not None
         self._log.mark()
+        self._heap.note(is_watched=was_open or self._session.is_looking or self._next == self._first_step)
         self._end_step()
+        self._heap.restore(is_watched=self._windows.current is not None or self._session.is_looking)
         self._log.note_own(is_profiled=self._windows.current is not None)
         if was_open:
             stopwatch.own_since(began_ns)
@@ -692,22 +697,25 @@ class Script:
     def _lead_in(self) -> None:
         self._stopwatch.wait()
         split_bytes = self._windows.split_bytes()
-        if split_bytes >= MOST_GROWTH_BYTES and self._may_have_spare_heap():
+        if split_bytes >= MOST_GROWTH_BYTES and self._may_have_spare_heap(split_bytes):
             self._windows.stop()
             self._plan_spare_heap(split_bytes)
             return
         self._begin_profiled_step()
         self._next = self._profile
 
-    def _may_have_spare_heap(self) -> bool:
+    def _may_have_spare_heap(self, split_bytes: float) -> bool:
         """Tells whether another window with free memory for it may follow.
 
-        Not after a whole one. With other ranks a second window would show other steps than theirs; on a device the
-        profiler's own buffers are what takes new pages.
+        Not after a whole one, and not where a good part of the new pages are those that the program's own steps take,
+        which would find them there. With other ranks a second window would show other steps than theirs; on a device
+        the profiler's own buffers are what takes new pages.
         """
+        usual_bytes = self._usual_faults * os.sysconf("SC_PAGE_SIZE")
+        is_own = usual_bytes >= _LEAST_SPLIT_BYTES and split_bytes < _MOST_OF_OWN * usual_bytes
         may_repeat = self._windows.may_repeat and self._shared_window.is_alone and not is_on_gpu(self._torch)
         is_first = not self._windows.is_light and not self._session.notes.windows_us
-        return may_repeat and is_first and self._spare_tries < _SPARE_TRIES
+        return may_repeat and is_first and not is_own and self._spare_tries < _SPARE_TRIES
 
     def _plan_spare_heap(self, bytes_per_step: float) -> None:
         """Lets another window follow, with free memory for it.
@@ -726,7 +734,7 @@ class Script:
         split_bytes = ((self._stopwatch.page_faults or 0.0) - self._usual_faults) * os.sysconf("SC_PAGE_SIZE")
         seconds = self._stopwatch.elapsed_s / self._stopwatch.steps
         least_bytes = max(_LEAST_SPLIT_BYTES, _LEAST_SPLIT_BYTES_PER_S * seconds)
-        if split_bytes >= least_bytes and self._may_have_spare_heap():
+        if split_bytes >= least_bytes and self._may_have_spare_heap(split_bytes):
             self._stopwatch.wait()
             # Only until a whole window is there.
             self._session.keep(self._windows.stop(), self._stopwatch)
@@ -785,6 +793,7 @@ class Script:
         """Tells that nothing more will be measured: the supervisor may report."""
         phase = self._next
         self._spare.release()
+        self._heap.release()
         self._let_go()
         self._note_steps()
         if GUARD.yielded or self._is_to_end:

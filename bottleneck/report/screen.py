@@ -134,10 +134,15 @@ def _shortened(lines: tuple[LabelledLine, ...], room: _Room) -> tuple[LabelledLi
     """
     asides = [line for line in lines if line.label not in _ANSWER][: room.asides]
     return tuple(
-        replace(line, text=cut_text(line.text, room.answer if line.label in _ANSWER else room.characters))
+        replace(line, text=_cut(line.text, room.answer if line.label in _ANSWER else room.characters))
         for line in lines
         if line.label in _ANSWER or line in asides
     )
+
+
+def _cut(text: str, limit: int) -> str:
+    """Cuts a labelled line; it ends without a full stop, wherever it is cut."""
+    return cut_text(text, limit).removesuffix(".")
 
 
 def _where_the_rest_is(recording: RecordingInfo) -> str:

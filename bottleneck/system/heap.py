@@ -8,9 +8,17 @@ memory in the heap, touched already, takes such tensors in.
 
 import ctypes
 import functools
+import mmap
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 # Below the size from which glibc maps a block apart from the heap (M_MMAP_THRESHOLD is 128 KiB at first).
 _PIECE_BYTES = 64 * 1024
+_PAGE_BYTES = mmap.PAGESIZE
+# Half a gigabyte of events, and what a step of the program has freed at its end.
+_MOST_FILLED_BYTES = 2 * 2**30
 
 
 class _HeapUsage(ctypes.Structure):
@@ -36,6 +44,8 @@ def _c_library() -> ctypes.CDLL | None:
         library.free.restype, library.free.argtypes = None, [ctypes.c_void_p]
         library.memset.argtypes = [ctypes.c_void_p, ctypes.c_int, ctypes.c_size_t]
         library.malloc_trim.argtypes = [ctypes.c_size_t]
+        library.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+        library.sbrk.restype, library.sbrk.argtypes = ctypes.c_size_t, [ctypes.c_ssize_t]
     except (AttributeError, OSError, TypeError):
         return None
     return library
@@ -48,6 +58,151 @@ def free_heap_bytes() -> int:
     """
     library = _c_library()
     return 0 if library is None else int(library.mallinfo2().fordblks)
+
+
+class HeapLimits(NamedTuple):
+    """Sizes by which glibc maps blocks apart, and shrinks the heap.
+
+    They are in bytes.
+    """
+
+    trim: int
+    mmap: int
+
+
+# Of glibc's malloc_par: trim_threshold, top_pad, mmap_threshold, arena_test, arena_max (malloc/malloc.c).
+_PARAMETERS = ctypes.c_uint64 * 5
+_TOP_PAD, _ARENA_TEST = 128 * 1024, 8
+_DATA = re.compile(r"^([0-9a-f]+)-([0-9a-f]+) rw\S* .*/libc(?:-[\d.]+)?\.so(?:\.6)?$", re.MULTILINE)
+
+
+def read_limits() -> HeapLimits | None:
+    """Reads the limits that glibc has by now.
+
+    Null where they are not its own: it is another library, or they were set by hand.
+    """
+    parameters = _parameters()
+    return None if parameters is None else HeapLimits(parameters[0], parameters[2])
+
+
+def restore_limits(limits: HeapLimits | None) -> None:
+    """Lowers the limits to these.
+
+    The heap goes on as if nothing of ours had been freed. A freed block that was mapped apart raises both for good: later blocks of its size stay in the heap, and their pages
+    are not taken anew. What a profiler frees would so mend what is to be measured.
+    """
+    parameters = _parameters()
+    if parameters is not None and limits is not None and limits.mmap < parameters[2]:
+        parameters[0], parameters[2] = limits.trim, limits.mmap
+
+
+@functools.cache
+def _parameters() -> "ctypes.Array[ctypes.c_uint64] | None":
+    """Finds glibc's parameters in its data.
+
+    There is no call that reads them, and the one that sets them keeps glibc from adapting them any more.
+    """
+    if _c_library() is None or ctypes.sizeof(ctypes.c_void_p) != 8:
+        return None
+    matching = [address for begin, end in _data_of_library() for address in _matching(begin, end)]
+    return _PARAMETERS.from_address(matching[0]) if len(matching) == 1 else None
+
+
+def _data_of_library() -> Iterator[tuple[int, int]]:
+    try:
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return
+    for begin, end in _DATA.findall(maps):
+        yield int(begin, 16), int(end, 16)
+
+
+def _matching(begin: int, end: int) -> Iterator[int]:
+    """Yields the addresses of words that look like the parameters.
+
+    It is as glibc keeps them by itself.
+    """
+    words = (ctypes.c_uint64 * ((end - begin) // 8)).from_address(begin)
+    values = list(words)
+    for at in range(len(values) - 4):
+        trim, top_pad, mmap, arena_test, arena_max = values[at : at + 5]
+        if (top_pad, arena_test, arena_max) == (_TOP_PAD, _ARENA_TEST, 0) and trim in {2 * mmap, _TOP_PAD}:
+            yield begin + 8 * at
+
+
+class FilledHeap:
+    """Blocks that take up all that is free in the heap.
+
+    A program whose tensors find room in what a profiler has freed takes no new pages any more. With these blocks it
+    takes them as in a heap of its own; what it frees itself comes back as ever. Their pages are given to the system.
+    """
+
+    def __init__(self) -> None:
+        self._pieces: list[int] = []
+
+    def fill(self) -> None:
+        """Takes what is free; nothing where that is more than a profiler leaves.
+
+        Call it in the thread whose ops are to do without.
+        """
+        library, free_bytes = _c_library(), free_heap_bytes()
+        if library is None or free_bytes > _MOST_FILLED_BYTES:
+            return
+        end = library.sbrk(0)
+        for _ in range(free_bytes // _PIECE_BYTES):
+            piece = library.malloc(_PIECE_BYTES)
+            if piece is None:
+                break
+            self._pieces.append(piece)
+            if piece >= end:  # the heap grows: nothing of this size is free
+                break
+            begin = -(-piece // _PAGE_BYTES) * _PAGE_BYTES
+            library.madvise(begin, (piece + _PIECE_BYTES) // _PAGE_BYTES * _PAGE_BYTES - begin, mmap.MADV_DONTNEED)
+
+    def release(self) -> None:
+        """Gives all of it back to the system, with what else of the heap is free."""
+        library = _c_library()
+        if library is None or not self._pieces:
+            return
+        for piece in self._pieces:
+            library.free(piece)
+        library.malloc_trim(0)
+        self._pieces = []
+
+
+class UsualHeap:
+    """The heap as the program has it without a profiler's records.
+
+    ``note`` is called at the end of each step before a window or a look at tensors begins or ends, ``restore`` after
+    it. What they kept may be freed in the step that follows.
+    """
+
+    def __init__(self) -> None:
+        self._limits: HeapLimits | None = None
+        self._is_watched = self._has_ended = False
+        self._filled = FilledHeap()
+
+    def note(self, *, is_watched: bool) -> None:
+        """Notes the heap at the end of a step."""
+        self._is_watched = is_watched
+        if self._has_ended:
+            self._make_usual()
+        elif self._limits is None or not is_watched:
+            self._limits = read_limits()
+
+    def restore(self, *, is_watched: bool) -> None:
+        """Makes the heap what it was, where the watching has ended."""
+        self._has_ended = self._is_watched and not is_watched
+        if self._has_ended:
+            self._make_usual()
+
+    def _make_usual(self) -> None:
+        restore_limits(self._limits)
+        self._filled.fill()
+
+    def release(self) -> None:
+        """Gives back what was taken up: nothing more is measured."""
+        self._filled.release()
 
 
 class SpareHeap:

@@ -239,7 +239,7 @@ class TestUnknown:
         assert only(unmodelled(Kernel(100.0, unlinked="launched_before"))).reason == "launched before the window"
 
     def test_a_replayed_kernel_says_so(self) -> None:
-        assert "a graph replays it" in only(unmodelled(Kernel(100.0, replayed=True))).reason
+        assert "what a graph replays" in only(unmodelled(Kernel(100.0, replayed=True))).reason
 
     def test_missing_shapes_are_named(self) -> None:
         assert only(unmodelled(Kernel(100.0), has_signature=False)).reason == "shapes were not recorded"

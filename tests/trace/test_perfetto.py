@@ -190,7 +190,7 @@ def test_a_perfetto_trace_is_known_by_its_first_bytes() -> None:
 
 def test_an_android_trace_is_named_as_one_of_another_program(tmp_path: Path) -> None:
     error = refusal(tmp_path, trace_of([packet(timestamp=5, trusted_uid=1), packet(timestamp=9, trusted_uid=1)]))
-    assert "Perfetto trace of another program" in error.what
+    assert "Perfetto trace that another tool wrote" in error.what
 
 
 def test_slices_of_another_program_are_no_pytorch_trace(tmp_path: Path) -> None:

@@ -65,7 +65,7 @@ def database(path: Path) -> bytes:
         (b'[{"ph": "B", "cat": "dynamo_timed", "name": "f", "ts": 1}]', "torch.compile"),
         (b'[{"ph": "X", "cat": "toplevel,v8", "name": "f", "ts": 1, "dur": 1}]', "Chrome browser"),
         (b'[{"ph": "X", "cat": "Node", "name": "f", "ts": 1, "dur": 1}]', "ONNX Runtime"),
-        (b'[{"ph": "X", "name": "f", "ts": 1, "dur": 1}]', "another program"),
+        (b'[{"ph": "X", "name": "f", "ts": 1, "dur": 1}]', "another tool"),
         (b'{"rank": 0, "step_source": "optimizer", "steps": 9}', "the log of a run that bottleneck watched"),
         (b'{"results": [1, 2]}', "JSON without trace events"),
     ],
