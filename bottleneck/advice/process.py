@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 
-from bottleneck.advice.kernel_work import work_of
+from bottleneck.advice.kernel_work import PRODUCTS, work_of
 from bottleneck.advice.quantities import (
     claims_of,
     format_count,
@@ -129,7 +129,10 @@ def threads_for_small_work(evidence: Evidence) -> Draft | None:
         return None
     rows = [row for row in evidence.analysis.kernels if row.reason_code == "small_product"]
     spent_us = sum(row.us for row in rows)
-    if evidence.share_of_step(spent_us) < _LEAST_SMALL:
+    # Larger products want the threads that these do not.
+    work = work_of(evidence)
+    others_us = work.us_of(work.family(*PRODUCTS)) - spent_us
+    if evidence.share_of_step(spent_us) < _LEAST_SMALL or others_us > spent_us:
         return None
     return Draft(
         slug="threads-for-small-work",

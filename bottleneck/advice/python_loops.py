@@ -35,7 +35,7 @@ from bottleneck.advice.quantities import (
     rows_of_ops,
 )
 from bottleneck.advice.ranking import Draft
-from bottleneck.advice.removal import CERTAIN
+from bottleneck.advice.removal import CERTAIN, backward_passes
 from bottleneck.advice.removal import backward_of as backward_nodes
 from bottleneck.advice.servers import find_server
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
@@ -1171,7 +1171,7 @@ def looped_op(evidence: Evidence) -> Draft | None:
 
     The loop that takes more time, of picks or of the same small ops.
     """
-    kinds = (_looped_ops(evidence), _looped_picks(evidence), _looped_order(evidence))
+    kinds = (_looped_ops(evidence), _looped_picks(evidence), _looped_order(evidence), _looped_passes(evidence))
     drafts = [draft for draft in kinds if draft is not None]
     return max(drafts, key=lambda draft: 0.0 if draft.gain_us is None else draft.gain_us.high, default=None)
 
@@ -1274,6 +1274,35 @@ def _looped_order(evidence: Evidence) -> Draft | None:
         brief=f"Do for all rows at once what a Python loop does row by row ({works})",
         code=_PICK_BY_PICK.code,
         gain_us=Interval(low_us, high_us),
+        claims=loop_claims(evidence, high_us),
+        removes=True,
+    )
+
+
+def _looped_passes(evidence: Evidence) -> Draft | None:
+    """Finds many forward and backward passes in a step.
+
+    No lines tell what they loop over. Gain: the step but for one pass, from half of what the passes lose between ops.
+    """
+    issue_us = evidence.account_us(*ISSUE_ACCOUNTS)
+    if any(fold.name for fold in evidence.analysis.lines) or evidence.share_of_step(issue_us) < _MOSTLY_OVERHEAD:
+        return None
+    if (passes := backward_passes(evidence)) < LOOP_OF:
+        return None
+    lost_us = (1 - 1 / passes) * issue_us
+    high_us = (1 - 1 / passes) * evidence.step_us
+    return Draft(
+        slug="looped-op",
+        title="A step runs many forward and backward passes, one after the other",
+        evidence=(
+            f"{format_count(passes)} backward passes per step",
+            f"between ops it loses {format_per_step(evidence, lost_us)}",
+        ),
+        advice="Put the samples of a step into one forward and backward pass: a batch of all of them; rows of unlike "
+        "length padded or grouped, trees level by level. More passes per step take as much longer.",
+        brief="Put the samples of a step into one forward and backward pass, in place of one pass for each",
+        code="loss = criterion(model(batch), targets)  # all samples; loss.backward() once",
+        gain_us=Interval(lost_us / 2, high_us),
         claims=loop_claims(evidence, high_us),
         removes=True,
     )

@@ -201,6 +201,18 @@ def backward_of(evidence: Evidence, rows: Iterable[int]) -> list[int]:
 
 
 @remembered
+def backward_passes(evidence: Evidence) -> float:
+    """Counts backward passes per step, by autograd's nodes that follow numbered ops."""
+    ops, top, number = evidence.linked.ops, top_rows(evidence), sequence_numbers(evidence)
+    nodes = np.flatnonzero(ops["is_autograd"].to_numpy() & (ops["depth"] == 0).to_numpy() & ops_in_window(evidence))
+    forward = top[number[top] >= 0]
+    rows = np.append(forward, nodes)
+    is_node = np.append(np.zeros(forward.size, dtype=bool), np.ones(nodes.size, dtype=bool))
+    in_order = is_node[np.argsort(ops["ts_us"].to_numpy()[rows], kind="stable")]
+    return float(np.count_nonzero(in_order[1:] & ~in_order[:-1])) / evidence.steps
+
+
+@remembered
 def sequence_numbers(evidence: Evidence) -> Integers:
     """Autograd's sequence number of each row of OPS, -1 for none."""
     return _of_autograd(evidence, "sequence")

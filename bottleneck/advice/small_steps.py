@@ -11,6 +11,7 @@ from bottleneck.advice.kernel_work import has_backward_pass
 from bottleneck.advice.optimizers import loops_over_parameters
 from bottleneck.advice.python_loops import (
     FEW_ROWS,
+    LOOP_OF,
     goes_in_order,
     logged_parameters,
     looped_op,
@@ -31,6 +32,7 @@ from bottleneck.advice.quantities import (
     timing_confidence,
 )
 from bottleneck.advice.ranking import Draft
+from bottleneck.advice.removal import backward_passes
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Confidence, Interval
 from bottleneck.schema.evidence import Evidence
@@ -85,7 +87,8 @@ def larger_batch(evidence: Evidence) -> Draft | None:
         longer = f"{format_ratio(proof.ratio.median)} times as long"
         words = f"{seen} {longer} (95 % interval {format_ratio_range(low, high)})"
     else:
-        if _grows_with_batch(evidence):
+        # Where each sample has a pass of its own, more samples are more passes.
+        if _grows_with_batch(evidence) or backward_passes(evidence) >= LOOP_OF:
             return None
         grown = _growth_of_fixed_cost(evidence) or _growth_of_few_rows(evidence) or _growth_of_small_grids(evidence)
         if grown is None or evidence.kernels_per_step < _FEW_KERNELS:

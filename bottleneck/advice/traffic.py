@@ -268,7 +268,9 @@ def scattered_lookups(evidence: Evidence) -> Draft | None:
     it is what ``index_select`` was measured to spare.
     """
     work = work_of(evidence)
-    rows = work.family(*_LOOKUPS)
+    # Of lookups in an optimizer's own code no line of the program can pick otherwise.
+    at_us = np.append(evidence.linked.ops["ts_us"].to_numpy(), np.nan)[work.op]
+    rows = work.family(*_LOOKUPS) & ~outermost_spans(evidence, OPTIMIZER_STEP).hold(at_us)
     busy_us, us = evidence.analysis.totals.busy_us, work.us_of(rows)
     if not busy_us or us <= _TOO_MANY_LOOKUPS * busy_us or work.share(rows) < _LEAST_SHARE:
         return None

@@ -25,11 +25,15 @@ from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import OddTensor
 from bottleneck.schema.op_names import at_source, forward_of, is_backward
 from bottleneck.schema.tables import as_integers, text_matches
-from bottleneck.units import counted, format_share
+from bottleneck.units import counted, format_share, format_us_range
 
 _PRODUCTS = frozenset({"aten::mm", "aten::addmm", "aten::bmm", "aten::mv"})
 # A number of a sparse product takes so many times as long as one of a dense product, at best and at worst.
 _PER_NUMBER = (3.0, 15.0)
+# Microseconds per number of a matrix to find those that are not zero: to_sparse_csr and nonzero took 15 to 40 ms for 8
+# million (torch 2.13, two threads of an EPYC).
+_FOUND_US = (0.002, 0.005)
+_FINDING = "each step has another such matrix, and finding what is not zero in it takes about {us}"
 _SOFTMAX, _MASKS = re.compile(r"^aten::(?:_safe_)?_?softmax$"), re.compile(r"^aten::(?:where|masked_fill_?)$")
 # Of the step: ops on pairs that take less are not worth another way to write them.
 _LEAST_MASKED = 0.15
@@ -40,7 +44,7 @@ def zero_matrix_product(evidence: Evidence) -> Draft | None:
 
     By a look at its values. A mask of attention is another rule's. Gain: the time of the products with a matrix of its
     sizes, and of its making in the step, less that of the numbers that are not zero, each at three times the time at
-    best and at 15 times at worst.
+    best and at 15 times at worst, and less that of finding these numbers where each step has another matrix.
     """
     look = None if evidence.recording is None else evidence.recording.values
     if look is None or not look.zeros:
@@ -56,6 +60,10 @@ def zero_matrix_product(evidence: Evidence) -> Draft | None:
     if evidence.share_of_step(removal.us) < 2 * LEAST_SHARE:
         return None
     high, low = (max(0.0, 1 - times * filled) for times in _PER_NUMBER)
+    # What makes it in the step knows where its numbers lie.
+    numbers = math.prod(matrix.sizes) if not making and _is_new(evidence, matrix) else 0
+    least_us, most_us = (us * numbers for us in _FOUND_US)
+    gain = (low * removal.gain.low - most_us, high * removal.gain.high - least_us)
     forward = [row for row in rows if not is_backward(str(evidence.linked.ops["source"].iloc[row]))]
     line, size = main_source(evidence, forward or rows), "x".join(map(str, matrix.sizes))
     made = "" if matrix.source is None else f", made {at_source(matrix.source)},"
@@ -67,6 +75,7 @@ def zero_matrix_product(evidence: Evidence) -> Draft | None:
             f"{counted(format_count(len(rows) / evidence.steps), 'product')} per step with such a matrix, "
             f"most time {at_source(line)}: {format_per_step(evidence, removal.us)}"
             + (", with the making of the matrix" if making else ""),
+            *([_FINDING.format(us=format_us_range(least_us, most_us))] if numbers else []),
             *work.describe(np.isin(work.op, np.flatnonzero(np.isin(roots_of(evidence), rows)))),
         ),
         advice=f"Multiply only what is not zero {at_source(line)}: keep {matrix.name} as a sparse matrix "
@@ -80,10 +89,22 @@ def zero_matrix_product(evidence: Evidence) -> Draft | None:
         ),
         code=f"{_plain(matrix.name)} = {_plain(matrix.name)}.to_sparse_csr()  # once, where it stays the same\n"
         "out = torch.zeros_like(x).index_add_(0, dst, x[src] * weight[:, None])  # or by a list of edges",
-        gain_us=Interval(low * removal.gain.low, high * removal.gain.high),
+        gain_us=Interval(*(max(0.0, us) for us in gain)),
         claims=removal.claims,
         removes=True,
     )
+
+
+def _is_new(evidence: Evidence, matrix: OddTensor) -> bool:
+    """True where ops of the forward pass make a matrix of these sizes.
+
+    Or they change one.
+    """
+    work, ops = work_of(evidence), evidence.linked.ops
+    makes = work.calls_that(work.family("pointwise", "copy"), lambda call: matrix.sizes in work.tensors_of(call))
+    rows = work.op[makes]
+    sources = ops["source"].astype(object).to_numpy()[rows[rows >= 0]].tolist()
+    return any(isinstance(source, str) and not is_backward(source) for source in sources)
 
 
 def _plain(name: str) -> str:

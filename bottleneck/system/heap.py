@@ -88,8 +88,9 @@ def read_limits() -> HeapLimits | None:
 def restore_limits(limits: HeapLimits | None) -> None:
     """Lowers the limits to these.
 
-    The heap goes on as if nothing of ours had been freed. A freed block that was mapped apart raises both for good: later blocks of its size stay in the heap, and their pages
-    are not taken anew. What a profiler frees would so mend what is to be measured.
+    The heap goes on as if nothing of ours had been freed. A freed block that was mapped apart raises both for good:
+    later blocks of its size stay in the heap, and their pages are not taken anew. What a profiler frees would so mend
+    what is to be measured.
     """
     parameters = _parameters()
     if parameters is not None and limits is not None and limits.mmap < parameters[2]:
@@ -160,7 +161,7 @@ class FilledHeap:
             library.madvise(begin, (piece + _PIECE_BYTES) // _PAGE_BYTES * _PAGE_BYTES - begin, mmap.MADV_DONTNEED)
 
     def release(self) -> None:
-        """Gives all of it back to the system, with what else of the heap is free."""
+        """Gives all of it back, with what else of the heap is free."""
         library = _c_library()
         if library is None or not self._pieces:
             return

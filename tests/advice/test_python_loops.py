@@ -16,10 +16,11 @@ from bottleneck.advice.python_loops import (
     tensor_by_tensor,
 )
 from bottleneck.advice.ranking import rank
+from bottleneck.advice.removal import backward_passes
 from bottleneck.advice.small_steps import larger_batch
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of
-from tests.builders import Event, complete, frame, op, step
+from tests.builders import Event, complete, frame, in_graph, op, step
 
 
 def line(number: int, ts: float, dur: float, function: str = "<module>") -> Event:
@@ -468,3 +469,22 @@ def test_logging_of_every_parameter_is_seen_without_lines(tmp_path: Path) -> Non
     assert "aten::linalg_vector_norm: 160 us in 20 calls" in draft.evidence[1]
     clipped = [event | {"name": "aten::mul_"} if "norm" in event["name"] else event for event in events]
     assert logged_parameters(case_of(tmp_path / "clipped", clipped, unprofiled_us=1000)) is None
+
+
+@pytest.mark.parametrize("passes", [20, 2])
+def test_a_pass_for_each_sample_is_known_by_autograd_s_nodes_without_lines(tmp_path: Path, passes: int) -> None:
+    """A step of 25 accumulated trees was told to take 50: each has a pass of its own, and nothing gets quicker."""
+    events: list[Event] = [step(0, 0, 40.0 * passes)]
+    for index in range(passes):
+        at = 40.0 * index
+        events += [
+            in_graph(op("aten::mm", at + 1, 3, dims=[[1, 8], [8, 8]]), 10 * index, 0),
+            in_graph(op("autograd::engine::evaluate_function: MmBackward0", at + 20, 3), 10 * index, 1),
+        ]
+    case_without_lines = case_of(tmp_path, events)
+    assert backward_passes(case_without_lines) == passes
+    draft = looped_op(case_without_lines)
+    assert (draft is not None) is (passes > 2)
+    if draft is not None:
+        assert "one forward and backward pass" in draft.advice and draft.gain_us is not None
+        assert 0.3 * 800 < draft.gain_us.low < 0.5 * 800 < draft.gain_us.high < 800
