@@ -339,7 +339,7 @@ def test_what_is_not_in_every_step_and_the_first_advice_are_whole_on_a_full_scre
     assert rows_of(shown) <= SCREEN_LINES
     words = " ".join(shown.split())
     assert "min_epoch.py:12 (46.3 %), evaluate_on_a_part_of_the_data(), min_epoch.py:88 (46.3 %)" in words
-    assert words.count("That is all.") == 2  # at the top, and in the line that ends the screen
+    assert words.count("That is all") == 2  # at the top, and in the line that ends the screen
 
 
 def test_a_late_rank_is_the_headline_and_its_cause_and_the_bound_are_lines_below() -> None:
