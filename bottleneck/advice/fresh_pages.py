@@ -30,6 +30,10 @@ _LEAST_FAULTS = 0.03
 # Of faults that were only counted: at most so much time, of which half may stay.
 _LEAST_COUNTED = 0.05
 _WORK = ("memory", "compute", *UNMODELLED_ACCOUNTS)
+_BRIEF = (
+    "Start it with MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4611686018427387904 (glibc), so that it keeps the memory "
+    "that it frees; or write into tensors that are kept (out=)"
+)
 _ADVICE = (
     "Have the process keep the memory that it frees, by variables of its allocator; or write into tensors that are "
     "kept (out=, in place)."
@@ -74,6 +78,7 @@ def fresh_pages(evidence: Evidence) -> Draft | None:
         title="Memory goes back to the system and is taken anew in every step (page faults)",
         evidence=(*lines, *(SourcedLine(idle_place(row), row.source) for row in rows[:3] if row.source is not None)),
         advice=_ADVICE,
+        brief=_BRIEF,
         code=_KEEPS_MEMORY,
         gain_us=gain,
         claims=claims_of(evidence, "overhead.allocator", "overhead.unknown", *_WORK, most_us=gain.high),
@@ -125,6 +130,7 @@ def _by_the_rate_of_large_results(evidence: Evidence) -> Draft | None:
             *work.describe(streamed),
         ),
         advice=_ADVICE,
+        brief=_BRIEF,
         code=_KEEPS_MEMORY,
         gain_us=Interval(min(sure_us, most_us), most_us),
         claims=claims_of(evidence, *_WORK, most_us=most_us),
