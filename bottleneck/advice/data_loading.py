@@ -174,7 +174,7 @@ _CHANGES = (
     _LoaderChange(
         _is_short,
         "Make a batch cheaper to load: a worker process takes longer to hand one over than this wait.",
-        "Make a batch cheaper to load, as by indexing tensors for the whole batch",
+        "Load batches more cheaply: index tensors once for a whole batch",
     ),
     _LoaderChange(
         lambda evidence, _: _is_crowded(evidence),

@@ -231,7 +231,7 @@ _SPLITS_FIXED = (
 
 
 _SPLITS_IN_BRIEF = {
-    _SPLITS_EARLIER[0]: "Start the all-to-all of the next batch during this one: the host waits for the sizes",
+    _SPLITS_EARLIER[0]: "Start the next batch's all-to-all during this batch: the host waits for its sizes",
     _SPLITS_FIXED[0]: "Fix the sizes of the all-to-all that the host reads (a capacity per expert)",
 }
 

@@ -515,9 +515,13 @@ def _with_lines(grounds: Grounds, clause: Clause) -> Clause:
 def _not_judged(grounds: Grounds) -> Iterator[Clause]:
     """Yields what is set aside or left out, and sides that differ."""
     if (aside := _start_up_share(grounds.ledger)) >= _LEAST_ASIDE:
-        yield Clause("start_up", f"One-time start-up takes {format_share(aside)} of the time and is not judged")
+        yield Clause(
+            "start_up", f"One-time start-up takes {format_share(aside)} of the recorded time and is not judged"
+        )
     if (own := _profiler_share(grounds.ledger)) >= _LEAST_OWN:
-        yield Clause("profiler", f"The profiler itself takes {format_share(own)} of the time and is not judged")
+        yield Clause(
+            "profiler", f"The profiler itself takes {format_share(own)} of the recorded time and is not judged"
+        )
     if grounds.sides:
         yield Clause("sides", describe_sides(grounds.sides))
     if grounds.left_out:
@@ -584,8 +588,8 @@ def _opening(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]:
         yield Clause("cause", f"Whether arithmetic or memory access limits it is not known{_kinds(grounds)}")
         small = next((entry for entry in grounds.ledger.entries if entry.account == "overhead.launch_floor"), None)
         if small is not None and small.share >= _WORTH_NAMING:
-            part = f"{_shown_account(grounds, small)} of the step goes to {phrase_of(small.account)} (overhead)"
-            yield Clause("doubt", part, label="But")
+            busy = f"{_shown_account(grounds, small)} of the step is busy with {phrase_of(small.account)}"
+            yield Clause("doubt", f"{busy} (counted as overhead)", label="But")
         if (largest := _largest_of(grounds.kernels)) is not None:
             yield Clause("place", _with_time(grounds, largest), label="Largest")
     else:
@@ -668,7 +672,7 @@ def _guessed(grounds: Grounds, group: str, likely: float) -> str:
     """
     surely = grounds.ledger.group_shares().get(group, 0.0)
     if group in _WORK and _WORTH_NAMING <= surely < likely:
-        return f"{format_share(likely - surely)} of the step is guessed from the types of ops"
+        return f"Of these, {format_share(likely - surely)} is guessed from the types of ops"
     unknown = grounds.ledger.group_shares()[UNMODELLED]
     part = "This" if unknown >= _NEARLY_ALL else "Most of this" if unknown >= _MOST else "A part of this"
     return f"{part} is a guess from the types of ops"

@@ -185,7 +185,7 @@ def test_only_sizes_that_come_from_the_data_can_be_read_earlier(tmp_path: Path) 
         host.host_sync(case_of(tmp_path / name, [*waiting(2000), more]))
         for name, more in (("data", mark), ("router", exchange))
     )
-    assert of_data is not None and "of the next batch during this one" in (of_data.brief or "")
+    assert of_data is not None and "next batch's all-to-all during this batch" in (of_data.brief or "")
     assert of_router is not None and (of_router.brief or "").startswith("Fix the sizes")
 
 

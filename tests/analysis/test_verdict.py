@@ -171,7 +171,7 @@ def test_a_device_that_works_all_the_time_limits_the_step_and_the_kinds_of_its_w
 
 def test_busy_time_that_counts_as_overhead_is_told_where_the_device_limits_the_step() -> None:
     """A server's GPU was busy for 93.5 % beside 20.8 % of overhead: more than a whole."""
-    words = "But: 14.0 % of the step goes to kernels too small to be worth a launch (overhead)."
+    words = "But: 14.0 % of the step is busy with kernels too small to be worth a launch (counted as overhead)."
     accounts = {"unknown.matmul": 80, "overhead.launch_floor": 14, "overhead.kernel_gap": 6}
     assert words in decide(_grounds(accounts)).sentence
     assert "But:" not in decide(_grounds({**accounts, "unknown.matmul": 92, "overhead.launch_floor": 2})).sentence
@@ -493,7 +493,7 @@ def test_much_time_of_the_profilers_records_is_told_of_a_step_that_is_bound_by_o
     [
         (
             {"compute": 20, "unknown.convolution": 40, "overhead.python": 40},
-            "60.0 % of 100 us per step. 40.0 % of the step is guessed ",
+            "60.0 % of 100 us per step. Of these, 40.0 % is guessed ",
         ),
         (
             {"compute": 5, "unknown.convolution": 55, "overhead.python": 40},
@@ -529,7 +529,7 @@ def test_verdict_says_when_work_without_a_cost_could_overturn_it() -> None:
 def test_what_the_profiler_takes_is_not_judged(accounts: Mapping[str, float], bound: str, is_said: bool) -> None:
     verdict = decide(_grounds(accounts))
     assert verdict.bound == bound
-    own = f"The profiler itself takes {accounts['overhead.profiler']:.1f} % of the time and is not judged"
+    own = f"The profiler itself takes {accounts['overhead.profiler']:.1f} % of the recorded time and is not judged"
     assert (own in verdict.sentence) == is_said
     assert "the profiler itself (" not in verdict.sentence or accounts["overhead.profiler"] == 90
 
