@@ -409,7 +409,7 @@ class Script:
         self._seen = self._allowed_steps = self._budget_steps = 0
         self._looked_at, self._is_after_pilot, self._cut_by_forks = 0, False, 0
         self._spare, self._spare_bytes, self._spare_tries, self._usual_faults = SpareHeap(), 0.0, 0, 0.0
-        self._heap = UsualHeap()
+        self._heap, self._has_freed = UsualHeap(), False
         self._is_to_end = False
         self._log = RunLog(cpu_clock_ns=time.process_time_ns)
 
@@ -527,9 +527,14 @@ class Script:
         stopwatch, began_ns = self._stopwatch, self._stopwatch.now_ns()
         was_open = self._windows.current is not None
         self._log.mark()
-        self._heap.note(is_watched=was_open or self._session.is_looking or self._next == self._first_step)
+        # No call while a window is open, which would record it. What was watched may be freed one step later.
+        was_watched = was_open or self._session.is_looking or self._next == self._first_step
+        if self._has_freed:
+            self._heap.restore()
         self._end_step()
-        self._heap.restore(is_watched=self._windows.current is not None or self._session.is_looking)
+        self._has_freed = was_watched and not (self._windows.current is not None or self._session.is_looking)
+        if self._has_freed:
+            self._heap.restore()
         self._log.note_own(is_profiled=self._windows.current is not None)
         if was_open:
             stopwatch.own_since(began_ns)

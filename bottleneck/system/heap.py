@@ -174,30 +174,14 @@ class FilledHeap:
 class UsualHeap:
     """The heap as the program has it without a profiler's records.
 
-    ``note`` is called at the end of each step before a window or a look at tensors begins or ends, ``restore`` after
-    it. What they kept may be freed in the step that follows.
+    The limits are those at the time when this is made: what the program frees raises them again to what it needs.
     """
 
     def __init__(self) -> None:
-        self._limits: HeapLimits | None = None
-        self._is_watched = self._has_ended = False
-        self._filled = FilledHeap()
+        self._limits, self._filled = read_limits(), FilledHeap()
 
-    def note(self, *, is_watched: bool) -> None:
-        """Notes the heap at the end of a step."""
-        self._is_watched = is_watched
-        if self._has_ended:
-            self._make_usual()
-        elif self._limits is None or not is_watched:
-            self._limits = read_limits()
-
-    def restore(self, *, is_watched: bool) -> None:
-        """Makes the heap what it was, where the watching has ended."""
-        self._has_ended = self._is_watched and not is_watched
-        if self._has_ended:
-            self._make_usual()
-
-    def _make_usual(self) -> None:
+    def restore(self) -> None:
+        """Makes the heap what it was, after records were freed."""
         restore_limits(self._limits)
         self._filled.fill()
 

@@ -84,14 +84,12 @@ def records():  # as a profiler makes them: many small ones, and one that is map
     for record in (*small, large):
         library.free(record)
 
-usual, heap = [step() for _ in range(6)][3:], UsualHeap()
-heap.note(is_watched=False)
-heap.restore(is_watched=True)
+heap = UsualHeap()
+usual = [step() for _ in range(6)][3:]
 before = read_limits()
-heap.note(is_watched=True)
 records()
 if KEEPS:
-    heap.restore(is_watched=False)
+    heap.restore()
 later = [step() for _ in range(6)][3:]
 print(before == read_limits(), sum(later) >= 0.5 * sum(usual), sum(usual))
 """
