@@ -14,7 +14,7 @@ from bottleneck.advice.hot_lines import hottest_line
 from bottleneck.advice.kernel_work import has_backward_pass
 from bottleneck.advice.looped_functions import looped_function
 from bottleneck.advice.process_pools import SLEEPS, waits_beside_pools
-from bottleneck.advice.python_loops import reading_loop
+from bottleneck.advice.python_loops import layer_lines, reading_loop
 from bottleneck.advice.quantities import (
     claims_of,
     format_count,
@@ -591,7 +591,8 @@ def python_call(evidence: Evidence) -> Draft | None:
     another rule's. Where nothing tells what runs there, it asks for a recording that does, which gains nothing.
     """
     looped = looped_function(evidence)
-    covered = frozenset[str]() if looped is None else looped.sources
+    # The layers of a network are its work, wherever a busy machine held them up.
+    covered = (frozenset[str]() if looped is None else looped.sources) | layer_lines(evidence)
     rows = [row for row in idle_rows(evidence, "python") if _is_call(row) and row.source not in covered]
     unplaced, rows = [row for row in rows if row.source is None], [row for row in rows if row.source is not None]
     spent_us, silent_us = (math.fsum(row.us for row in some) for some in (rows, unplaced))

@@ -157,7 +157,7 @@ def op_loop(evidence: Evidence) -> OpLoop | None:
     others = {
         line for loop in (tensor_loop(evidence), reading_loop(evidence)) if loop is not None for line in loop.lines
     }
-    others |= _lines_of_layers(evidence)
+    others |= layer_lines(evidence)
     same = ["source", "name", "module", "signature", "thread", "step"]
     often = _per_source(ops.groupby(same, observed=True, dropna=False).size(), evidence.steps)
     often = {source: count for source, count in often.items() if source not in others}
@@ -170,7 +170,8 @@ def op_loop(evidence: Evidence) -> OpLoop | None:
     return loop_of(evidence, often, tuple(often)) if often else None
 
 
-def _lines_of_layers(evidence: Evidence) -> set[str]:
+@remembered
+def layer_lines(evidence: Evidence) -> set[str]:
     """Returns the lines of functions that call one module after the other.
 
     They do so from outside of any module, and are the layers of a network whose forward pass is a method of another
@@ -180,8 +181,10 @@ def _lines_of_layers(evidence: Evidence) -> set[str]:
     kinds = runs.groupby("source", observed=True)["module"].agg(["nunique", "size"])
     layered = kinds[(kinds["nunique"] >= LOOP_OF) & (kinds["size"] < 2 * kinds["nunique"] * evidence.steps)].index
     function_of = _functions_of(evidence)
-    functions = {function_of[line] for line in map(str, layered) if line in function_of}
-    return {line for line, function in function_of.items() if function in functions}
+    lines = set(map(str, layered))
+    # Of a script's own lines only these: the others may do anything.
+    functions = {function_of[line] for line in lines if line in function_of and "<module>" not in function_of[line]}
+    return lines | {line for line, function in function_of.items() if function in functions}
 
 
 def _loops_in_a_call(evidence: Evidence, source: str, count: float) -> bool:

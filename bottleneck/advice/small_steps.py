@@ -13,6 +13,7 @@ from bottleneck.advice.python_loops import (
     FEW_ROWS,
     LOOP_OF,
     goes_in_order,
+    layer_lines,
     logged_parameters,
     looped_op,
     op_loop,
@@ -122,11 +123,11 @@ def larger_batch(evidence: Evidence) -> Draft | None:
 def _few_rows(evidence: Evidence) -> str:
     """Words a line that calls a module for a few rows.
 
-    Empty where it gets a batch, or none is known.
+    Empty where it gets a batch, calls the layers of one network, or none is known.
     """
     line = model_call(evidence)
-    rows = None if line is None else rows_of_call(evidence, line)
-    if line is None or rows is None or rows > FEW_ROWS:
+    rows = None if line is None or line in layer_lines(evidence) else rows_of_call(evidence, line)
+    if rows is None or rows > FEW_ROWS:
         return ""
     return f"Collect what the model is called for {at_source(line)}, {counted(rows, 'row')} each time, into one call"
 

@@ -8,6 +8,7 @@ import pytest
 from bottleneck.advice.host import item_calls
 from bottleneck.advice.python_loops import (
     class_by_class,
+    layer_lines,
     logged_parameters,
     looped_op,
     printed_tensor,
@@ -115,8 +116,11 @@ def test_layers_that_a_method_calls_one_after_the_other_are_no_rows(tmp_path: Pa
             op("aten::addmm", at + 2, 3, dims=[[1, 8], [8, 8]]),
             op("aten::tanh", at + 22, 3, dims=[[1, 8]]),
         ]
-    draft = looped_op(case(tmp_path, events))
+    made = case(tmp_path, events)
+    draft = looped_op(made)
     assert (draft is None) is (layers > 1)
+    # Nor is a line of theirs Python to take out of the step, where a busy machine held it up.
+    assert layer_lines(made) == ({"train.py:22"} if layers > 1 else set())
 
 
 @pytest.mark.parametrize("nested", [True, False])
