@@ -131,63 +131,52 @@ def _matching(begin: int, end: int) -> Iterator[int]:
             yield begin + 8 * at
 
 
-class FilledHeap:
-    """Blocks that take up all that is free in the heap.
+class UsualHeap:
+    """The heap as the program has it without a profiler's records.
 
-    A program whose tensors find room in what a profiler has freed takes no new pages any more. With these blocks it
-    takes them as in a heap of its own; what it frees itself comes back as ever. Their pages are given to the system.
+    The limits are those at the time when this is made: what the program frees raises them again to what it needs.
+    Blocks take up all that is free. A program whose tensors find room in what a profiler has freed would take no new
+    pages any more; with these blocks it takes them as in a heap of its own. What it frees itself comes back as ever.
     """
 
     def __init__(self) -> None:
-        self._pieces: list[int] = []
+        self._limits, self._blocks = read_limits(), list[int]()
 
-    def fill(self) -> None:
-        """Takes what is free; nothing where that is more than a profiler leaves.
+    def restore(self) -> None:
+        """Makes the heap what it was, after records were freed.
 
-        Call it in the thread whose ops are to do without.
+        Call it in the thread whose ops are to do without what is free.
         """
+        restore_limits(self._limits)
         library, free_bytes = _c_library(), free_heap_bytes()
         if library is None or free_bytes > _MOST_FILLED_BYTES:
             return
         end = library.sbrk(0)
         for _ in range(free_bytes // _PIECE_BYTES):
-            piece = library.malloc(_PIECE_BYTES)
-            if piece is None:
+            block = library.malloc(_PIECE_BYTES)
+            if block is None:
                 break
-            self._pieces.append(piece)
-            if piece >= end:  # the heap grows: nothing of this size is free
+            self._blocks.append(block)
+            if block >= end:  # the heap grows: nothing of this size is free
                 break
-            begin = -(-piece // _PAGE_BYTES) * _PAGE_BYTES
-            library.madvise(begin, (piece + _PIECE_BYTES) // _PAGE_BYTES * _PAGE_BYTES - begin, mmap.MADV_DONTNEED)
-
-    def release(self) -> None:
-        """Gives all of it back, with what else of the heap is free."""
-        library = _c_library()
-        if library is None or not self._pieces:
-            return
-        for piece in self._pieces:
-            library.free(piece)
-        library.malloc_trim(0)
-        self._pieces = []
-
-
-class UsualHeap:
-    """The heap as the program has it without a profiler's records.
-
-    The limits are those at the time when this is made: what the program frees raises them again to what it needs.
-    """
-
-    def __init__(self) -> None:
-        self._limits, self._filled = read_limits(), FilledHeap()
-
-    def restore(self) -> None:
-        """Makes the heap what it was, after records were freed."""
-        restore_limits(self._limits)
-        self._filled.fill()
+            # Its pages go to the system.
+            begin = -(-block // _PAGE_BYTES) * _PAGE_BYTES
+            library.madvise(begin, (block + _PIECE_BYTES) // _PAGE_BYTES * _PAGE_BYTES - begin, mmap.MADV_DONTNEED)
 
     def release(self) -> None:
         """Gives back what was taken up: nothing more is measured."""
-        self._filled.release()
+        _give_back(self._blocks)
+
+
+def _give_back(blocks: list[int]) -> None:
+    """Frees these blocks, and gives what is free of the heap back."""
+    library = _c_library()
+    if library is None or not blocks:
+        return
+    for block in blocks:
+        library.free(block)
+    library.malloc_trim(0)
+    blocks.clear()
 
 
 class SpareHeap:
@@ -228,10 +217,6 @@ class SpareHeap:
 
     def release(self) -> None:
         """Gives it back to the system, with what else of the heap is free."""
-        library = _c_library()
-        if library is None or not self._barriers:
-            return
-        for barrier in self._barriers:
-            library.free(barrier)
-        library.malloc_trim(0)
-        self._barriers, self.bytes = [], 0
+        if self._barriers:
+            _give_back(self._barriers)
+            self.bytes = 0
