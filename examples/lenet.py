@@ -4,6 +4,7 @@ A sample needs about 1.7 MFLOP forward and backward, some tens of microseconds. 
 hundred operations takes longer than that, so at a batch of one nearly all is overhead; at 2048, which is usual for this
 network, its arithmetic and the traffic of its activations take over. `bottleneck sweep examples/lenet.py --param
 batch_size=1:2048:x4 --backends eager,inductor` shows where, and what a compiler saves.
+`--set training=0` runs the network forward alone, which every backend can.
 """
 
 from collections.abc import Callable
@@ -30,8 +31,8 @@ def lenet() -> nn.Sequential:
     )
 
 
-def workload(batch_size: int = 32) -> Callable[[], None]:
-    model = lenet()
+def workload(batch_size: int = 32, training: int = 1) -> Callable[[], torch.Tensor | None]:
+    model = lenet().train(bool(training))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     images = torch.randn(batch_size, 1, 28, 28)
     labels = torch.randint(0, 10, (batch_size,))
@@ -42,4 +43,8 @@ def workload(batch_size: int = 32) -> Callable[[], None]:
         loss.backward()
         optimizer.step()
 
-    return step
+    def forward() -> torch.Tensor:
+        with torch.no_grad():
+            return model(images)
+
+    return step if training else forward

@@ -4,7 +4,7 @@ Four numbers in, sixteen in between, two out: one sample needs some 600 floating
 less than a microsecond of any processor's time. The step takes hundreds of microseconds, because allocating, recording
 the graph and dispatching some thirty operations cost the same for tiny tensors as for large ones. The batch size below
 which that is so is the knee of `bottleneck sweep examples/small_network.py --param batch_size=1:16384:x4`; raise
-`width` until matrix products take over.
+`width` until matrix products take over. `--set training=0` runs the network forward alone, which every backend can.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,9 @@ import torch
 from torch import nn
 
 
-def workload(batch_size: int = 16, width: int = 16, inputs: int = 4, outputs: int = 2) -> Callable[[], None]:
+def workload(
+    batch_size: int = 16, width: int = 16, inputs: int = 4, outputs: int = 2, training: int = 1
+) -> Callable[[], torch.Tensor | None]:
     model = nn.Sequential(nn.Linear(inputs, width), nn.Tanh(), nn.Linear(width, outputs))
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     samples = torch.randn(batch_size, inputs)
@@ -25,4 +27,8 @@ def workload(batch_size: int = 16, width: int = 16, inputs: int = 4, outputs: in
         loss.backward()
         optimizer.step()
 
-    return step
+    def forward() -> torch.Tensor:
+        with torch.no_grad():
+            return model(samples)
+
+    return step if training else forward

@@ -178,12 +178,12 @@ class Notes(Measured):
 
     ``ranks`` is how many processes the program consists of, by the launcher that started them. ``steps_seen`` tells how
     often a step was seen to end until all was measured. ``first_step`` is the number of the step at whose beginning the
-    first of ``step_marks_ns`` is, counted from 0; null where no steps are watched. ``setup_s`` is what the first step
-    took, with the changes that were applied before it, beyond a usual step. ``is_measured`` turns true as soon as
-    nothing more will be measured, while the program goes on; ``stopped`` where it was then told to end. ``is_complete``
-    turns true at the regular end of the program; false means that it died or left by `os._exit`. ``exit_status`` is
-    that of its own end, before Python takes the interpreter apart; null without one. ``light`` is the window with the
-    fewest options, null where none was kept.
+    first of ``step_marks_ns`` is, counted from 0; null where no steps are watched. ``setup_s`` is what the first two
+    steps took, with the changes that were applied before them, beyond usual steps. ``is_measured`` turns true as soon
+    as nothing more will be measured, while the program goes on; ``stopped`` where it was then told to end.
+    ``is_complete`` turns true at the regular end of the program; false means that it died or left by `os._exit`.
+    ``exit_status`` is that of its own end, before Python takes the interpreter apart; null without one. ``light`` is
+    the window with the fewest options, null where none was kept.
     """
 
     ranks: int = 1

@@ -28,23 +28,23 @@ _SETUP_S = 0.5
 # Where the ends of an interval are so many times apart, nothing is chosen by it.
 _SCATTERED = 1.5
 _FASTEST = "clearly the fastest"
-_SETUP_NOTE = ("set-up: what the first step took, compiling included, beyond a usual one",)
+_SETUP_NOTE = ("set-up: what the first two steps took, compiling included, beyond usual ones",)
 _UNITS = ((1e6, "s"), (1e3, "ms"), (1.0, "us"))
 
 
 def build(sweep: Sweep) -> Document:
     """The document of a sweep."""
-    series = names_of_series(sweep)
-    tables = [_side_by_side(sweep)] if 1 < len(series) <= _SIDE_BY_SIDE else []
-    for name in series:
-        points = [point for point in sweep.points if point.series == name]
-        among = f": {name}" if len(series) > 1 else ""
-        tables += [_points(points, f"Points{among}"), *_work(points, sweep.roofs, f"Work against the roofs{among}")]
+    tables = _ways(sweep) if _is_one_place(sweep) else _curves(sweep)
     shown: set[str] = set()
     for at, table in enumerate(tables):  # each note stands beneath the first table that has it
         tables[at] = replace(table, notes=tuple(note for note in table.notes if note not in shown))
         shown.update(table.notes)
-    lists = [_results(sweep), _fits(sweep), ListSection("Caveats", tuple((warning,) for warning in sweep.warnings))]
+    lists = [
+        *_left_out(sweep),
+        _results(sweep),
+        _fits(sweep),
+        ListSection("Caveats", tuple((warning,) for warning in sweep.warnings)),
+    ]
     measured = sum(point.step_us is not None for point in sweep.points)
     total = counted(len(sweep.points), "point")
     count = total if measured == len(sweep.points) else f"{measured} of {total}"
@@ -57,6 +57,61 @@ def build(sweep: Sweep) -> Document:
         sections=(*tables, *(section for section in lists if section.items)),
         closing=_next_step(sweep),
     )
+
+
+def _is_one_place(sweep: Sweep) -> bool:
+    """Tells whether several series have one point each, at the same values."""
+    names = names_of_series(sweep)
+    return 1 < len(names) == len(sweep.points) and len({describe_place(point.values) for point in sweep.points}) == 1
+
+
+def _ways(sweep: Sweep) -> list[TableSection]:
+    """Builds the tables of one place.
+
+    They have a row for each way to run it, the fastest first.
+    """
+    measured = sorted((point for point in sweep.points if point.step_us is not None), key=_us)
+    if not measured:
+        return []
+    eager = next((point for point in measured if point.series == EAGER), None)
+    has_setup = any((point.setup_s or 0.0) >= _SETUP_S for point in measured)
+    rows = []
+    for point in measured:
+        speedup = UNKNOWN if eager is None or not _us(point) else f"{format_ratio(_us(eager) / _us(point))}x"
+        cells = [point.series, *_step_cells(point), *([speedup] if eager is not None else [])]
+        cells += [_setup_cell(point)] if has_setup else []
+        rows.append(TableRow((*cells, _memory_cell(point), point.bound or UNKNOWN), group=point.bound))
+    titles = ("step", "95 % interval", *(["as fast"] * (eager is not None)), *(["set-up"] * has_setup), "memory")
+    heads = columns("name", "how") + columns("number", *titles) + columns("words", "bound")
+    notes = (*(("as fast: how many times as fast as eager",) if eager is not None else ()), *_SETUP_NOTE[:has_setup])
+    table = TableSection("Ways to run the step", heads, tuple(rows), notes, is_cards=True, menu="Points")
+    return [table, *_work(measured, sweep.roofs, "Work against the roofs", with_series=True)]
+
+
+def _left_out(sweep: Sweep) -> list[ListSection]:
+    """Lists the ways that were not measured, each reason once."""
+    if not _is_one_place(sweep):
+        return []
+    names: dict[str, list[str]] = {}
+    for point in sweep.points:
+        if point.step_us is None:
+            names.setdefault(point.reason or "no reason is known", []).append(point.series)
+    items = tuple((f"{', '.join(series)}: {reason}",) for reason, series in names.items())
+    return [ListSection("Not measured", items)]
+
+
+def _curves(sweep: Sweep) -> list[TableSection]:
+    """Builds the tables of curves.
+
+    All stand side by side where they are few, then each by itself.
+    """
+    series = names_of_series(sweep)
+    tables = [_side_by_side(sweep)] if 1 < len(series) <= _SIDE_BY_SIDE else []
+    for name in series:
+        points = [point for point in sweep.points if point.series == name]
+        among = f": {name}" if len(series) > 1 else ""
+        tables += [_points(points, f"Points{among}"), *_work(points, sweep.roofs, f"Work against the roofs{among}")]
+    return tables
 
 
 def _lines(sweep: Sweep) -> tuple[LabelledLine, ...]:
@@ -164,13 +219,27 @@ def _fastest(measured: Sequence[Point]) -> str:
             winners.setdefault(_winner(points), []).append(place)
     if not winners:
         return "No two series were measured at the same place."
+    if len(places) == 1 and "" not in winners:
+        return f"{next(iter(winners))} is {_FASTEST}{_beside_eager(measured)}."
     if len(winners) == 1:
-        return f"{next(iter(winners)) or 'No series'} is {_FASTEST} at every place."
+        where = " at every place" if len(places) > 1 else ""
+        return f"{next(iter(winners)) or 'No series'} is {_FASTEST}{where}."
     phrases = []
     for name, at in winners.items():
         where = ", ".join(at) if len(at) <= 3 else f"{len(at)} places, {at[0]} to {at[-1]}"
         phrases.append(f"{name or 'none'} is {_FASTEST} at {where}")
     return f"{'; '.join(phrases)}."
+
+
+def _beside_eager(points: Sequence[Point]) -> str:
+    """Compares the fastest point with eager.
+
+    Empty where one of them is missing, or both are one.
+    """
+    eager, best = next((point for point in points if point.series == EAGER), None), min(points, key=_us)
+    if eager is None or best is eager or not _us(best):
+        return ""
+    return f", {format_ratio(_us(eager) / _us(best))} times as fast as eager"
 
 
 def _winner(points: Sequence[Point]) -> str:
@@ -247,8 +316,8 @@ def _points(points: Sequence[Point], title: str) -> TableSection:
         cells = [*map(str, point.values.values()), *_step_cells(point)]
         rate = point.samples_per_s
         cells += [UNKNOWN if rate is None else format_si(rate, "").strip()] if has_rate else []
-        cells += [UNKNOWN if point.setup_s is None else format_us(point.setup_s * US_PER_S)] if has_setup else []
-        cells += [format_si(point.peak_memory_bytes, "B") if point.peak_memory_bytes else UNKNOWN]
+        cells += [_setup_cell(point)] if has_setup else []
+        cells += [_memory_cell(point)]
         cells += [point.bound or UNKNOWN, format_share(point.bound_share) if point.bound_share is not None else UNKNOWN]
         rows.append(TableRow(tuple(cells), group=point.bound, details=(point.reason,) if point.reason else ()))
     heads = columns("number", *titles) + columns("words", "bound") + columns("number", "share")
@@ -256,10 +325,20 @@ def _points(points: Sequence[Point], title: str) -> TableSection:
     return TableSection(title, heads, tuple(rows), notes, is_cards=True, menu="Points")
 
 
-def _work(points: Sequence[Point], roofs: Sequence[Roof], title: str) -> list[TableSection]:
+def _setup_cell(point: Point) -> str:
+    return UNKNOWN if point.setup_s is None else format_us(point.setup_s * US_PER_S)
+
+
+def _memory_cell(point: Point) -> str:
+    return format_si(point.peak_memory_bytes, "B") if point.peak_memory_bytes else UNKNOWN
+
+
+def _work(
+    points: Sequence[Point], roofs: Sequence[Roof], title: str, *, with_series: bool = False
+) -> list[TableSection]:
     """Builds a table of achieved rates and their share of the ceilings.
 
-    No table where no point has any.
+    No table where no point has any. ``with_series`` names each row by its series, in place of its values.
     """
     rated = [point for point in points if point.flops_per_s is not None or point.bytes_per_s is not None]
     if not rated:
@@ -267,18 +346,20 @@ def _work(points: Sequence[Point], roofs: Sequence[Roof], title: str) -> list[Ta
     by_peak = {(roof.series, roof.peak): roof for roof in roofs}
     titles = ("needs", "FLOP/B", "FLOP/s", "of peak", "B/s", "of memory")
     rows = [
-        TableRow((*map(str, point.values.values()), *_rates(point, by_peak.get((point.series, point.peak)))))
+        TableRow(
+            (
+                *([point.series] if with_series else map(str, point.values.values())),
+                *_rates(point, by_peak.get((point.series, point.peak))),
+            )
+        )
         for point in rated
     ]
+    heads = columns("name", "how") if with_series else columns("number", *points[0].values)
     note = (
         "needs: what the roofs allow for this work, the rest of the step goes elsewhere; B/s counts what has to move "
         "at least; what comes from a cache is not held against the memory"
     )
-    return [
-        TableSection(
-            title, columns("number", *points[0].values, *titles), tuple(rows), (note,), is_cards=True, menu="Work"
-        )
-    ]
+    return [TableSection(title, heads + columns("number", *titles), tuple(rows), (note,), is_cards=True, menu="Work")]
 
 
 def floor_us(point: Point, roof: Roof | None) -> float | None:

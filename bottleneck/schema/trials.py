@@ -133,9 +133,9 @@ class Point:
 
     ``step_us`` is the unprofiled step; ``bytes_low`` is what has to move at least, ``bytes_high`` what usual kernels
     move, the rates are those of the unprofiled step. ``peak`` names the ceiling of arithmetic that most of the FLOPs
-    are held against. ``samples_per_s`` needs a batch size among the parameters. ``setup_s`` is what the first step and
-    the change before it took beyond a usual step. ``repeats`` is how many processes measured it: times are the median
-    of theirs, the rest is of the one in the middle. ``reason`` says why a point has no figures.
+    are held against. ``samples_per_s`` needs a batch size among the parameters. ``setup_s`` is what the first two steps
+    and the change before them took beyond usual ones. ``repeats`` is how many processes measured it: times are the
+    median of theirs, the rest is of the one in the middle. ``reason`` says why a point has no figures.
     """
 
     values: Mapping[str, int | float | str]

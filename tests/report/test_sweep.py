@@ -139,6 +139,26 @@ def test_curves_stand_side_by_side_in_one_unit() -> None:
     assert text.index("Step time in us") < text.index("Points: eager")
 
 
+def test_ways_to_run_one_step_are_rows_of_one_table_the_fastest_first() -> None:
+    """Fourteen back ends had a table of one row each, nine of them without a figure."""
+    ways = [
+        replace(chain_point(1, name, slower), values={})
+        for name, slower in (("eager", 2.0), ("whole-step", 1.0), ("inductor", 4.0))
+    ]
+    ways[1] = replace(ways[1], setup_s=9.5)
+    absent = [
+        Point({}, name, reason=reason)
+        for name, reason in (("tvm", "needs a step without training"), ("xla", "needs a step without training"))
+    ]
+    text = render(of((*ways, *absent, Point({}, "cudagraphs", reason="needs a GPU")), roofs=(roof(),)), "terminal")
+    table = text[text.index("Ways to run the step") : text.index("Work against the roofs")]
+    assert re.findall(r"^. (\S+) +[\d.]+ [um]s ", table, re.MULTILINE) == ["whole-step", "eager", "inductor"]
+    assert "2.00x" in table and "9.50 s" in table and "0.50x" in table
+    assert "• tvm, xla: needs a step without training" in text and "• cudagraphs: needs a GPU" in text
+    assert "Points" not in text
+    assert "whole-step is clearly the fastest, 2.00 times as fast as eager" in text
+
+
 def test_the_sentence_says_along_which_values_which_bound_holds() -> None:
     assert sentence(chain()) == "The step is memory-bound from repeat=1 to 16, compute-bound from 32 to 256."
     mixed = (chain_point(1), replace(chain_point(2), bound="mixed"), replace(chain_point(4), bound=None))
@@ -179,7 +199,7 @@ def test_the_sentence_says_where_which_series_is_fastest() -> None:
 
 def test_a_series_whose_interval_overlaps_the_next_is_not_called_the_fastest() -> None:
     alike = (chain_point(1), chain_point(1, "b", 1.03))
-    assert sentence(of(alike, "repeat")) == "No series is clearly the fastest at every place."
+    assert sentence(of(alike, "repeat")) == "No series is clearly the fastest."
 
 
 def test_what_a_column_means_is_reported_once() -> None:
