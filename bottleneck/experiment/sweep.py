@@ -183,6 +183,8 @@ BACKENDS: Mapping[str, tuple[str, ...]] = {
 }
 ALL = "all"
 _MOST_THREADS = 4096
+# Work of a step is told where the cost of so much of its busy time is known.
+_LEAST_MODELLED = 0.5
 
 
 def make_series(backends: str | None, devices: str | None, threads: str | None) -> tuple[Series, ...]:
@@ -458,9 +460,7 @@ def measure_point(plan: SweepPlan, configuration: Configuration, folder: Path, c
         if not recording.traces:
             return MeasuredPoint(point, None, recording.warnings)
         analysis = analyse([folder])
-        return MeasuredPoint(
-            _with_analysis(point, analysis), _roof(series.name, analysis, ceilings), recording.warnings
-        )
+        return MeasuredPoint(with_work(point, analysis), _roof(series.name, analysis, ceilings), recording.warnings)
     except ProgramFailed as failed:
         return MeasuredPoint(replace(nothing, reason=failed.reason))
     except BottleneckError as error:
@@ -485,12 +485,15 @@ def _samples_per_s(configuration: Configuration, recording: Recording) -> float 
     return batch / timing.median * US_PER_S
 
 
-def _with_analysis(point: Point, analysis: Analysis) -> Point:
+def with_work(point: Point, analysis: Analysis) -> Point:
     """Adds the work that the trace shows to the point.
 
-    It is at the rate of the unprofiled step.
+    It is at the rate of the unprofiled step. The work is unknown where most of it has no cost: a call of another
+    library hides its own.
     """
     totals, verdict = analysis.totals, analysis.verdict
+    if (analysis.coverage.modelled_share or 0.0) < _LEAST_MODELLED:
+        totals = replace(totals, flops=None, bytes_low=None, bytes_high=None)
     us = point.step_us.median if point.step_us is not None else 0.0
     per_s = US_PER_S / us if us > 0 else None
     low, high = totals.bytes_low, totals.bytes_high

@@ -28,11 +28,14 @@ from bottleneck.experiment.sweep import (
     measure_point,
     run_sweep,
     take_turns,
+    with_work,
 )
 from bottleneck.harness.messages import Program, RecordOptions
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.measurements import Timing
+from bottleneck.schema.records import replace as with_values
 from bottleneck.schema.trials import Point, Roof, Sweep
+from tests.report.samples import cpu
 
 EAGER = Series("eager")
 # A workload that never imports torch is timed, not profiled, and its process starts at once.
@@ -73,6 +76,16 @@ def measured(tmp_path: Path, plan: SweepPlan, **settings: str) -> MeasuredPoint:
     (tmp_path / "out").mkdir()
     own = replace(plan, program=replace(plan.program, settings=tuple(settings.items())))
     return measure_point(own, Configuration({"batch_size": 8}, EAGER), tmp_path / "out", no_ceilings())
+
+
+def test_the_work_of_a_step_is_unknown_where_most_of_it_has_no_cost() -> None:
+    """A network in one call of ExecuTorch was said to run at 0.00 FLOP/s."""
+    seen, point = cpu(), Point({}, "executorch", Timing(10.0, 9.0, 11.0, 5))
+    assert with_work(point, seen).flops == seen.totals.flops is not None
+    hidden = with_values(seen, coverage=with_values(seen.coverage, modelled_share=0.1))
+    mine = with_work(point, hidden)
+    assert (mine.flops, mine.flops_per_s, mine.bytes_low, mine.bytes_per_s) == (None, None, None, None)
+    assert mine.bound == seen.verdict.bound
 
 
 @pytest.mark.process
