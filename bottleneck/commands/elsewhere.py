@@ -1,4 +1,4 @@
-"""Prices changes of a program on devices that are not here: ``bottleneck verify --device``."""
+"""Predicts changes of a program on devices that are not here: ``bottleneck verify --device``."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -28,11 +28,11 @@ def predict_elsewhere(
     tries: Sequence[str],
     tell: "Tell",
 ) -> "PredictedChanges":
-    """Prices each change on these devices.
+    """Predicts each change on these devices.
 
-    Without names in ``tries`` it takes all changes that have a price. ``paces`` are those of hosts, by device.
+    Without names in ``tries`` it takes all changes that can be predicted. ``paces`` are those of hosts, by device.
 
-    UsageError for a change without a price, and where the step depends on values of its data; WorkloadError where the
+    UsageError for a change that cannot be predicted, and where the step depends on values of its data; WorkloadError where the
     program fails as it is.
     """
     from bottleneck.experiment.interventions import CHANGES
@@ -41,7 +41,7 @@ def predict_elsewhere(
     without = [name for name in tries if name not in PRICED]
     if without:
         raise UsageError(
-            f"{without[0]} has no price for a device that is not here",
+            f"{without[0]} cannot be predicted for a device that is not here",
             fix=f"leave --device out to measure it, or choose from {', '.join(PRICED)}",
         )
     with changed_recorder(program) as record:
@@ -86,9 +86,9 @@ def fits_elsewhere(
 
 def _without_price(program: "Program", state: "NoStep") -> WorkloadError:
     return WorkloadError(
-        f"the step of {program.target} has no price",
+        f"the step of {program.target} cannot be predicted",
         why=state.reason,
-        fix=state.fix or f"see what of it has one: bottleneck predict {program.target} --device NAME",
+        fix=state.fix or f"see what of it can be: bottleneck predict {program.target} --device NAME",
     )
 
 

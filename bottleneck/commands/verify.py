@@ -290,7 +290,7 @@ def _refuse_with_device(given: Sequence[str]) -> None:
     if given:
         raise UsageError(
             f"{given[0]} does not go with --device",
-            why="nothing is measured: each change is priced on a device that is not here",
+            why="nothing is measured: each change is predicted for a device that is not here",
             fix="leave it out, and name the program's file",
         )
 
@@ -304,7 +304,7 @@ def _refuse_without_device(options: Mapping[str, Sequence[str] | None]) -> None:
 def _elsewhere(
     program: "Program", devices: Sequence[str], paces: Sequence[str], tries: Sequence[str], *, quiet: bool
 ) -> "PredictedChanges":
-    """Prices each change on devices that are not here."""
+    """Predicts each change for devices that are not here."""
     from bottleneck.commands.elsewhere import predict_elsewhere
     from bottleneck.commands.predict import devices_of, host_paces
 
