@@ -32,8 +32,8 @@ def predict_elsewhere(
 
     Without names in ``tries`` it takes all changes that can be predicted. ``paces`` are those of hosts, by device.
 
-    UsageError for a change that cannot be predicted, and where the step depends on values of its data; WorkloadError where the
-    program fails as it is.
+    UsageError for a change that cannot be predicted, and where the step depends on values of its data; WorkloadError
+    where the program fails as it is.
     """
     from bottleneck.experiment.interventions import CHANGES
     from bottleneck.predict.changes import PRICED, ChangedSteps, NoStep, predict_changes

@@ -97,6 +97,7 @@ class BlockMeasurement:
         _INDUCTOR.rest()
         self._script.finish()
         self._session.save()
+        self._script.give_heap_back()
 
     def leave(self) -> None:
         """Ends it without keeping anything: in a fork, which must not go on measuring."""

@@ -499,6 +499,14 @@ class Script:
         """Has the next boundary end the measurement with what there is."""
         self._is_to_end = True
 
+    def give_heap_back(self) -> None:
+        """Leaves the heap as it would be without us.
+
+        Call it once all is written, and the program goes on.
+        """
+        self._heap.restore()
+        self._heap.release()
+
     def finish(self) -> None:
         """Keeps the best of what was recorded; called when the program ends, whichever way."""
         self._session.note(is_complete=True, child_work=measure_child_work())

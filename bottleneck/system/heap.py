@@ -164,7 +164,11 @@ class UsualHeap:
             library.madvise(begin, (block + _PIECE_BYTES) // _PAGE_BYTES * _PAGE_BYTES - begin, mmap.MADV_DONTNEED)
 
     def release(self) -> None:
-        """Gives back what was taken up: nothing more is measured."""
+        """Gives back what was taken up, with the limits as they were.
+
+        Nothing more is measured, and the program goes on.
+        """
+        restore_limits(self._limits)
         _give_back(self._blocks)
 
 

@@ -15,6 +15,7 @@ from bottleneck.pipeline import analyse
 from bottleneck.recorder.recorded_block import record
 from bottleneck.schema.device import Device
 from bottleneck.schema.recording import Recording, read_recording, write_recording
+from bottleneck.system.heap import read_limits
 
 from .driver import HANGS_S
 from .driver import record as run_supervised
@@ -123,6 +124,20 @@ def test_a_short_block_keeps_what_there_is(steps: int, marks: int, message: str,
     assert len(ran.recording().traces[0].step_marks_ns) == marks
     assert message in ran.stdout
     assert "the program ended" not in ran.stdout
+
+
+@pytest.mark.skipif(read_limits() is None, reason="the C library is not glibc, or has limits of its own")
+def test_a_block_leaves_the_limits_of_the_heap_as_they_were(tmp_path: Path) -> None:
+    """What the block's windows freed raised them: the tensors of later steps took no new pages any more."""
+    body = """
+    from bottleneck.system.heap import read_limits
+    train(5)
+    before = read_limits()
+    with record('out'):
+        train(60)
+    print(read_limits() == before != None)
+"""
+    assert train_and(tmp_path, body).stdout == "True\n"
 
 
 @pytest.mark.sample
