@@ -971,8 +971,13 @@ def _worst_place(grounds: Grounds, entry: LedgerEntry) -> str:
     line, line_us = _line_of(grounds, entry.account)
     if line is None:
         return ""
-    # A line that has the whole account is as long as the account, and that was said.
-    time = "" if math.isclose(line_us, entry.us, rel_tol=1e-3) else f", {format_part(line_us, entry.us)}"
+    # A line that has the whole account is as long as the account, and that was said. What a line waits in two threads
+    # at once may be longer.
+    time = (
+        ""
+        if line_us > entry.us or math.isclose(line_us, entry.us, rel_tol=1e-3)
+        else f", {format_part(line_us, entry.us)}"
+    )
     beside = f"{time}{_around(grounds, entry.account, line)}"
     place = f"{named_source(line)}{_of_engine(grounds, entry.account, line)}"
     return "" if line == grounds.late_line and not beside else f"{place}{beside}"

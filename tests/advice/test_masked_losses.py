@@ -13,7 +13,15 @@ ROWS, CLASSES = 512, 8000
 LABELS = op("aten::masked_fill", 52, 5, dims=[[8, 64], [8, 64], []], concrete=["", "", "-100"])
 
 
-def case(folder: Path, *more: Event, classes: int = CLASSES, reduction: str = "1", text: str = "") -> Evidence:
+def case(
+    folder: Path,
+    *more: Event,
+    classes: int = CLASSES,
+    reduction: str = "1",
+    text: str = "",
+    given: tuple[int, ...] = (8, 64, 128),
+    trains: bool = True,
+) -> Evidence:
     """Steps with a head of 300 us at train.py:11 and its loss of 200 us at train.py:12."""
     loss = op(
         "aten::cross_entropy_loss", 420, 200, dims=[[ROWS, classes], [ROWS], [], [], [], []],
@@ -22,11 +30,11 @@ def case(folder: Path, *more: Event, classes: int = CLASSES, reduction: str = "1
     events = [
         program_line(10, 50, 20),
         program_line(11, 100, 310),
-        op("aten::linear", 105, 300, dims=[[8, 64, 128], [classes, 128], [classes]]),
+        op("aten::linear", 105, 300, dims=[[*given], [classes, 128], [classes]]),
         program_line(12, 415, 300),
         loss,
         program_line(13, 800, 20),
-        op("autograd::engine::evaluate_function: AddmmBackward0", 802, 10),
+        *([op("autograd::engine::evaluate_function: AddmmBackward0", 802, 10)] if trains else []),
     ]
     return two_steps(folder, [*events, *more], source_texts={"train.py:12": text})
 
@@ -37,6 +45,21 @@ def test_logits_of_positions_without_a_target_need_not_be_computed(tmp_path: Pat
     assert "before the product at train.py:11" in draft.advice
     assert "the loss at train.py:12 is over 8000 classes for 512 positions" in draft.evidence[0].replace(",", "", 1)
     assert 350 < draft.gain_us.high <= 450 and draft.gain_us.low == pytest.approx(0.25 * draft.gain_us.high, rel=0.1)
+
+
+@pytest.mark.parametrize(("given", "trains"), [((8, 64, 128), False), ((8, 65, 128), True), ((1, 513, 128), False)])
+def test_a_causal_model_has_no_label_for_the_last_position(
+    tmp_path: Path, given: tuple[int, ...], trains: bool
+) -> None:
+    """The perplexity of a text in windows: 511 labels for 512 positions, three quarters of them left out."""
+    draft = masked_positions(case(tmp_path, LABELS, given=given, trains=trains))
+    assert draft is not None and draft.gain_us is not None
+    assert "before the product at train.py:11" in draft.advice and 350 < draft.gain_us.high <= 450
+
+
+def test_a_product_over_other_positions_is_not_that_of_the_loss(tmp_path: Path) -> None:
+    draft = masked_positions(case(tmp_path, LABELS, given=(8, 70, 128)))
+    assert draft is None or "train.py:11" not in draft.advice
 
 
 def test_a_mask_over_the_losses_may_be_of_padding(tmp_path: Path) -> None:
