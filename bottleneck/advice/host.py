@@ -584,6 +584,18 @@ _LEAST_UNPLACED = 0.2
 _MOSTLY_SILENT = 0.5
 
 
+_FREES = re.compile(r"\bzero_grad\(")
+
+
+def _freeing_lines(evidence: Evidence) -> frozenset[str]:
+    """Returns lines that give memory back to the system.
+
+    The time there is not Python's.
+    """
+    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    return frozenset(line for line, text in texts.items() if _FREES.search(text))
+
+
 def python_call(evidence: Evidence) -> Draft | None:
     """Finds any other long stretch of Python in the step.
 
@@ -591,8 +603,10 @@ def python_call(evidence: Evidence) -> Draft | None:
     another rule's. Where nothing tells what runs there, it asks for a recording that does, which gains nothing.
     """
     looped = looped_function(evidence)
-    # The layers of a network are its work, wherever a busy machine held them up.
-    covered = (frozenset[str]() if looped is None else looped.sources) | layer_lines(evidence)
+    # The layers of a network are its work, wherever a busy machine held them up. Dropping gradients is no Python.
+    covered = (
+        (frozenset[str]() if looped is None else looped.sources) | layer_lines(evidence) | _freeing_lines(evidence)
+    )
     rows = [row for row in idle_rows(evidence, "python") if _is_call(row) and row.source not in covered]
     unplaced, rows = [row for row in rows if row.source is None], [row for row in rows if row.source is not None]
     spent_us, silent_us = (math.fsum(row.us for row in some) for some in (rows, unplaced))

@@ -374,6 +374,10 @@ def half_precision_does_not_pay(evidence: Evidence) -> Draft | None:
     )
 
 
+# Products of int8, or of weights that are unpacked for them.
+_QUANTIZED = re.compile(r"^quantized::")
+
+
 def half_precision_not_known(evidence: Evidence) -> Draft | None:
     """Finds fp32 products on a processor whose rates are not known.
 
@@ -387,6 +391,7 @@ def half_precision_not_known(evidence: Evidence) -> Draft | None:
         return None
     products = _fp32_products(work) & work.in_model
     named = work.is_text(evidence.roofline, "family", *PRODUCTS) & work.bound("unknown") & work.in_model
+    named &= ~work.op_like(_QUANTIZED)
     is_guess = on_host and work.share(products) < _MUCH_OF_STEP and not _has_casts_for(named, evidence)
     if is_guess:
         # What factorizes and solves is in fp64 as a rule, and knows no bf16.

@@ -95,7 +95,14 @@ def too_few_threads(evidence: Evidence) -> Draft | None:
         for row in evidence.analysis.kernels
         if row.bound in {"compute", "memory"} and row.us >= _LONG_OP_US * max(row.calls, 1.0)
     ]
-    long_us = sum(row.us for row in rows)
+    work = work_of(evidence)
+    # Products share their work among threads, whether their cost is known or not.
+    unknown = (
+        work.is_text(evidence.roofline, "family", *PRODUCTS)
+        & work.bound("unknown")
+        & (work.us * evidence.steps >= _LONG_OP_US)
+    )
+    long_us = sum(row.us for row in rows) + work.us_of(unknown)
     if evidence.share_of_step(long_us) < _LEAST_LONG:
         return None
     spared_us = long_us * (1 - threads / processors)

@@ -11,7 +11,15 @@ import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.discarded_branches import runs_each_expert
-from bottleneck.advice.kernel_work import KernelWork, Size, has_backward_pass, is_size, requires_gain, work_of
+from bottleneck.advice.kernel_work import (
+    PRODUCTS,
+    KernelWork,
+    Size,
+    has_backward_pass,
+    is_size,
+    requires_gain,
+    work_of,
+)
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
@@ -24,7 +32,7 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import main_source
-from bottleneck.schema.accounts import UNMODELLED, UNMODELLED_ACCOUNTS
+from bottleneck.schema.accounts import UNMODELLED, UNMODELLED_ACCOUNTS, UNMODELLED_BY_FAMILY
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers
@@ -379,11 +387,13 @@ def _parts_of(work: KernelWork, signature: int) -> list[int]:
     return [math.prod(part) for part in parts if is_size(part)]
 
 
-# Of the ids; and of the time that they are worth: norms and losses skip some, attention gains by the square.
+# Of the ids; and of the time that they are worth: norms and losses skip some.
 _LEAST_PADDING, _PADDED = 0.1, (0.6, 1.1)
 # In a row: fewer are as soon a text that repeats one id at its end, as a model does that has not learned yet.
 _LEAST_IDS = 16
 _COMPUTED = ("compute", "memory")
+# What has no cost, as a product of quantized numbers, is computed on padding too.
+_UNKNOWN_PRODUCTS = tuple(sorted({UNMODELLED_BY_FAMILY[family] for family in PRODUCTS}))
 # A remark that padding is not known: most of the step is computed, on so many rows of so many ids.
 _MOSTLY, _ROWS, _COLUMNS = 0.6, 4, 32
 _EMBEDDING = re.compile(r"^aten::embedding$")
@@ -401,9 +411,14 @@ def padded_inputs(evidence: Evidence) -> Draft | None:
     if padding is None or padding.share < _LEAST_PADDING or padding.columns < _LEAST_IDS:
         return None
     are_frames = padding.unit == "frame"
-    part = 1.0 if are_frames else _part_on_whole_rows(evidence, padding)
-    work_us = part * sum(evidence.group_us(group) for group in _COMPUTED)
-    low_us, high_us = (min(part * padding.share, 0.9) * work_us for part in _PADDED)
+    part, squared = (1.0, 0.0) if are_frames else _parts_on_whole_rows(evidence, padding)
+    all_us = sum(evidence.group_us(group) for group in _COMPUTED)
+    all_us += sum(evidence.account_us(account) for account in _UNKNOWN_PRODUCTS)
+    work_us, squared_us = part * all_us, squared * all_us
+    # Ops on pairs of a row's ids lose the padding of both.
+    most_us = padding.share * (work_us - squared_us) + (1 - (1 - padding.share) ** 2) * squared_us
+    low_us = min(_PADDED[0] * padding.share, 0.9) * work_us
+    high_us = min(_PADDED[1] * most_us, 0.9 * work_us)
     if evidence.share_of_step(high_us) < _LEAST_SHARE_OF_PADDING:
         return None
     is_by_batch = are_frames or _PADS in evidence.op_sums
@@ -427,7 +442,7 @@ def padded_inputs(evidence: Evidence) -> Draft | None:
         else "torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)  # in the loader's collate_fn: no fixed length",
         removes=True,
         gain_us=Interval(low_us, high_us),
-        claims=claims_of(evidence, *_COMPUTED, most_us=high_us),
+        claims=claims_of(evidence, *_COMPUTED, *_UNKNOWN_PRODUCTS, most_us=high_us),
         changes_results=True,
     )
 
@@ -438,11 +453,12 @@ _LEAST_SHARE_OF_PADDING = 0.02
 _MARKS = range(-2, 3)
 
 
-def _part_on_whole_rows(evidence: Evidence, padding: Padding) -> float:
-    """Gives the part of arithmetic and bytes in ops on whole rows of ids.
+def _parts_on_whole_rows(evidence: Evidence, padding: Padding) -> tuple[float, float]:
+    """Gives the parts of the work in ops on whole rows of ids, and on pairs of a row's ids.
 
     A size of theirs is the rows' length, or that times their number, or they are called once for each id of all rows.
-    A program that packs its rows, or stops at their ends, works on fewer. 1 where sizes were not recorded.
+    Those on pairs, as of attention, have the length twice. A program that packs its rows, or stops at their ends, works
+    on fewer. 1 and 0 where sizes were not recorded.
     """
     work, lengths = work_of(evidence), [padding.columns + more for more in _MARKS]
     sizes = {*lengths, *(padding.rows * length for length in lengths)}
@@ -454,10 +470,23 @@ def _part_on_whole_rows(evidence: Evidence, padding: Padding) -> float:
         at_each_id = round(per_step) in lengths and any(size[:1] == (padding.rows,) for size in tensors)
         return at_each_id or any(length in sizes for size in tensors for length in size)
 
-    judged = work.bound("compute", "memory") & (work.signature >= 0)
+    def is_of_pairs(signature: int) -> bool:
+        tensors = [size for argument in work.argument_sizes(signature) for size in argument]
+        # Heads make more matrices of them than there are rows; one of each row may be as wide as the row is long.
+        return any(
+            math.prod(size[:-2]) > padding.rows and all(length in lengths for length in size[-2:])
+            for size in tensors
+            if len(size) > 2
+        )
+
+    is_product = work.is_text(evidence.roofline, "family", *PRODUCTS)
+    is_work = work.bound("compute", "memory") | (is_product & work.bound("unknown"))
+    judged = is_work & (work.signature >= 0)
     if not judged.any() or not work.us[judged].sum() > 0:
-        return 1.0
-    return float(work.us[work.calls_that(judged, is_whole)].sum() / work.us[judged].sum())
+        return 1.0, 0.0
+    whole = work.calls_that(judged, is_whole)
+    all_us = float(work.us[judged].sum())
+    return float(work.us[whole].sum()) / all_us, float(work.us[work.calls_that(whole, is_of_pairs)].sum()) / all_us
 
 
 # Of the padded share of a step's work, what batches of like length save: a training on 12 utterances, a batch of which

@@ -474,6 +474,14 @@ def test_python_that_holds_a_twentieth_of_the_step_is_told(tmp_path: Path, us: f
     assert (host.python_call(cpu(tmp_path, accounts, row)) is not None) == is_told
 
 
+@pytest.mark.parametrize(("text", "is_told"), [("optimizer.zero_grad()", False), ("table = rank(rows)", True)])
+def test_giving_gradients_back_is_no_python_to_take_out(tmp_path: Path, text: str, is_told: bool) -> None:
+    """A training was to compute `optimizer.zero_grad()` once and keep it."""
+    row = idle_row("python", 5000.0, detail="main", calls=2.0)
+    case = cpu(tmp_path, {"memory": 1000.0, "overhead.python": 5000.0}, row)
+    assert (host.python_call(with_recording(case, source_texts={"train.py:12": text})) is not None) == is_told
+
+
 def test_many_short_stretches_of_python_are_the_ops_they_call(tmp_path: Path) -> None:
     short = idle_row("python", 5000.0, detail="main", calls=500.0)
     torch = idle_row("python", 900.0, detail="main > run_backward")

@@ -258,6 +258,13 @@ def test_a_program_that_factorizes_matrices_is_not_asked_for_bf16(tmp_path: Path
     assert (draft is None) is (solve_us > 100)
 
 
+@pytest.mark.parametrize(("name", "is_told"), [("quantized::linear_dynamic", False), ("aten::addmm", True)])
+def test_quantized_products_are_not_asked_for_bf16(tmp_path: Path, name: str, is_told: bool) -> None:
+    case = case_of(tmp_path, [step(0, 0, 1000), op(name, 10, 900)])
+    unnamed = replace(case.analysis.device, peaks_flops_per_s={}, bandwidth_bytes_per_s=None)
+    assert (half_precision_not_known(with_analysis(case, device=unnamed)) is not None) == is_told
+
+
 def test_bf16_products_have_nothing_to_halve(tmp_path: Path) -> None:
     assert half_precision(on_gpu(tmp_path, [product(300, TENSOR, **halves(2))])) is None
 
