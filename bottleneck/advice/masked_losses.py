@@ -112,9 +112,9 @@ def _makes_classes(name: str, sizes: Sequence[Size], logits: Size) -> bool:
 
 
 def _are_positions(rows: int, positions: int) -> bool:
-    """True for as many rows as the loss has positions, or one more in each sequence.
+    """True for as many rows as the loss has positions.
 
-    A causal language model has no label for the last position of a sequence.
+    Or for one more in each sequence: a causal language model has no label for the last position of a sequence.
     """
     more = rows - positions
     return more == 0 or (0 < more <= rows // 2 and rows % more == 0)

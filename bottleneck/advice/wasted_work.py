@@ -405,7 +405,8 @@ _PADS = "aten::pad_sequence"
 def padded_inputs(evidence: Evidence) -> Draft | None:
     """Finds rows of ids or frames that end in padding, on which ops compute.
 
-    The recorded program sampled it. Gain: the padded share of compute and memory time, from 60 % to 110 % of it.
+    The recorded program sampled it. Gain: the padded share of compute and memory time and of products without a known
+    cost, from 60 % to 110 % of it; at most, ops on pairs of ids lose the padding of both.
     """
     padding = None if evidence.recording is None else evidence.recording.padding
     if padding is None or padding.share < _LEAST_PADDING or padding.columns < _LEAST_IDS:
@@ -454,11 +455,11 @@ _MARKS = range(-2, 3)
 
 
 def _parts_on_whole_rows(evidence: Evidence, padding: Padding) -> tuple[float, float]:
-    """Gives the parts of the work in ops on whole rows of ids, and on pairs of a row's ids.
+    """Gives the parts of the work on whole rows of ids, and on pairs.
 
-    A size of theirs is the rows' length, or that times their number, or they are called once for each id of all rows.
-    Those on pairs, as of attention, have the length twice. A program that packs its rows, or stops at their ends, works
-    on fewer. 1 and 0 where sizes were not recorded.
+    Pairs are those of a row's ids. A size of theirs is the rows' length, or that times their number, or they are called
+    once for each id of all rows. Those on pairs, as of attention, have the length twice. A program that packs its rows,
+    or stops at their ends, works on fewer. 1 and 0 where sizes were not recorded.
     """
     work, lengths = work_of(evidence), [padding.columns + more for more in _MARKS]
     sizes = {*lengths, *(padding.rows * length for length in lengths)}
