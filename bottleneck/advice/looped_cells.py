@@ -1,14 +1,16 @@
 """Finds recurrent cells that a program steps through a sequence itself."""
 
 import re
+from collections.abc import Sequence
 
 import numpy as np
+import pandas as pd
 
-from bottleneck.advice.kernel_work import has_double, work_of
+from bottleneck.advice.kernel_work import Size, has_double, work_of
 from bottleneck.advice.python_loops import LOOP_OF, LOST_OF_DOUBLES, looped_op
 from bottleneck.advice.quantities import format_count, format_per_step, outermost_us, rows_of_ops
 from bottleneck.advice.ranking import Draft
-from bottleneck.advice.removal import backward_of, main_source, removal_of, roots_of
+from bottleneck.advice.removal import Removal, backward_of, main_source, removal_of, roots_of, top_rows
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Integers
@@ -46,6 +48,102 @@ def _feeds_itself(evidence: Evidence, cells: Integers) -> bool:
     called_us = np.sort(at_us[cells])
     between = np.diff(np.searchsorted(fed_us, called_us)) > 0
     return bool(between.size and between.mean() >= _LEAST_FED)
+
+
+# Layers that get one step of a sequence in each call: the least and most of their time that one call for the whole
+# sequence saved, with a state of up to so many numbers a row and above (1 to 3 layers, 1 to 64 rows, in inference and
+# training; torch 2.13, one thread of an EPYC).
+_SMALL_STATE = 64
+# What else each round calls may be done for the whole sequence too: most of its time at best.
+_EACH_ROUND, _OF_REST = 0.9, 0.7
+_LAYERS = {
+    "lstm": ("LSTM", (0.75, 0.97), (0.3, 0.95)),
+    "gru": ("GRU", (0.25, 0.5), (0.05, 0.45)),
+    "rnn_tanh": ("RNN", (0.4, 0.85), (0.05, 0.8)),
+    "rnn_relu": ("RNN", (0.4, 0.85), (0.05, 0.8)),
+}
+
+
+RECURRENT_LAYERS = {layer: module for layer, (module, *_) in _LAYERS.items()}
+
+
+def stepped_layer(evidence: Evidence) -> Draft | None:
+    """Finds recurrent layers that get one step of a sequence in each call.
+
+    Where sizes were not recorded, those that are called as often. Silent where the next input is made of an earlier
+    output: where ops between calls show it, or where the recording followed tensors from round to round through other
+    lines than the layer's. Gain on a CPU: what one call of the whole sequence saved in trials; from none without sizes.
+    """
+    rows = {layer: rows_of_ops(evidence, (f"aten::{layer}",)) for layer in _LAYERS}
+    layer = max(rows, key=lambda name: rows[name].size)
+    calls, sizes = rows[layer].size / evidence.steps, sizes_of_calls(evidence, rows[layer])
+    if calls < LOOP_OF or not evidence.is_host_only or not all(map(is_one_step, sizes)):
+        return None
+    roots = np.unique(roots_of(evidence)[rows[layer]]).tolist()
+    line = main_source(evidence, roots)
+    carried = () if evidence.recording is None else evidence.recording.carried_lines
+    if any(other != line for other in carried) or _feeds_itself(evidence, rows[layer]):
+        return None
+    removal = removal_of(evidence, [*roots, *backward_of(evidence, roots)])
+    if evidence.share_of_step(removal.us) < _LEAST_SHARE:
+        return None
+    rounds = _of_each_round(evidence, calls)
+    rest_us = max(rounds.us - removal.us, 0.0)
+    module, of_small, of_large = _LAYERS[layer]
+    widest = max((size[1][2] for size in sizes), default=_SMALL_STATE + 1)
+    low, high = of_small if widest <= _SMALL_STATE else of_large
+    at = "" if line is None else f" {at_source(line)}"
+    return Draft(
+        slug="looped-cell",
+        title=f"torch.nn.{module} is called once for each step of its sequence",
+        evidence=(
+            f"{counted(format_count(calls), 'call')} of aten::{layer} per step{at}"
+            + (", each for one step of a sequence" if sizes else "; sizes were not recorded"),
+            f"{format_per_step(evidence, removal.us)} goes into them",
+            *(("nothing but the layer's own state goes from one round to the next",) if carried else ()),
+        ),
+        advice=f"Where no input depends on an earlier output, give torch.nn.{module} the whole sequence{at}: it "
+        "multiplies all inputs at once, and runs the steps without Python.",
+        brief=f"Give torch.nn.{module} the whole sequence in one call{at}",
+        places=(line,),
+        code=f"outputs, state = torch.nn.{module}(size, hidden)(sequence)  # steps first; in place of the loop",
+        gain_us=Interval((low if sizes else 0.0) * removal.us, high * removal.us + _OF_REST * rest_us),
+        claims=rounds.claims if rest_us else removal.claims,
+        removes=bool(sizes),
+    )
+
+
+def _of_each_round(evidence: Evidence, rounds: float) -> Removal:
+    """Gives what goes with all that is called in each round of a loop.
+
+    Its backward pass goes too.
+    """
+    ops, top = evidence.linked.ops, top_rows(evidence)
+    called = pd.Series([*zip(ops["name"].to_numpy()[top], ops["source"].to_numpy()[top], strict=True)], index=top)
+    counts = called.map(called.value_counts())
+    rows = counts.index[counts >= _EACH_ROUND * rounds * evidence.steps].tolist()
+    return removal_of(evidence, [*rows, *backward_of(evidence, rows)])
+
+
+def sizes_of_calls(evidence: Evidence, rows: Integers) -> list[Sequence[Size]]:
+    """Returns the sizes of the tensors of each kind of call.
+
+    None where they were not recorded.
+    """
+    work, calls = work_of(evidence), as_integers(evidence.linked.ops["signature"])[rows]
+    given = (work.tensors_of(call) for call in np.unique(calls).tolist() if call >= 0)
+    return [sizes for sizes in given if len(sizes) > 1]
+
+
+def is_one_step(sizes: Sequence[Size]) -> bool:
+    """True if the input has one step.
+
+    That is (1, rows, features), or (rows, 1, features) where the state has as many rows.
+    """
+    if len(sizes[0]) != 3 or len(sizes[1]) != 3:
+        return False
+    (first, second, _), rows = sizes[0], sizes[1][1]
+    return (first == 1 and second == rows) or (second == 1 and first == rows)
 
 
 def looped_cell(evidence: Evidence) -> Draft | None:
@@ -93,4 +191,4 @@ def looped_cell(evidence: Evidence) -> Draft | None:
     )
 
 
-RULES = (looped_cell,)
+RULES = (looped_cell, stepped_layer)
