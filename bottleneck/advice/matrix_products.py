@@ -227,6 +227,10 @@ def _repeated(work: KernelWork) -> tuple[Flags, Flags]:
 _MOST_OF_STEP = 0.3
 
 
+# Of its time the floor of its arithmetic: beyond that it is no error of the peak.
+_TOO_FAST = 1.2
+
+
 def near_roof(evidence: Evidence) -> Draft | None:
     """Finds arithmetic near the roof in much of the step (rule 34).
 
@@ -234,6 +238,8 @@ def near_roof(evidence: Evidence) -> Draft | None:
     """
     work = work_of(evidence)
     rows = work.bound("compute") & (work.roof("explained") >= REGIMES["near_roof"].least) & work.family(*PRODUCTS)
+    # What is far faster than its roof has another one, which is not known.
+    rows &= ~(work.compute_us() > _TOO_FAST * work.us)
     part = work.share(rows)
     if part < _MOST_OF_STEP:
         return None

@@ -561,8 +561,11 @@ def _regime(grounds: Grounds, group: str) -> Regime | None:
     """
     if group not in _WORK:
         return None
-    judged = [kernel for kernel in grounds.kernels if kernel.regime is not None and kernel.bound == group]
-    reached = _reached([kernel for kernel in grounds.kernels if kernel.bound == group])
+    kernels = [kernel for kernel in grounds.kernels if kernel.bound == group]
+    judged = [kernel for kernel in kernels if kernel.regime is not None]
+    if _are_too_fast(kernels):
+        return None
+    reached = _reached(kernels)
     # Bytes that are open for most of the time still bound the regime from above.
     reached = _explained_share(judged) if reached is None else reached
     return regime_of(reached) if judged and reached is not None else None
@@ -1140,11 +1143,27 @@ def _rate(grounds: Grounds, rows: Sequence[int]) -> str | None:
 def _reached(kernels: Sequence[KernelSummary]) -> float | None:
     """Gives the share of their roof that these kernels reach together.
 
-    Null if that is unknown, or the bytes are open, for half of their time.
+    Null if that is unknown, or the bytes are open, for half of their time, and where the roof is too low.
     """
+    if _are_too_fast(kernels):
+        return None
     sized = [row for row in kernels if row.explained is not None and row.reason_code != "open_bytes"]
     us, sized_us = (math.fsum(row.us for row in rows) for rows in (kernels, sized))
     return _explained_share(sized) if sized_us > us / 2 else None
+
+
+# Of the time of kernels: where so much is faster than its floor by more than that floor's error, the roof that was
+# measured is not theirs.
+_MOST_TOO_FAST, _TOO_FAST = 0.2, 1.2
+
+
+def _are_too_fast(kernels: Sequence[KernelSummary]) -> bool:
+    """Tells whether many of these kernels are far faster than their arithmetic may be.
+
+    Convolutions of oneDNN reached 2.4 times the rate of MKL's matrix products, by which a CPU's peak is measured.
+    """
+    too_fast_us = math.fsum(row.us for row in kernels if (row.compute_us or 0.0) > _TOO_FAST * row.us)
+    return too_fast_us > _MOST_TOO_FAST * math.fsum(row.us for row in kernels)
 
 
 def _explained_share(kernels: Sequence[KernelSummary]) -> float | None:

@@ -291,6 +291,15 @@ def test_regime_is_that_of_all_kernels_of_the_group_together(second: float, regi
     assert takes != verdict.sentence.startswith("Memory access limits your device: 55.0 of 100 us")
 
 
+@pytest.mark.parametrize(("floor_us", "is_known"), [(150.0, False), (105.0, True)])
+def test_arithmetic_far_above_its_peak_is_near_no_roof(floor_us: float, is_known: bool) -> None:
+    """Convolutions at 2.4 times the calibrated rate of products were near the roof, "at 93.2 % of the peak"."""
+    row = replace(_KERNEL, bound="compute", regime="near_roof", explained=1.0, us=100, compute_us=floor_us)
+    verdict = decide(_grounds({"compute": 100}, row))
+    assert (verdict.regime == "near_roof") == is_known
+    assert ("of the peak" in verdict.sentence) == is_known
+
+
 @pytest.mark.parametrize(
     "accounts",
     [{"overhead.python": 90, "memory": 10}, {"communication": 90, "memory": 10}, {"memory": 45, "compute": 55}],
