@@ -19,6 +19,8 @@ from bottleneck.units import US_PER_S, counted, format_si
 # Of a step, from which memory that grows is told where no variable of the program was found to hold it; and of all
 # steps together, since allocators and libraries take memory of their own in the first steps.
 _LEAST_BYTES, _LEAST_TOTAL_BYTES = 1e6, 50e6
+# Of a process whose memory no variable is seen to hold: so many steps.
+_LEAST_UNHELD_STEPS = 32
 # In a trace: so many steps, each of which adds as much as the others.
 _LEAST_STEPS, _ALIKE = 4, 0.5
 # Pages that are no longer kept come from the heap, or are given back to the system and touched anew in the next step.
@@ -43,6 +45,10 @@ def memory_grows(evidence: Evidence) -> Draft | None:
         return None
     graphs = [keeper for keeper in growth.keepers if keeper.has_graph]
     grown_bytes, is_on_device = _grown(growth)
+    # Batches of new sizes, and pieces between them, make a process grow in its first steps.
+    is_early = growth is _recorded(evidence) and not is_on_device and growth.steps < _LEAST_UNHELD_STEPS
+    if is_early and not growth.keepers:
+        return None
     if not graphs and not (grown_bytes >= _LEAST_BYTES and grown_bytes * growth.steps >= _LEAST_TOTAL_BYTES):
         return None
     trains = _trains(evidence)

@@ -391,7 +391,8 @@ def half_precision_not_known(evidence: Evidence) -> Draft | None:
         return None
     products = _fp32_products(work) & work.in_model
     named = work.is_text(evidence.roofline, "family", *PRODUCTS) & work.bound("unknown") & work.in_model
-    named &= ~work.op_like(_QUANTIZED)
+    # One row of a recurrent layer after the other is no work for wide multipliers: bf16 made it slower.
+    named &= ~work.op_like(_QUANTIZED) & ~work.is_text(evidence.roofline, "family", "recurrent")
     is_guess = on_host and work.share(products) < _MUCH_OF_STEP and not _has_casts_for(named, evidence)
     if is_guess:
         # What factorizes and solves is in fp64 as a rule, and knows no bf16.

@@ -230,7 +230,8 @@ def rank(
                 added_gain_us=None if gain_us is None else added_us,
                 tries=draft.tries,
                 confidence=draft.confidence,
-                within_noise=stated_us is not None and bool(stated_us.high < noise_us),
+                within_noise=stated_us is not None
+                and (bool(stated_us.high < noise_us) or _is_small_hope(gain_us, step_us)),
                 changes_results=draft.changes_results,
                 corrects_results=draft.corrects_results,
                 per=draft.per,
@@ -247,6 +248,15 @@ def rank(
             )
         )
     return tuple(findings)
+
+
+# Of the step: what gains no more at best, and rather loses, is not worth a trial.
+_SMALL_HOPE = 0.03
+
+
+def _is_small_hope(gain_us: Interval | None, step_us: float) -> bool:
+    """Tells whether a gain is little at best, and a loss is likelier."""
+    return gain_us is not None and gain_us.low + gain_us.high < 0 and gain_us.high < _SMALL_HOPE * step_us
 
 
 def _widened(

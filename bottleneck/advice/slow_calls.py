@@ -336,7 +336,7 @@ SLOW_CALLS: Sequence[SlowCall] = (
         "Images are opened and decoded again {often}",
         change=(
             "Decode once what is decoded {at} (a tensor, .npy or memory-mapped file of the size that training"
-            " needs), or in the loader's workers"
+            " needs), or in the loader's workers where processors are left"
         ),
         code='images = np.load("images.npy", mmap_mode="r")  # decoded and resized once',
         functions=re.compile(r"(?:^|/)(?:PIL/|imageio/|skimage/io|torchvision/io/)"),
@@ -410,7 +410,7 @@ SLOW_CALLS: Sequence[SlowCall] = (
     ),
     SlowCall(
         "Data is parsed in each step",
-        change="Parse once, before the loop, what is parsed {at}, or in the loader's workers",
+        change="Parse once, before the loop, what is parsed {at}, or in the loader's workers where processors are left",
         code="data = [json.loads(line) for line in lines]  # once",
         functions=re.compile(
             r"(?:^|/)(?:json/(?:__init__|decoder|scanner)|csv|pickle|xml/\S*|yaml/\S*|html/\S*|configparser)\.py: "

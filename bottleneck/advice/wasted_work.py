@@ -462,7 +462,8 @@ def _parts_on_whole_rows(evidence: Evidence, padding: Padding) -> tuple[float, f
     or stops at their ends, works on fewer. 1 and 0 where sizes were not recorded.
     """
     work, lengths = work_of(evidence), [padding.columns + more for more in _MARKS]
-    sizes = {*lengths, *(padding.rows * length for length in lengths)}
+    # A lookup of positions may have been counted as one row more.
+    sizes = {*lengths, *(rows * length for rows in (padding.rows, padding.rows - 1) for length in lengths)}
     calls = dict(zip(*(column.tolist() for column in np.unique(work.signature, return_counts=True)), strict=True))
 
     def is_whole(signature: int) -> bool:

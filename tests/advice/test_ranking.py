@@ -200,6 +200,16 @@ def test_a_gain_that_step_times_could_not_show_is_within_the_noise(
     assert [each.within_noise for each in ranked(draft(high_us), steps=steps)] == [is_hidden]
 
 
+@pytest.mark.parametrize(
+    ("gain", "is_hidden"), [(Interval(10.0, 20.0), True), (Interval(10.0, 90.0), False)], ids=["2 %", "9 %"]
+)
+def test_a_small_gain_that_is_rather_a_loss_is_within_the_noise(gain: Interval, is_hidden: bool) -> None:
+    """A training was to try a fused optimizer: 0.89 to 1.02 times as fast."""
+    (found,) = rank([replace(draft(gain), claims={"compute": gain.high})], case(), widenings=_widenings(1.15))
+    assert found.predicted_gain_us is not None and found.predicted_gain_us.low < 0
+    assert found.within_noise == is_hidden
+
+
 def test_a_finding_without_a_gain_is_not_noise() -> None:
     assert not ranked(draft(None))[0].within_noise
 
