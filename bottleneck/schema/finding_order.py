@@ -90,6 +90,8 @@ SMALL_HOPE = 0.15
 _REMARKS = frozenset({"padding-not-known", "compile-does-not-pay", "half-precision-does-not-pay", "profiler-distorts"})
 # Findings on what arithmetic is made of, which only a trial can put into figures: behind gains, before small hopes.
 _OF_PRODUCTS = frozenset({"slow-convolution", "half-precision-not-known"})
+# Of the step: a gain whose middle is below it stands behind them, where arithmetic limits the step.
+_BESIDE_PRODUCTS = 0.06
 # Findings on the machine, which leave the program as it is.
 _OF_MACHINE = frozenset({"host-stalls"})
 
@@ -105,7 +107,10 @@ def in_reading_order(found: Sequence[Finding], wall_us: float, bound: Bound) -> 
     seen = [
         finding for finding in beyond_noise(found, wall_us) if not finding.on_request and finding.slug not in _REMARKS
     ]
-    places = [_place(finding, wall_us, bound) for finding in seen]
+    asks = bound in {"compute", "mixed"} and any(
+        one.predicted_gain_us is None and one.slug in _OF_PRODUCTS for one in seen
+    )
+    places = [_place(finding, wall_us, bound, asks_for_products=asks) for finding in seen]
     of_program = [pair for pair in zip(seen, places, strict=True) if pair[0].slug in SURE_FINDINGS]
 
     def key(at: int) -> tuple[int, bool]:
@@ -152,7 +157,7 @@ def adds(finding: Finding) -> bool:
     return gain is None or added is None or added.high >= _SAME_TIME * gain.high
 
 
-def _place(finding: Finding, wall_us: float, bound: Bound) -> int:
+def _place(finding: Finding, wall_us: float, bound: Bound, *, asks_for_products: bool) -> int:
     """The group of a finding.
 
     A guess that may as well hurt, and would not gain much, comes last. Where the device limits a step that cannot be
@@ -168,6 +173,8 @@ def _place(finding: Finding, wall_us: float, bound: Bound) -> int:
     if may_hurt and gain.high < SMALL_HOPE * wall_us:
         return 6
     if not adds(finding) or may_hurt:
+        return 2
+    if asks_for_products and gain.low + gain.high < 2 * _BESIDE_PRODUCTS * wall_us:
         return 2
     added = finding.added_gain_us or gain
     return 1 if added.low + added.high >= 2 * LITTLE * wall_us else 4
