@@ -365,8 +365,8 @@ _TURNED, _ITEM_BYTES = 4.0, 4.0
 # A convolution far from its floors shows a machine whose memory is slower than calibrated, by at most so much.
 _SLOWER_MEMORY = 3.0
 # Of the time of convolutions of a CPU that may gain by it: a network of depthwise and 1x1 ones took 1.15 and 1.29
-# times as long by planes, VGG19 1.05 to 1.13 times (torch 2.13, one and two threads of an EPYC).
-_MOST_BY_PIXELS = 0.3
+# times as long by planes, VGG19 1.05 to 1.13 times, an upscaler of 3x3 ones 1.40 to 1.50 times (torch 2.13, an EPYC).
+_MOST_BY_PIXELS = 0.35
 
 
 @requires_gain

@@ -58,6 +58,10 @@ def test_memory_that_grows_without_a_known_variable_is_told_from_a_megabyte_on(t
     draft = memory_grows(recorded(tmp_path / "a", MemoryGrowth(60, 2e6)))
     assert draft is not None and draft.title == "Memory grows by 2.00 MB in each step" and not draft.comes_first
     assert memory_grows(recorded(tmp_path / "b", MemoryGrowth(60, 0.2e6))) is None
+    # Batches of new sizes made a training grow by 66.5 MB in each of its first 8 steps, and less and less after them.
+    assert memory_grows(recorded(tmp_path / "early", MemoryGrowth(8, 66.5e6))) is None
+    assert memory_grows(recorded(tmp_path / "device", MemoryGrowth(8, None, 66.5e6))) is not None
+    assert memory_grows(recorded(tmp_path / "held", replace_keepers(EVALUATION, LOSSES, host_bytes=5e6))) is not None
     # An allocator that takes 30 MB once.
     assert memory_grows(recorded(tmp_path / "c", MemoryGrowth(20, 1.5e6))) is None
 
