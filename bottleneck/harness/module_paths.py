@@ -77,6 +77,14 @@ def named_tensors(torch: Any) -> list[tuple[str, Any]]:
         return []
 
 
+def gradient_of(tensor: Any) -> Any:
+    """The gradient that a tensor keeps, or None.
+
+    To ask a tensor that keeps none, as a buffer in the middle of a graph, makes torch warn.
+    """
+    return tensor.grad if tensor.is_leaf or tensor.retains_grad else None
+
+
 def instances_of(kind: Any) -> list[Any]:
     """The objects that the program holds of this class or one below it."""
     kinds = set(_subclasses(kind))

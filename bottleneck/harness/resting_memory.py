@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from bottleneck.harness.module_paths import instances_of, named_tensors
+from bottleneck.harness.module_paths import gradient_of, instances_of, named_tensors
 from bottleneck.schema.measurements import RestingKind, RestingMemory
 
 _MOST_TENSORS = 200_000
@@ -47,7 +47,7 @@ def _held(torch: Any) -> Iterator[tuple[RestingKind, Any]]:
     for _, tensor in named:
         yield "buffers", tensor
     for tensor in parameters:
-        if tensor.grad is not None:
+        if gradient_of(tensor) is not None:
             yield "gradients", tensor.grad
     for optimizer in optimizers:
         for state in list(optimizer.state.values()):

@@ -22,7 +22,7 @@ from typing import Any
 from bottleneck.harness.lines import is_own_file, program_lines
 from bottleneck.harness.machine import is_on_gpu
 from bottleneck.harness.memory_growth import fields_of, locals_of, variables_of
-from bottleneck.harness.module_paths import instances_of, named_tensors, tensors_of
+from bottleneck.harness.module_paths import gradient_of, instances_of, named_tensors, tensors_of
 from bottleneck.harness.torch_private import count_modes, may_trace_hooks, version_of
 from bottleneck.schema.measurements import OddTensor, SpareGradients, ValuePlace, ValuesLook
 
@@ -112,7 +112,7 @@ class ValueLook:
         for name, tensor in named:
             place = kinds[type(tensor) is torch.nn.Parameter]
             self._see(place, name, tensor, partial(line_of_buffer, name.rpartition(".")[2]))
-            self._see("gradient", name, getattr(tensor, "grad", None))
+            self._see("gradient", name, gradient_of(tensor))
         for optimizer in optimizers:
             for state in list(optimizer.state.values())[:_MOST_VARIABLES]:
                 for name, entry in list(state.items()) if type(state) is dict else ():

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from bottleneck.harness.module_paths import gradient_of
 from bottleneck.harness.values import ValueLook, line_of_buffer, line_that_makes
 from bottleneck.schema.measurements import ValuesLook
 from tests.harness.driver import record
@@ -52,6 +53,18 @@ def test_large_matrices_of_which_next_to_nothing_is_not_zero_are_told() -> None:
     found = values_of(links, dense, empty, torch.zeros(8, 8)).zeros
     assert [each.sizes for each in found] == [(400, 400)]
     assert found[0].zero_share == pytest.approx(0.975, abs=0.005)
+
+
+def test_a_look_at_a_buffer_in_the_middle_of_a_graph_does_not_warn() -> None:
+    """The memory of a temporal graph network: torch warned of it in the program's output, with our line."""
+    module = torch.nn.Module()
+    module.register_buffer("memory", torch.ones(8, requires_grad=True) * 2)
+    look = ValueLook()
+    look.look_at_rest(torch)  # warnings are errors here
+    assert gradient_of(module.memory) is None
+    module.memory.retain_grad()
+    module.memory.sum().backward()
+    assert gradient_of(module.memory) is not None
 
 
 def test_a_mask_of_flags_is_told_and_a_matrix_of_several_names_is_told_once() -> None:
