@@ -30,7 +30,7 @@ def _draw_from_bits(subject: Subject) -> Step:
 
 
 def drop_by_bits(torch: Any, layer: Any, x: Any) -> Any:
-    """The input with a part of its numbers left out and the others larger for it.
+    """Leaves a part of the numbers out, and scales the others.
 
     A number of 64 random bits has the masks of four.
     """
