@@ -62,6 +62,7 @@ CHANGE_NAMES = (
     "fused-optimizer",
     "foreach-optimizer",
     "set-to-none",
+    "dropout-bits",
     "inference-mode",
     "no-anomaly",
     "threads-1",
