@@ -37,6 +37,13 @@ _FEEDS_BACK = re.compile(r"^aten::(?:_?softmax|bmm|argmax|multinomial|topk)$")
 _LEAST_FED = 0.3
 
 
+_WHOLE = (
+    "Where no input depends on an earlier output, give torch.nn.{module} the whole sequence{at}: it multiplies all "
+    "inputs at once, and runs the steps without Python."
+)
+_CODE = "outputs, state = torch.nn.{module}(size, hidden)(sequence)  # steps first; in place of the loop"
+
+
 def _feeds_itself(evidence: Evidence, cells: Integers) -> bool:
     """True if a cell's inputs depend on its earlier outputs.
 
@@ -95,21 +102,24 @@ def stepped_layer(evidence: Evidence) -> Draft | None:
     at = "" if line is None else f" {at_source(line)}"
     return Draft(
         slug="looped-cell",
-        title=f"torch.nn.{module} is called once for each step of its sequence",
+        title=f"torch.nn.{module} is called once for each step of its sequence"
+        if sizes
+        else f"torch.nn.{module} is called {format_count(calls)} times per step, perhaps for one step of a sequence "
+        "each",
         evidence=(
             f"{counted(format_count(calls), 'call')} of aten::{layer} per step{at}"
             + (", each for one step of a sequence" if sizes else "; sizes were not recorded"),
             f"{format_per_step(evidence, removal.us)} goes into them",
             *(("nothing but the layer's own state goes from one round to the next",) if carried else ()),
         ),
-        advice=f"Where no input depends on an earlier output, give torch.nn.{module} the whole sequence{at}: it "
-        "multiplies all inputs at once, and runs the steps without Python.",
+        advice=_WHOLE.format(module=module, at=at),
         brief=f"Give torch.nn.{module} the whole sequence in one call{at}",
         places=(line,),
-        code=f"outputs, state = torch.nn.{module}(size, hidden)(sequence)  # steps first; in place of the loop",
+        code=_CODE.format(module=module),
         gain_us=Interval((low if sizes else 0.0) * removal.us, high * removal.us + _OF_REST * rest_us),
         claims=rounds.claims if rest_us else removal.claims,
         removes=bool(sizes),
+        confidence="medium" if sizes else "low",
     )
 
 
@@ -180,11 +190,10 @@ def looped_cell(evidence: Evidence) -> Draft | None:
             + ("" if line is None else f", most of them {at_source(line)}"),
             f"{format_per_step(evidence, removal.us if evidence.is_host_only else host_us)} goes into them",
         ),
-        advice=f"Where no input depends on an earlier output, give torch.nn.{module} the whole sequence: it multiplies "
-        "all inputs at once, and runs the steps without Python.",
+        advice=_WHOLE.format(module=module, at=""),
         brief=f"Give torch.nn.{module} the whole sequence in one call",
         places=(line,),
-        code=f"outputs, state = torch.nn.{module}(size, hidden)(sequence)  # steps first; in place of the loop",
+        code=_CODE.format(module=module),
         gain_us=Interval(low_us, high_us) if evidence.is_host_only else None,
         gain_reason=None if evidence.is_host_only else "cuDNN runs a sequence in a few kernels; only a trial shows it",
         claims=removal.claims if evidence.is_host_only else {},

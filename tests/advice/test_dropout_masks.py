@@ -40,7 +40,9 @@ def test_masks_that_one_thread_draws_can_be_made_of_random_bits(tmp_path: Path) 
     assert draft is not None and draft.gain_us is not None and draft.cannot_lose
     assert draft.gain_us.low == pytest.approx(0.5 * 400, rel=0.03)
     assert draft.gain_us.high == pytest.approx(0.85 * 400, rel=0.03)
-    assert dropout_masks(case(tmp_path / "bare", 400, sized=False)) is not None
+    bare = dropout_masks(case(tmp_path / "bare", 400, sized=False))
+    assert bare is not None and bare.gain_us is not None and bare.gain_us.low == 0
+    assert bare.confidence == "low" and "unless the CPU is Intel's" in bare.title and not bare.cannot_lose
 
 
 @pytest.mark.parametrize(

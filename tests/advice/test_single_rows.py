@@ -61,7 +61,8 @@ def test_a_layer_whose_output_makes_its_next_input_needs_its_loop(tmp_path: Path
 def test_without_sizes_it_is_a_guess_from_none(tmp_path: Path) -> None:
     draft = stepped_layer(case(tmp_path, None, [3, 64, 40], 90))
     assert draft is not None and draft.gain_us is not None and draft.gain_us.low == 0
-    assert draft.evidence[0].endswith("sizes were not recorded")
+    assert draft.evidence[0].endswith("sizes were not recorded") and draft.confidence == "low"
+    assert draft.title == "torch.nn.LSTM is called 90 times per step, perhaps for one step of a sequence each"
 
 
 def test_one_sequence_at_a_time_is_worth_a_batch(tmp_path: Path) -> None:
