@@ -58,7 +58,7 @@ def dropout_masks(evidence: Evidence) -> Draft | None:
             *work.describe(draws),
         ),
         advice="Draw the masks of dropout as 16 bits of a random number of 64, by a module in place of nn.Dropout: its "
-        "chance is as exact as 1 in 65,536. The same seed gives other masks.",
+        "probability is exact to 1 in 65,536. The same seed gives other masks.",
         brief="Draw the masks of dropout from random bits: a module in place of nn.Dropout",
         places=(line,),
         code=MODULE,
