@@ -316,10 +316,22 @@ def _dropped(evidence: Evidence, gradients: Sequence[_Gradient]) -> _Untrained |
             continue
         others = _made_elsewhere(gradients, module)
         # A loss and a counter are single numbers too.
-        several = ((one, others[math.prod(one.size)]) for one in mine if math.prod(one.size) > 1)
-        if all(most_read(one) <= count and (count > 0 or not is_outside(one)) for one, count in several):
+        several = [(one, others[math.prod(one.size)]) for one in mine if math.prod(one.size) > 1]
+        met_outside = [one for one, count in several if not count and is_outside(one)]
+        if all(most_read(one) <= count for one, count in several) and _are_few(met_outside, mine):
             dropped[module, line] = mine
     return _of_dropped(evidence, gradients, dropped) if dropped else None
+
+
+# Of the numbers of a module's gradients: what reads gradients outside of optimizers reads all; a vector as long as
+# the batch may be anything.
+_MOST_MET = 0.02
+
+
+def _are_few(some: Sequence[_Gradient], of: Sequence[_Gradient]) -> bool:
+    """True for a small part of the numbers of these gradients."""
+    part, whole = (math.fsum(math.prod(one.size) for one in many) for many in (some, of))
+    return part <= _MOST_MET * whole
 
 
 def _of_dropped(

@@ -287,6 +287,18 @@ def test_gradients_that_a_step_reads_in_time_are_left_alone(tmp_path: Path, even
     assert untrained_parameters(case_of(tmp_path, events, unprofiled_us=1000.0)) is None
 
 
+def test_a_vector_outside_as_long_as_a_small_gradient_hides_no_network(tmp_path: Path) -> None:
+    """The labels of a batch of 64 had as many numbers as the batch norm of a generator."""
+    events = adversarial("ccc")
+    for number in range(3):
+        at = 1000 * number
+        events += [op(SUM, at + 443, 6), op("torch::autograd::AccumulateGrad", at + 444, 4, dims=[[48]])]
+        events += [op("aten::detach", at + 445, 2, dims=[[48]]), op("aten::add", at + 880, 5, dims=[[48], [48], []])]
+    draft = untrained_parameters(case_of(tmp_path, events, unprofiled_us=1000.0))
+    assert draft is not None and draft.advice.startswith("Detach the output of Generator_0 at train.py:20")
+    assert "3 gradients of Generator_0" in draft.evidence[0]
+
+
 def test_a_step_that_reads_more_than_the_critic_has_spares_the_layer(tmp_path: Path) -> None:
     """The optimizer has one of the generator's layers too: only the other one's gradients are thrown away."""
     events = adversarial("ccc", updates=(SHARED, [64], SHARED))
