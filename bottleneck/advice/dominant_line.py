@@ -225,7 +225,9 @@ class _DominantLine(Struct, frozen=True):
 
 
 # General advice, which does not say why a line takes long; and findings on the rest of the step.
-_FITS_ALL = frozenset({"half-precision", "fresh-pages", "larger-batch", "slow-cpu-products", "channels-first"})
+_FITS_ALL = frozenset(
+    {"half-precision", "fresh-pages", "larger-batch", "slow-cpu-products", "onednn-products", "channels-first"}
+)
 _OF_THE_REST = frozenset(
     {"input-wait", "step-waits", "python-line", "host-overhead", "eager-overhead", "unfused-optimizer"}
 )

@@ -9,6 +9,7 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
+from bottleneck.advice.onednn_products import onednn_is_faster
 from bottleneck.advice.quantities import format_count, format_range
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import DISTURBED_SLUGS, REGIMES
@@ -240,6 +241,8 @@ def near_roof(evidence: Evidence) -> Draft | None:
     rows = work.bound("compute") & (work.roof("explained") >= REGIMES["near_roof"].least) & work.family(*PRODUCTS)
     # What is far faster than its roof has another one, which is not known.
     rows &= ~(work.compute_us() > _TOO_FAST * work.us)
+    if onednn_is_faster(evidence):
+        rows &= ~(work.family("matmul") & work.dtype("fp32"))
     part = work.share(rows)
     if part < _MOST_OF_STEP:
         return None

@@ -111,6 +111,7 @@ GENERAL = frozenset(
         "unfused-norm",
         "fresh-pages",
         "slow-cpu-products",
+        "onednn-products",
         "channels-first",
         "larger-batch",
         "unfused-optimizer",

@@ -13,7 +13,7 @@ import pandas as pd
 from msgspec import Struct
 
 from bottleneck.analysis.telemetry import UNKNOWN_CONDITIONS, Conditions
-from bottleneck.schema.device import Device
+from bottleneck.schema.device import ONEDNN_PEAK, Device
 from bottleneck.schema.intervals import Flags, Floats, Integers, tally
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import as_integers
@@ -473,7 +473,16 @@ def _matrix_peaks(work: RooflineInput) -> tuple[Floats, Floats, Flags]:
     engines = np.where(products, engine.codes.to_numpy(), -1)[work.groups.main]
     kernel_dtypes = kernel_dtype.codes.to_numpy()[work.groups.main]
     chosen = ends.reshape([*map(len, labels), 3])[engines, kernel_dtypes, op_dtype_codes(work)]
+    by_onednn = work.device.peaks_flops_per_s.get(ONEDNN_PEAK)
+    if by_onednn is not None:
+        chosen[_fp32_convolutions(work), :2] = by_onednn
     return chosen[:, 0], chosen[:, 1], chosen[:, 2] > 0
+
+
+def _fp32_convolutions(work: RooflineInput) -> Flags:
+    """Marks the groups of fp32 convolutions, which oneDNN multiplies on a CPU."""
+    rows = (work.costs["family"] == "convolution") & (work.costs["math_dtype"] == "fp32")
+    return np.append(rows.to_numpy(dtype=bool, na_value=False), [False])[work.groups.signature]
 
 
 def _vector_peaks(work: RooflineInput) -> Floats:

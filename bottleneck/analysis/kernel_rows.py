@@ -15,8 +15,10 @@ from msgspec import Struct
 from bottleneck.analysis.ledger import LedgerResult, is_wait
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import Confidence, KernelSummary, Regime, regime_of
+from bottleneck.schema.device import ONEDNN_PEAK, Device
 from bottleneck.schema.intervals import Flags, Floats, Integers, numbered, tally
 from bottleneck.schema.linked_trace import Linked
+from bottleneck.schema.op_names import MULTIPLIES
 from bottleneck.schema.reasons import Reason
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import KERNEL_TIME, category
@@ -450,4 +452,26 @@ def _summary(folds: _Folds, place: int, wall_us: float) -> KernelSummary:
         account=text["account"],
         reason_code=None if reason is None else reason.code,
         library=text["library"],
+    )
+
+
+def against_onednn(row: KernelSummary, device: Device) -> KernelSummary:
+    """Holds fp32 products of a CPU against the rate of oneDNN, where that is the faster library.
+
+    Rules on single calls judge them by the library that multiplies them, which may do its best.
+    """
+    usual, faster = (device.peaks_flops_per_s.get(peak) for peak in ("fp32_tensor", ONEDNN_PEAK))
+    is_fp32_product = row.dtype == "fp32" and row.bound == "compute" and MULTIPLIES.match(row.name)
+    if not usual or not faster or usual >= faster or not is_fp32_product or not row.compute_us or not row.explained:
+        return row
+    compute_us = row.compute_us * usual / faster
+    explained = min(1.0, max(compute_us, row.memory_us or 0.0, row.launch_us or 0.0) / row.us)
+    return replace(
+        row,
+        compute_us=compute_us,
+        explained=explained,
+        regime=regime_of(explained),
+        headroom_us=row.us * (1.0 - explained),
+        reason=Reason("slow_library").words,
+        reason_code="slow_library",
     )

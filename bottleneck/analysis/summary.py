@@ -15,7 +15,7 @@ import pandas as pd
 
 from bottleneck.analysis.collectives import fold_collectives
 from bottleneck.analysis.faults import DECISIVE_LOSS, find_faults
-from bottleneck.analysis.kernel_rows import KernelTimes, codes_of, fold_kernels, lost_products
+from bottleneck.analysis.kernel_rows import KernelTimes, against_onednn, codes_of, fold_kernels, lost_products
 from bottleneck.analysis.ledger import GROUP_OF_ACCOUNT, LedgerResult, is_wait
 from bottleneck.analysis.memory import measure_memory
 from bottleneck.analysis.phases import divide
@@ -365,7 +365,8 @@ def assemble(
     ``unprofiled`` are step times without the profiler, where measured, ``resting`` the memory that was held before.
     """
     linked, result = rows.linked, rows.result
-    kernels, idle, coverage = fold_kernels(rows), _idle_causes(result), cover(rows)
+    kernels = tuple(against_onednn(row, device) for row in fold_kernels(rows))
+    idle, coverage = _idle_causes(result), cover(rows)
     totals = total(rows, kernels, device)
     sides = "" if result.sides is None else f"{describe_sides(result.sides)}: each side has its own bound"
     return_freed_memory()

@@ -24,7 +24,7 @@ from bottleneck.schema.recording import Recording, is_recording, read_recording,
 from bottleneck.system.files import write_whole
 from bottleneck.units import counted
 
-_FORMAT = "bottleneck/calibration/4"
+_FORMAT = "bottleneck/calibration/5"
 # A measurement that other programs disturbed is repeated, which can only improve it, but not at every run.
 _REPEAT_AFTER = timedelta(days=1)
 # What the short measurement takes on two cores, with a process of its own that imports torch.

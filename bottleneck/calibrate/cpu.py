@@ -47,7 +47,7 @@ from bottleneck.calibrate.probes import (
 from bottleneck.devices.catalogue import ridges
 from bottleneck.harness.machine import COMPILATIONS, CpuFacts, allowance, cache_folder, cpu_facts, find_compiler
 from bottleneck.harness.window import quiet_profiler
-from bottleneck.schema.device import Device
+from bottleneck.schema.device import ONEDNN_PEAK, Device
 
 # Independent numbers in flight: enough for two units of the widest vectors at four cycles each, and few enough for the
 # registers of narrow ones. The faster of the two counts.
@@ -175,6 +175,10 @@ _WRITES_AGAIN = 3
 
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp64": "float64"}
 
+ONEDNN = "fp32 product, oneDNN"
+# Sides of products, and images, channels and side of a convolution, at which oneDNN is near its best.
+_ONEDNN_PRODUCTS, _CONVOLVED, _SCOUTED = (512, 1024), (8, 128, 28), 256
+
 DISPATCH, LAUNCH = "op dispatch", "op, profiled"
 COMPILED, COMPILED_BACKWARD = "compiled call", "compiled call, backward"
 # A small model, entered so many times per look at the clock.
@@ -239,6 +243,7 @@ def cpu_probes(bench: CpuBench, sizes: Mapping[str, int], effort: ProbeEffort) -
     ``sizes`` holds bytes to stream over, by the level of memory that should hold them.
     """
     probes = [probe for dtype in bench.sizes.dtypes for probe in _products(bench, dtype, effort)]
+    probes += _onednn_products(bench)
     if bench.native is not None:
         probes += _vectors(bench, bench.native)
         probes += _native_streams(bench, bench.native, sizes)
@@ -280,6 +285,67 @@ def _product(bench: CpuBench, dtype: str, size: int) -> Take:
     left, right = (torch.randn(size, size).to(kind) for _ in range(2))
     out = torch.empty(size, size, dtype=kind)
     return bench.timed(partial(torch.mm, left, right, out=out))
+
+
+def _onednn_products(bench: CpuBench) -> list[Probe]:
+    """Makes the probes of fp32 products and of a convolution by oneDNN.
+
+    torch multiplies by MKL, which is slow on some CPUs, and gives products to oneDNN where a program allows a lower
+    precision and the CPU has AVX-512. None where oneDNN then rounds to bf16, as it does on CPUs with AMX.
+    """
+    if not _keeps_fp32(bench.torch):
+        return []
+    made = [
+        Probe(
+            ONEDNN,
+            f"{size} x {size}",
+            2.0 * size**3,
+            partial(_by_onednn, bench, partial(_product, bench, "fp32", size)),
+        )
+        for size in _ONEDNN_PRODUCTS
+    ]
+    images, channels, side = _CONVOLVED
+    flops = 2.0 * 9 * images * channels**2 * side**2
+    return [*made, Probe(ONEDNN, "convolution", flops, partial(_convolution, bench))]
+
+
+def _keeps_fp32(torch: Any) -> bool:
+    """Tells whether products of the precision ``medium`` are as exact as others."""
+    if not torch.backends.mkldnn.is_available():
+        return False
+    left, right = (torch.randn(_SCOUTED, _SCOUTED) for _ in range(2))
+    with _medium_precision(torch):
+        error = (torch.mm(left, right) - torch.mm(left.double(), right.double())).abs().max()
+    # Sums of so many products of fp32 err by 1e-5 to 1e-4, those of bf16 by 1e-1.
+    return bool(error < 1e-2)
+
+
+def _convolution(bench: CpuBench) -> Take:
+    torch, (images, channels, side) = bench.torch, _CONVOLVED
+    numbers, weight = torch.randn(images, channels, side, side), torch.randn(channels, channels, 3, 3)
+    by_channel = [tensor.to(memory_format=torch.channels_last) for tensor in (numbers, weight)]
+    return bench.timed(partial(torch.conv2d, *by_channel, padding=1))
+
+
+def _by_onednn(bench: CpuBench, make: Callable[[], Take]) -> Take:
+    """The same with products given to oneDNN."""
+    made = make()
+
+    def take(look: Look) -> float:
+        with _medium_precision(bench.torch):
+            return made(look)
+
+    return take
+
+
+@contextmanager
+def _medium_precision(torch: Any) -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def _vectors(bench: CpuBench, native: Native) -> list[Probe]:
@@ -598,7 +664,7 @@ def as_ceilings(outcome: ProbeResults, sizes: Mapping[str, int]) -> tuple[Ceilin
     """The results as ceilings, in reading order."""
     streams = {stream_name(level): float(size) for level, size in sizes.items()}
     groups: tuple[tuple[Group, Unit, Iterable[str]], ...] = (
-        ("matrix", "FLOP/s", map(product_name, DTYPES)),
+        ("matrix", "FLOP/s", (*map(product_name, DTYPES), ONEDNN)),
         ("vector", "FLOP/s", map(vector_name, DTYPES)),
         ("memory", "B/s", (*streams, NEW_PAGES)),
         ("time", "us", (DISPATCH, LAUNCH, COMPILED, COMPILED_BACKWARD)),
@@ -620,6 +686,7 @@ def as_device(facts: CpuFacts, ceilings: tuple[Ceiling, ...], clock: ClockStamp)
         for dtype in ("fp32", "fp64")
         if product_name(dtype) in by_name
     }
+    best |= {peak: by_name[name] for peak, name in ((ONEDNN_PEAK, ONEDNN),) if name in by_name}
     peaks = {peak: ceiling.value for peak, ceiling in best.items()}
     streams = descending([(entry.working_set_bytes, entry.value) for entry in ceilings if entry.working_set_bytes])
     bandwidth = streams[-1][1] if streams else None

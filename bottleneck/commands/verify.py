@@ -57,6 +57,7 @@ _ALL = "all"
 CHANGE_NAMES = (
     "bf16-autocast",
     "tf32",
+    "onednn-products",
     "channels-last",
     "cudnn-benchmark",
     "fused-optimizer",

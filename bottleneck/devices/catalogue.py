@@ -17,7 +17,7 @@ from typing import Any
 from msgspec import Struct
 
 from bottleneck.errors import UsageError
-from bottleneck.schema.device import Device
+from bottleneck.schema.device import ONEDNN_PEAK, Device
 from bottleneck.schema.device_facts import read_rows
 
 GIB = 2.0**30
@@ -185,7 +185,7 @@ def _link(text: str) -> float | None:
 
 
 # A CPU's ceilings are measured with matrix products, so fp32 and fp64 have a tensor peak there too.
-KNOWN_PEAKS = frozenset({*PEAKS, "fp32_tensor"})
+KNOWN_PEAKS = frozenset({*PEAKS, "fp32_tensor", ONEDNN_PEAK})
 
 _DEFAULTS: Mapping[str, Any] = {
     "vendor": None,

@@ -20,7 +20,7 @@ from bottleneck.devices.catalogue import (
 )
 from bottleneck.errors import UsageError
 from bottleneck.schema.analysis import Caveat
-from bottleneck.schema.device import Device
+from bottleneck.schema.device import ONEDNN_PEAK, Device
 from bottleneck.schema.device_facts import NAME_LIMIT
 from bottleneck.schema.linked_trace import DeviceProperties, Trace
 from bottleneck.schema.recording import Recording
@@ -470,8 +470,8 @@ def choose_device(trace: Trace, recording: Recording | None = None, chosen: Devi
     if chosen is not None:
         return chosen, ()
     measured = None if recording is None else recording.device
-    if measured is not None and measured.kind == trace.flavour == "cpu":
-        return measured, ()
+    if recording is not None and measured is not None and measured.kind == trace.flavour == "cpu":
+        return _as_multiplied(measured, recording), ()
     used = trace.device_args["device"].dropna().unique()
     device, caveats = match_device(trace.devices, [int(index) for index in used], trace.flavour)
     if device.name == _UNNAMED:
@@ -484,6 +484,19 @@ def choose_device(trace: Trace, recording: Recording | None = None, chosen: Devi
     # What is doubtful about a data sheet does not touch what was measured.
     mixed = tuple(caveat for caveat in caveats if caveat.slug == "mixed-devices")
     return replace(measured, count=device.count, architecture=device.architecture), mixed
+
+
+# What torch calls the precisions of fp32 products at which it gives them to oneDNN.
+ONEDNN_PRECISIONS = frozenset({"medium", "bf16"})
+
+
+def _as_multiplied(device: Device, recording: Recording) -> Device:
+    """Gives the ceilings at the precision of fp32 products that the program chose."""
+    faster = device.peaks_flops_per_s.get(ONEDNN_PEAK)
+    if faster is None or recording.libraries.get("float32") not in ONEDNN_PRECISIONS:
+        return device
+    peaks = {**device.peaks_flops_per_s, "fp32_tensor": faster}
+    return replace(device, peaks_flops_per_s=peaks, ridge_flops_per_byte=ridges(peaks, device.bandwidth_bytes_per_s))
 
 
 # What the identity of a CPU in a recording has behind its name: vendor, family, model and stepping, as Linux has them.

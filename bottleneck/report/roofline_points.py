@@ -241,7 +241,7 @@ def _peak_of(row: KernelSummary, peaks: Mapping[str, float]) -> str | None:
     if not row.flops or not row.compute_us:
         return None
     rate = row.flops / row.compute_us * US_PER_S
-    engines = _ENGINES.get(row.engine or "", ("tensor", "matrix", "vector"))
+    engines = _ENGINES.get(row.engine or "", ("tensor", "matrix", "vector", "onednn"))
 
     def misfit(key: str) -> tuple[float, bool]:
         return round(abs(math.log(peaks[key] / rate)), 2), key.partition("_")[0] != row.dtype

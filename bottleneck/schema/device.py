@@ -10,11 +10,16 @@ from typing import Annotated, Literal
 
 from bottleneck.schema.records import Doc
 
+# The peak of fp32 products that oneDNN multiplies, on a CPU: convolutions reach it, and products where a program allows
+# a lower precision.
+ONEDNN_PEAK = "fp32_onednn"
+
 
 @dataclass(frozen=True)
 class Device:
     """Ceilings of one device. Peaks are dense, keyed '<dtype>_tensor' or '<dtype>_vector', in FLOP/s.
 
+    A CPU's ``fp32_onednn`` is that of products by oneDNN, which ``fp32_tensor`` reaches only where MKL is as fast.
     ``source`` is their origin, ``peak_clocks_mhz`` the clock at which a peak holds, where that is known. A CPU
     has (working set in bytes, bytes/s) pairs in ``bandwidth_by_bytes``, smallest first, a GPU the size of its last
     cache. ``fresh_bytes_per_s`` is the rate of new pages: what a CPU program's first write costs beyond a second one.
@@ -91,5 +96,7 @@ def peak_name(peak: str, kind: str) -> str:
 
     A CPU has no tensor cores: matrix products were measured there.
     """
+    if peak == ONEDNN_PEAK:
+        return "fp32 products by oneDNN"
     words = peak.replace("_", " ")
     return words.replace(" tensor", " matrix products") if kind == "cpu" else words

@@ -151,3 +151,6 @@ BUILT_IN_CALL = re.compile(r"^<(?:built-in (?:function|method)|method) '?(?P<nam
 IN_PLACE = re.compile(r"[a-z0-9]_(?:\.|$)")
 
 COMPILED_REGION = "Torch-Compiled Region"
+
+# Ops that multiply matrices by a library's product: on a CPU by MKL, or by oneDNN where the program lets it.
+MULTIPLIES = re.compile(r"^aten::(?:mm|addmm_?|bmm|baddbmm_?|addbmm_?)$")

@@ -125,6 +125,7 @@ REASONS: Mapping[str, str] = {
     "unexplained": "unexplained",
     "too_fast": "faster than its floor: its cost is taken too high, or the peak too low",
     "from_cache": "served from cache",
+    "slow_library": "multiplied by a library that is slower on this CPU than oneDNN",
     "compute_by_balance": "by machine balance: more FLOPs per byte than the ridge of any device that this may be",
     "memory_by_balance": "by machine balance: fewer FLOPs per byte than the ridge of any device that this may be",
     "throttled": "clocks: the device was throttled ({causes})",

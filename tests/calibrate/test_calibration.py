@@ -371,7 +371,7 @@ class TestKept:
 
     def test_as_text_it_has_a_version_and_every_ceiling(self) -> None:
         plain = json.loads(json.dumps(to_plain(made())))
-        assert plain["format"] == "bottleneck/calibration/4"
+        assert plain["format"] == "bottleneck/calibration/5"
         assert [each["name"] for each in plain["ceilings"]] == [each.name for each in CEILINGS]
 
     def test_reading_does_not_import_torch(self) -> None:

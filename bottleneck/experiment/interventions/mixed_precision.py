@@ -1,7 +1,8 @@
-"""Changes to matrix products: bf16 autocast, TF32, and padded sizes."""
+"""Changes to matrix products: bf16 autocast, TF32, products by oneDNN, and padded sizes."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -51,20 +52,44 @@ def use_tf32(subject: Subject) -> Step:
     _need_float32(subject)
     if torch.get_float32_matmul_precision() != "highest":
         raise NotApplicable("needs products in full float32; the program allows TF32 already")
+    return within(inner, partial(_at_precision, torch, "high"))
 
-    def step() -> Any:
-        torch.set_float32_matmul_precision("high")
-        try:
-            return inner()
-        finally:
-            torch.set_float32_matmul_precision("highest")
 
-    return step
+def multiply_by_onednn(subject: Subject) -> Step:
+    """Lets oneDNN multiply the step's float32 matrices, as it may at the precision ``medium``.
+
+    Between steps the setting is back to what it was.
+    """
+    torch = subject.torch
+    if subject.device_types() - {"cpu"}:
+        raise NotApplicable("needs a step on the CPU: oneDNN multiplies there")
+    if not torch.backends.mkldnn.is_available():
+        raise NotApplicable("needs a torch that was built with oneDNN")
+    _need_float32(subject)
+    if torch.get_float32_matmul_precision() == "medium":
+        raise NotApplicable("needs a program that keeps oneDNN from its products; this one allows it already")
+    return within(subject.step, partial(_at_precision, torch, "medium"))
+
+
+@contextmanager
+def _at_precision(torch: Any, precision: str) -> Iterator[None]:
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision(precision)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 CHANGES = (
     Change("bf16-autocast", "run products in bf16 by torch.autocast", "bf16", autocast_to_bf16),
     Change("tf32", "allow TF32 in float32 products: torch.set_float32_matmul_precision('high')", "tf32", use_tf32),
+    Change(
+        "onednn-products",
+        "let oneDNN multiply float32 matrices: torch.set_float32_matmul_precision('medium')",
+        "reordered",
+        multiply_by_onednn,
+    ),
 )
 
 
