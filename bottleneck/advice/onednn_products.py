@@ -1,4 +1,4 @@
-"""Rule of fp32 products on a CPU that oneDNN multiplies faster than torch's usual library."""
+"""Rule of fp32 products that oneDNN multiplies faster than MKL."""
 
 import numpy as np
 
@@ -24,7 +24,7 @@ _CODE = 'torch.set_float32_matmul_precision("medium")  # at the start of the pro
 
 @requires_gain
 def onednn_products(evidence: Evidence) -> Draft | None:
-    """Finds fp32 products that oneDNN multiplies faster than the library that torch chooses.
+    """Finds fp32 products that oneDNN multiplies faster than MKL.
 
     torch multiplies fp32 matrices by MKL, which is slow on AMD's processors, unless the program allows a lower
     precision: then oneDNN gets them, and rounds no more than before where it has no unit for bf16 (AMX). The ceiling of
@@ -61,7 +61,7 @@ def onednn_products(evidence: Evidence) -> Draft | None:
 
 
 def onednn_is_faster(evidence: Evidence) -> bool:
-    """True on a CPU where oneDNN multiplies fp32 far faster than the library of the program.
+    """True on a CPU where oneDNN multiplies fp32 far faster than MKL.
 
     Ceilings that are measured say so; a program that allows oneDNN has the same ceiling for both.
     """
@@ -70,9 +70,9 @@ def onednn_is_faster(evidence: Evidence) -> bool:
 
 
 def _saved_us(work: KernelWork, rows: Flags, device: Device, ratio: float) -> tuple[Floats, Floats]:
-    """Returns what each product saves, at least and at most; less than nothing where it takes longer.
+    """Returns what each product saves, at least and at most.
 
-    ``ratio`` is the time of arithmetic by oneDNN in that of the usual library.
+    Less than nothing where it takes longer. ``ratio`` is the time of arithmetic by oneDNN in that of the usual library.
     """
     calls_us = [ops * (device.launch_floor_us or _OP_US) / work.evidence.steps for ops in _CALL_OPS]
     bytes_us = work.memory_us()
