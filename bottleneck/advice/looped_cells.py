@@ -10,6 +10,7 @@ from bottleneck.advice.kernel_work import Size, has_double, work_of
 from bottleneck.advice.python_loops import LOOP_OF, LOST_OF_DOUBLES, looped_op
 from bottleneck.advice.quantities import format_count, format_per_step, outermost_us, rows_of_ops
 from bottleneck.advice.ranking import Draft
+from bottleneck.advice.recurrent_cells import CELLS, saved_by_sequence_us
 from bottleneck.advice.removal import Removal, backward_of, main_source, removal_of, roots_of, top_rows
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
@@ -20,16 +21,6 @@ from bottleneck.units import counted
 
 # Of the step: calls that take less make no finding.
 _LEAST_SHARE = 0.05
-# Of a step's calls of a cell the module of the whole sequence saves this part of their time, and so many us per call,
-# at least and at most, and no more than the last part: over hidden sizes of 32 to 1024, in inference and in training,
-# by `python -m benchmarks.calls_for_few_rows` (torch 2.13, one thread of an EPYC). LSTM cells of 32 to 128 numbers lose
-# 66 to 91 % of their time, of 1024 numbers 19 to 33 %; GRU cells lose 2 to 43 %, others 1 to 61 %.
-_CELLS = {
-    "lstm_cell": ("LSTM", (0.12, 15.0), (0.3, 60.0), 0.9),
-    "gru_cell": ("GRU", (0.02, 0.0), (0.2, 20.0), 0.45),
-    "rnn_tanh_cell": ("RNN", (0.01, 0.0), (0.2, 20.0), 0.65),
-    "rnn_relu_cell": ("RNN", (0.01, 0.0), (0.2, 20.0), 0.65),
-}
 
 
 # Between calls, what makes the next input of the last output: attention over a state, or a choice of the next token.
@@ -162,7 +153,7 @@ def looped_cell(evidence: Evidence) -> Draft | None:
     Silent where attention or a choice between the calls makes the next input of the last output. Gain on a CPU: what
     the module of the whole sequence saved in trials. On a device none is predicted.
     """
-    rows = {cell: rows_of_ops(evidence, (f"aten::{cell}",)) for cell in _CELLS}
+    rows = {cell: rows_of_ops(evidence, (f"aten::{cell}",)) for cell in CELLS}
     cell = max(rows, key=lambda name: rows[name].size)
     calls = rows[cell].size / evidence.steps
     # A loop with known lines tells more.
@@ -173,10 +164,7 @@ def looped_cell(evidence: Evidence) -> Draft | None:
     host_us = outermost_us(evidence, f"aten::{cell}")
     if evidence.share_of_step(removal.us if evidence.is_host_only else host_us) < _LEAST_SHARE:
         return None
-    module, least, most, whole = _CELLS[cell]
-    low_us, high_us = (
-        min(part * removal.us + us_per_call * calls, whole * removal.us) for part, us_per_call in (least, most)
-    )
+    module, (low_us, high_us) = CELLS[cell], saved_by_sequence_us(CELLS[cell], removal.us, calls)
     call = as_integers(evidence.linked.ops["signature"])[rows[cell][0]]
     if call >= 0 and evidence.is_host_only and has_double(work_of(evidence), int(call)):
         return None

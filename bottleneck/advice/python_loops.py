@@ -35,6 +35,7 @@ from bottleneck.advice.quantities import (
     rows_of_ops,
 )
 from bottleneck.advice.ranking import Draft
+from bottleneck.advice.recurrent_cells import saved_by_sequence_us
 from bottleneck.advice.removal import CERTAIN, backward_passes
 from bottleneck.advice.removal import backward_of as backward_nodes
 from bottleneck.advice.servers import find_server
@@ -290,8 +291,11 @@ def _looped_ops(evidence: Evidence) -> Draft | None:
     elif carrying is not None:
         remedy, parts = (_SOLVED, _OF_SOLVED) if _ADDS.match(_texts(evidence)[carrying]) else (_CARRIED, _OF_CARRIED)
         source, (low_us, high_us) = carrying, (part * high_us for part in parts)
-    if _cell_of(evidence, loop.source) is not None and _has_doubles(evidence, loop.source):
+    cell = _cell_of(evidence, loop.source)
+    if cell is not None and _has_doubles(evidence, loop.source):
         low_us, high_us = -LOST_OF_DOUBLES * high_us, LOST_OF_DOUBLES * high_us
+    elif cell is not None and evidence.is_host_only and _remedy_by_text(evidence, loop) is None:
+        low_us, high_us = saved_by_sequence_us(cell, loop.us, loop.count)
     return Draft(
         slug="looped-op",
         title=remedy.title,

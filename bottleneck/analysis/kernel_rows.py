@@ -456,7 +456,9 @@ def _summary(folds: _Folds, place: int, wall_us: float) -> KernelSummary:
 
 
 def against_onednn(row: KernelSummary, device: Device) -> KernelSummary:
-    """Holds fp32 products of a CPU against the rate of oneDNN, where that is the faster library.
+    """Holds fp32 products of a CPU against the rate of oneDNN.
+
+    So where that is the faster library.
 
     Rules on single calls judge them by the library that multiplies them, which may do its best.
     """

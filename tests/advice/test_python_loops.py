@@ -264,7 +264,12 @@ def test_a_recurrent_cell_is_called_for_the_whole_sequence(tmp_path: Path) -> No
     ]
     draft = looped_op(case(tmp_path, cells))
     assert draft is not None and "Call nn.GRU once for the whole sequence" in draft.advice
-    assert "at train.py:22" in draft.advice and draft.gain_us is not None and draft.gain_us.low > 0
+    assert "at train.py:22" in draft.advice and draft.gain_us is not None
+    # A GRU of 128 numbers over 100 steps came to 1.16 times as fast by its module, where dispatching was 44 % of it.
+    assert 0 < draft.gain_us.low < 0.05 * draft.gain_us.high
+    slower = [event | {"name": event["name"].replace("GRU", "LSTM")} for event in cells]
+    lstm = looped_op(case(tmp_path / "lstm", slower))
+    assert lstm is not None and lstm.gain_us is not None and lstm.gain_us.low > draft.gain_us.high / 2
     for event in cells:
         if event["name"] == "aten::addmm":
             event["args"]["Input type"] = ["double", "double"]
