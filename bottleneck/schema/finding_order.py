@@ -57,6 +57,7 @@ SURE_FINDINGS = frozenset(
         "repeated-module",
         "repeated-parametrization",
         "repeated-result",
+        "object-made-anew",
         "onednn-products",
         "repeated-tensor",
         "same-in-step",
