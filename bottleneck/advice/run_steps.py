@@ -8,7 +8,7 @@ import math
 from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.quantities import model_call
 from bottleneck.advice.ranking import Draft
-from bottleneck.advice.wasted_work import growing_join
+from bottleneck.advice.wasted_work import growing_join, no_kv_cache
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.compile_causes import RECOMPILES
 from bottleneck.schema.compile_health import CompileHealth
@@ -231,6 +231,8 @@ def growing_steps(evidence: Evidence) -> Draft | None:
     if joins is not None or run is None or growth is None:
         return joins
     hooks = run.hooks
+    if hooks is None and no_kv_cache(evidence) is not None:
+        return None  # that says why they grow
     advice = (
         "Find what grows from step to step, and keep it short: hooks that are never removed, a list of losses that "
         "hold their graphs, a sequence that is computed from its start each time"

@@ -18,7 +18,7 @@ from bottleneck.advice.wasted_work import (
     padding_not_known,
     ragged_batch,
 )
-from bottleneck.schema.measurements import Padding
+from bottleneck.schema.measurements import Padding, RunSteps, StepGrowth
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of
 from tests.analysis.frames import CPU
@@ -54,6 +54,10 @@ def test_a_sequence_that_grows_by_a_token_per_call_is_computed_in_vain(tmp_path:
     assert draft.gain_us.low == pytest.approx(0.8 * draft.gain_us.high, rel=0.01)
     assert draft.evidence[0].startswith("the rows of products grow by 2 rows from call to call: sequences of 96 to 103")
     assert advise(case)[0].slug == "no-kv-cache"
+    grown = StepGrowth(50.0, 4, 200.0, 8, 250.0, "gen.py:12", "logits = model(ids)")
+    run = RunSteps(8, 1e4, 1000.0, 0.0, 0, (), growth=grown)
+    longer = case_of(tmp_path / "run", calls(list(range(96, 104)), per_step=per_step), device=FAST, run=run)
+    assert growing_steps(longer) is None and advise(longer)[0].slug == "no-kv-cache"
 
 
 def unsized_calls(lengths: list[list[float]]) -> list[Event]:
