@@ -11,13 +11,14 @@ import numpy as np
 
 from bottleneck.advice.hot_lines import HotLine
 from bottleneck.advice.kernel_work import work_of
-from bottleneck.advice.line_patterns import calls_in, dotted, joins_onto_itself, shifts_itself
+from bottleneck.advice.line_patterns import dotted, joins_onto_itself, shifts_itself
 from bottleneck.advice.quantities import format_per_step
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import autograd_records, issued_by, main_source, removal_of, top_rows, with_python
 from bottleneck.advice.wasted_work import joined_size
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.op_names import forward_of, is_backward
+from bottleneck.schema.source_text import parse_line
 from bottleneck.schema.tables import as_integers
 
 # Below this part of the step the copies are not worth a change; from the second on they are the first thing to say.
@@ -100,16 +101,20 @@ def _moves_all(source: str, text: str) -> bool:
 
 
 def _rolls_by_few(line: HotLine) -> bool:
-    """True for ``torch.roll(memory, -1, 0)``: by a number of places that the line states."""
-    shifts = (
-        [
-            *call.args[1 if dotted(call.func) == "torch.roll" else 0 :][:1],
-            *(keyword.value for keyword in call.keywords if keyword.arg == "shifts"),
-        ]
-        for call in calls_in(line)
-        if _ROLLS.search(dotted(call.func))
-    )
-    return any(_is_number(shift) for given in shifts for shift in given)
+    """True for ``memory = torch.roll(memory, -1, 0)``: by a place, and onto itself."""
+    statement = parse_line(line.text)
+    if not isinstance(statement, ast.Assign):
+        return False
+    call = statement.value
+    if not isinstance(call, ast.Call) or not _ROLLS.search(dotted(call.func)):
+        return False
+    is_function = dotted(call.func) == "torch.roll"
+    given = [*call.args[1 if is_function else 0 :][:1], *(one.value for one in call.keywords if one.arg == "shifts")]
+    rolled = call.args[0] if is_function and call.args else getattr(call.func, "value", None)
+    target = statement.targets[0]
+    kept = target.value if isinstance(target, ast.Subscript) else target
+    is_same = isinstance(rolled, ast.expr) and ast.unparse(rolled) == ast.unparse(kept)
+    return is_same and any(_is_number(shift) for shift in given)
 
 
 def _is_number(node: ast.expr) -> bool:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
-from bottleneck.harness.boundaries import Boundaries
+from bottleneck.harness.boundaries import Boundaries, learns
 from bottleneck.harness.machine import available_bytes, is_on_gpu, measure_child_work
 from bottleneck.harness.main_thread import (
     DEADLY,
@@ -84,6 +84,10 @@ def weakly(tell_failure: TellFailure, method: Callable[..., object], *arguments:
 
 
 CHUNK_SECONDS = 2.0
+# A second window on the start that is shorter shows less than the first.
+LEAST_SECOND_S = 0.3
+# Fewer events in a window are those of a program that prepares: it may import more, which stacks would follow.
+BUSY_EVENTS = 1000
 # Until a window that cannot be closed in a backward pass is looked after again.
 SOON_SECONDS = 0.02
 MOST_CHUNKS = 30
@@ -105,12 +109,24 @@ class Opening:
     It lasts until the first step ends, the process has grown by half a gigabyte, or a minute is over.
 
     Looked after every CHUNK_SECONDS. One that is closed empty, or that saw nothing of a GPU, is followed by another:
-    a program that is still loading its libraries makes no events. One with events never is, because an op of the
+    a program that is still loading its libraries makes no events. One with events is not, because an op of the
     program's may be under way, and would end under another profiler than it began with. ``stopwatch`` marks its ends.
+
+    Where nothing that makes steps was met until then (``finds_nothing``), a second window with stacks follows for as
+    long again: such a program calls ops alone, whose lines nothing else would tell. It is kept if it lasts.
     """
 
-    def __init__(self, torch: Any, detail: Detail, tell_failure: TellFailure) -> None:
+    def __init__(
+        self,
+        torch: Any,
+        detail: Detail,
+        tell_failure: TellFailure,
+        finds_nothing: Callable[[], bool] = lambda: False,
+    ) -> None:
         self._torch, self._detail, self._tell_failure = torch, detail, tell_failure
+        self._finds_nothing = finds_nothing
+        self._first: tuple[ProfilerWindow, Stopwatch] | None = None
+        self._opened_s = 0.0
         self.stopwatch = Stopwatch(None)
         self._window: ProfilerWindow | None = None
         self._on_gpu = False
@@ -139,6 +155,10 @@ class Opening:
         if not self._is_over:
             self._close_chunk()
             self._is_over = True
+        is_brief = time.perf_counter() - self._opened_s < LEAST_SECOND_S
+        if self._first is not None and (self.kept is None or is_brief):
+            self.kept, self.stopwatch = self._first
+        self._first = None
         return self.kept
 
     def _open_chunk(self) -> None:
@@ -148,7 +168,7 @@ class Opening:
         if not window.open():
             self._is_over = True
             return
-        self._window, self._on_gpu = window, _uses_gpu(self._torch)
+        self._window, self._on_gpu, self._opened_s = window, _uses_gpu(self._torch), time.perf_counter()
         self._chunks, self._size_bytes = 0, resident_bytes()
         self.stopwatch = Stopwatch(None)
         self.stopwatch.mark()
@@ -161,6 +181,16 @@ class Opening:
             call_in_main_thread_after(SOON_SECONDS, weakly(self._tell_failure, self._expire, window))
             return
         self._chunks += 1
+        if self._first is not None and self._detail.stacks:
+            self._close_chunk()
+            self._first, self._is_over = self._first if self.kept is None else None, True
+            return
+        if (
+            not (self._detail.stacks or self._on_gpu or _uses_gpu(self._torch) or _is_importing())
+            and self._finds_nothing()
+        ):
+            self._open_next()
+            return
         is_blind = _uses_gpu(self._torch) and not self._on_gpu
         is_small = resident_bytes() - self._size_bytes <= _MOST_GROWTH_BYTES
         if is_blind or not is_small or self._chunks >= MOST_CHUNKS:
@@ -168,6 +198,15 @@ class Opening:
             self._open_chunk()
         else:
             call_in_main_thread_after(CHUNK_SECONDS, weakly(self._tell_failure, self._expire, window))
+
+    def _open_next(self) -> None:
+        """Goes on, with stacks where much was called, and keeps what was recorded before until that has lasted."""
+        self._close_chunk()
+        if self.kept is not None:
+            is_busy = self.kept.event_count() >= BUSY_EVENTS
+            self._first, self.kept, self._is_over = (self.kept, self.stopwatch), None, False
+            self._detail = dataclasses.replace(self._detail, stacks=is_busy)
+        self._open_chunk()
 
     def _close_for_fork(self) -> None:
         if self._window is not None and self._window.is_mine:
@@ -186,6 +225,16 @@ class Opening:
         is_empty = window.event_count() == 0
         self.kept = None if is_blind or is_empty else window
         self._is_over = window.is_running or not (is_blind or is_empty)
+
+
+def _is_importing() -> bool:
+    """True while this thread imports a module."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back  # type: ignore[assignment]
+    return False
 
 
 def _uses_gpu(torch: Any) -> bool:
@@ -413,6 +462,10 @@ class Script:
         self._is_to_end = False
         self._log = RunLog(cpu_clock_ns=time.process_time_ns)
 
+    def _finds_nothing(self) -> bool:
+        """True if nothing was met that makes steps nor may be yet, and stacks were not declined."""
+        return not self._boundaries.met and self._session.options.stacks is not False and not learns()
+
     @functools.cached_property
     def _shared_window(self) -> SharedWindow:
         files = self._session.files  # which also tells how many ranks there are
@@ -463,7 +516,9 @@ class Script:
                 make_wakeable()
             opening = self._session.setting.opening
             if opening is not None:
-                self._opening = Opening(torch, detail_of(self._session.options, opening), self._session.warn_of_failure)
+                self._opening = Opening(
+                    torch, detail_of(self._session.options, opening), self._session.warn_of_failure, self._finds_nothing
+                )
                 self._opening.start()
             os.register_at_fork(before=weakly(self._session.warn_of_failure, self._cut_short))
         except Exception as exc:  # ours, in the middle of the program's import

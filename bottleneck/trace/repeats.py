@@ -40,6 +40,11 @@ def period_of(codes: Integers) -> int:
     Its length where it does not repeat. By the borders of its beginnings (Knuth, Morris and Pratt 1977): the time grows
     as the length does. The last repeat need not be complete.
     """
+    return len(codes) - int(_borders(codes)[-1]) if len(codes) else 0
+
+
+def _borders(codes: Integers) -> Integers:
+    """The longest beginning of each beginning that is its end too, by length."""
     sequence: list[int] = codes.tolist()
     borders = [0] * len(sequence)
     length = 0
@@ -49,7 +54,21 @@ def period_of(codes: Integers) -> int:
             length = borders[length - 1]
         length += code == sequence[length]
         borders[row] = length
-    return len(sequence) - length
+    return np.array(borders, dtype=np.int64)
+
+
+def repeating_end(codes: Integers, fewest: int) -> tuple[int, int]:
+    """Finds the longest end of a sequence that repeats itself so often: its begin, and its period.
+
+    The last repeat need not be complete; the end begins with a whole one. Both are 0 where none does.
+    """
+    borders = _borders(codes[::-1])
+    length = np.arange(1, len(codes) + 1)
+    period = length - borders
+    fits = np.flatnonzero((borders > 0) & (length >= fewest * period))
+    if not fits.size:
+        return 0, 0
+    return len(codes) - int(length[fits[-1]]), int(period[fits[-1]])
 
 
 class _RepeatedWork(Struct, frozen=True):
@@ -129,6 +148,8 @@ _MOST_REPEATS = 10_000
 # A lone op that a program calls a few times in a row is no loop; marks and modules are set by the program itself.
 _FEWEST_ITEMS = 8
 _COVERED = 0.5
+# Of ops alone after others: more than a network has layers.
+_FEWEST_BARE = 20
 # Annotations around the whole loop, one in the other; more of them are no one's program.
 _DEEPEST = 8
 
@@ -167,7 +188,7 @@ def find_repeats(trace: Trace) -> StepReasons:
     if thread < 0:
         return ()
     items = _inside_of_wrappers(trace, _items(trace, thread))
-    for low, high in _stretches(items):
+    for low, high in _stretches(items, _fewest_bare(trace)):
         bounds_ns = _bounds(items, low, high)
         if not _FEWEST_REPEATS < len(bounds_ns) <= _MOST_REPEATS + 1 or not _holds_device_work(trace, bounds_ns):
             continue
@@ -243,16 +264,39 @@ def _outermost(items: _Items) -> Integers:
     return rows
 
 
-def _stretches(items: _Items) -> list[tuple[int, int]]:
+def _stretches(items: _Items, fewest_bare: int) -> list[tuple[int, int]]:
     """Gives first row and end of each stretch that may be a loop.
 
-    One is that of all items, another that between marks that come often: around them a program may prepare.
+    One is that of all items, another that between marks that come often: around them a program may prepare. So may one
+    of ops alone, on a CPU.
     """
     if not len(items.code):
         return []
     _, group, count = np.unique(items.code, return_inverse=True, return_counts=True)
     often = np.flatnonzero(items.marks & (count[group] >= _FEWEST_REPEATS)).tolist()
-    return [(0, len(items.code)), *([(often[0], often[-1] + 1)] if often else [])]
+    is_bare = fewest_bare > 0 and not (items.marks.any() or items.annotation.any())
+    bare = _bare_loop(items, fewest_bare) if is_bare else []
+    return [(0, len(items.code)), *([(often[0], often[-1] + 1)] if often else []), *bare]
+
+
+def _fewest_bare(trace: Trace) -> int:
+    """The repeats of ops alone that make a loop behind other ops; 0 where none do.
+
+    A pass through equal layers ends with another one, and has fewer than that. Where the trace has Python calls, and
+    none of a module, there are no layers.
+    """
+    if len(trace.device_args):
+        return 0
+    return (
+        _FEWEST_REPEATS if is_any_of(trace, ("python",)).any() and not are_named(trace, _MODULE).any() else _FEWEST_BARE
+    )
+
+
+def _bare_loop(items: _Items, fewest: int) -> list[tuple[int, int]]:
+    """Whole repeats at the end of a program of ops alone, such as a simulation, which prepares first."""
+    begin, period = repeating_end(items.code, fewest)
+    repeats = (len(items.code) - begin) // period if period else 0
+    return [(begin, begin + repeats * period)] if period >= _FEWEST_ITEMS else []
 
 
 def _bounds(items: _Items, low: int, high: int) -> Integers:

@@ -44,7 +44,13 @@ def test_a_tensor_that_is_copied_to_add_to_it_is_to_be_written_in_place(tmp_path
 
 @pytest.mark.parametrize(
     "text",
-    ["x = torch.cat([a, b], dim=1)", "y = torch.roll(x, self.shift, 1)", "x = self.layer(x)", "x[1:] = y[:-1]"],
+    [
+        "x = torch.cat([a, b], dim=1)",
+        "y = torch.roll(x, self.shift, 1)",
+        "s = torch.roll(f, 1, 0) + torch.roll(f, -1, 0)",
+        "x = self.layer(x)",
+        "x[1:] = y[:-1]",
+    ],
 )
 def test_an_ordinary_join_is_none(tmp_path: Path, text: str) -> None:
     assert moved_buffer(joining(tmp_path, text)) is None

@@ -1,5 +1,7 @@
 """The window at the start of a script: it stays open while it is cheap, so that a slow import does not end it."""
 
+import importlib
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,7 +22,8 @@ class ProfilerWindow:
     events = 5
     is_running = False
 
-    def __init__(self, *_: object) -> None:
+    def __init__(self, _torch: object = None, detail: Detail = Detail()) -> None:  # noqa: B008 - frozen
+        self.detail = detail
         self.is_mine = True
         self.stopped = False
 
@@ -37,7 +40,7 @@ class ProfilerWindow:
 class Machine:
     """The program's memory, its GPU, and the clock that calls back."""
 
-    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch, detail: Detail, finds_nothing: bool) -> None:
         self.bytes, self.uses_gpu, self.later, self.windows = 100 * MB, False, [], []  # type: ignore[var-annotated]
         patch.setattr(opening, "ProfilerWindow", self.window)
         patch.setattr(opening, "resident_bytes", lambda: self.bytes)
@@ -46,7 +49,8 @@ class Machine:
         self.torch = SimpleNamespace(
             cuda=SimpleNamespace(is_initialized=lambda: self.uses_gpu, synchronize=lambda: None)
         )
-        self.opening = Opening(self.torch, Detail(), self.tell)
+        self.finds_nothing = finds_nothing
+        self.opening = Opening(self.torch, detail, self.tell, lambda: self.finds_nothing)
         self.opening.start()
 
     def tell(self, when: str, exc: Exception) -> None:
@@ -65,7 +69,56 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> Machine:
-    return Machine(monkeypatch)
+    return Machine(monkeypatch, Detail(), finds_nothing=False)
+
+
+@pytest.fixture
+def bare(monkeypatch: pytest.MonkeyPatch) -> Machine:
+    """A program in which nothing was met that makes steps, with a window of 5,000 events."""
+    monkeypatch.setattr(ProfilerWindow, "events", 5000)
+    return Machine(monkeypatch, Detail(stacks=False), finds_nothing=True)
+
+
+def test_a_program_of_ops_alone_is_recorded_again_with_stacks(bare: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(opening, "LEAST_SECOND_S", 0.0)
+    bare.wait(4)
+    assert [(window.detail.stacks, window.stopped) for window in bare.windows] == [(False, True), (True, True)]
+    assert bare.opening.finish() is bare.windows[1]
+
+
+def test_a_second_window_that_the_program_ends_at_once_gives_way_to_the_first(
+    bare: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(opening, "LEAST_SECOND_S", 3600.0)
+    first = bare.opening.stopwatch
+    bare.wait()
+    assert bare.opening.finish() is bare.windows[0]
+    assert bare.opening.stopwatch is first and bare.windows[1].stopped
+
+
+@pytest.mark.parametrize("why", ["met", "few events", "import", "GPU"])
+def test_stacks_are_not_taken_where_steps_or_imports_may_come(
+    bare: Machine, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    if why == "met":
+        bare.finds_nothing = False
+    elif why == "few events":
+        monkeypatch.setattr(ProfilerWindow, "events", 50)
+    elif why == "import":
+        monkeypatch.setattr(opening, "_is_importing", lambda: True)
+    else:
+        bare.uses_gpu = True
+    bare.wait(3)
+    assert not any(window.detail.stacks for window in bare.windows)
+    assert bare.opening.finish() is not None
+
+
+def test_code_that_runs_while_a_module_is_imported_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "asks_at_import.py").write_text(
+        "from bottleneck.harness.script import _is_importing\nIS = _is_importing()\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert importlib.import_module("asks_at_import").IS and not opening._is_importing()
 
 
 def test_a_window_with_few_events_stays_open_until_the_first_step(machine: Machine) -> None:

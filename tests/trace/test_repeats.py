@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from bottleneck.pipeline import analyse
 from bottleneck.schema.linked_trace import Window
 from bottleneck.trace.read import read_trace
-from bottleneck.trace.repeats import find_repeats, period_of
+from bottleneck.trace.repeats import find_repeats, period_of, repeating_end
 from bottleneck.trace.steps import find_steps
 from tests.builders import Event, complete, frame, kernel, launch, op, step, write_trace
 from tests.trace.traces import linked, read
@@ -74,6 +74,37 @@ def test_equal_layers_between_an_embedding_and_a_head_are_one_step(tmp_path: Pat
 
 def test_equal_layers_inside_one_module_are_one_step(tmp_path: Path) -> None:
     assert find_steps(read(tmp_path, [frame("nn.Module: Net_0", 90, 700), *passes(12)])).source == "whole"
+
+
+SIMULATION = ("aten::roll", "aten::add", "aten::mul") * 3
+
+
+def simulation(count: int, *before: Event) -> list[Event]:
+    """A program of ops alone that prepares, then goes through so many rounds of nine ops."""
+    prepares = [op(name, 10.0 + 12 * place, 10) for place, name in enumerate(("aten::rand", "aten::ones", "aten::mul"))]
+    return [*before, *prepares, *passes(count, SIMULATION, period=120)]
+
+
+def made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def test_rounds_of_ops_alone_that_a_program_prepares_are_steps(tmp_path: Path) -> None:
+    """A simulation without a module was one step of two seconds."""
+    window = find_steps(read(tmp_path, simulation(25)))
+    assert (window.source, len(window.steps)) == ("repeats", 25)
+    assert starts(window)[:2] == [90, 210]
+    cut_short = [*simulation(25), *passes(1, SIMULATION[:4], at=100 + 25 * 120)]
+    assert len(find_steps(read(made(tmp_path / "cut"), cut_short)).steps) == 25
+
+
+def test_fewer_rounds_may_be_layers_unless_calls_of_python_show_that_there_are_none(tmp_path: Path) -> None:
+    assert find_steps(read(tmp_path, simulation(12))).source == "whole"
+    calls = frame("sim.py(20): main", 0, 5000)
+    assert len(find_steps(read(made(tmp_path / "calls"), simulation(12, calls))).steps) == 12
+    module = frame("nn.Module: Encoder_0", 1, 4000)
+    assert find_steps(read(made(tmp_path / "module"), simulation(12, calls, module))).source == "whole"
 
 
 def test_layers_of_other_shapes_are_no_repeats(tmp_path: Path) -> None:
@@ -234,6 +265,21 @@ def test_the_period_divides_what_is_made_of_one_unit(unit: list[int], count: int
     assert (sequence[period:] == sequence[: len(sequence) - period]).all()
     assert period <= len(unit)
     assert all((sequence[less:] != sequence[: len(sequence) - less]).any() for less in range(1, period))
+
+
+@given(
+    st.lists(st.integers(10, 19), max_size=6),
+    st.lists(st.integers(0, 3), min_size=1, max_size=5, unique=True),
+    st.integers(2, 6),
+    st.data(),
+)
+def test_the_end_that_repeats_begins_behind_what_comes_before(
+    before: list[int], unit: list[int], count: int, data: st.DataObject
+) -> None:
+    rest = unit[: data.draw(st.integers(0, len(unit) - 1))]
+    codes = np.array([*before, *unit * count, *rest], dtype=np.int64)
+    assert repeating_end(codes, 2) == (len(before), len(unit))
+    assert repeating_end(codes, count + 2) == (0, 0)
 
 
 def test_the_period_of_what_never_repeats_is_its_length() -> None:
