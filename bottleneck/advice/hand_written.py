@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from bottleneck.advice.kernel_work import Size, requires_gain, work_of
+from bottleneck.advice.kernel_work import KernelWork, Size, requires_gain, work_of
 from bottleneck.advice.quantities import format_count, format_per_step
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import LEAST_SHARE, backward_of, issued_by, main_source, removal_of, top_rows
@@ -80,6 +80,10 @@ class _LibraryCall:
 _ROWS_ON_A_CPU = frozenset({"rms_norm"})
 _CALLS: Mapping[str, _LibraryCall] = {
     "layer_norm": _LibraryCall("F.layer_norm", "F.layer_norm(x, (x.shape[-1],), weight, bias, eps)"),
+    "channels_norm": _LibraryCall(
+        "F.layer_norm on x.permute(0, 2, 3, 1)",
+        "F.layer_norm(x.permute(0, 2, 3, 1), weight.shape, weight, bias, eps).permute(0, 3, 1, 2)",
+    ),
     "rms_norm": _LibraryCall("F.rms_norm", "F.rms_norm(x, (x.shape[-1],), weight, eps)"),
     "gelu_tanh": _LibraryCall('F.gelu(x, approximate="tanh")', 'F.gelu(x, approximate="tanh")'),
     "gelu": _LibraryCall("F.gelu", "F.gelu(x)"),
@@ -106,13 +110,15 @@ def _written_out(evidence: Evidence) -> Iterator[_WrittenOut]:
     for written in find_hand_written(names):
         places = range(written.first, written.first + written.count)
         sizes = [work.tensors_of(calls[at]) for at in places]
-        of_norm = written.op in {"layer_norm", "rms_norm"}
-        parts = [plain[at] for at in places]
-        held = _norm_in(parts, sizes) if of_norm else _gelu_in(parts, sizes)
-        if written.op in _CALLS and held is not None and not (evidence.is_host_only and written.op in _ROWS_ON_A_CPU):
+        op, parts = written.op, [plain[at] for at in places]
+        held = _norm_in(parts, sizes) if op in {"layer_norm", "rms_norm"} else _gelu_in(parts, sizes)
+        if held is None and op == "layer_norm" and _lie_channels_last(work, calls[written.first]):
+            # To the library, whose norm is over the last dimension, these images lie so already.
+            op, held = "channels_norm", _norm_in(parts, [[_by_channel(size) for size in part] for part in sizes])
+        if op in _CALLS and held is not None and not (evidence.is_host_only and op in _ROWS_ON_A_CPU):
             first, last, stays = held
             rows = tuple(int(top[at]) for at in places[first : last + 1])
-            yield _WrittenOut(written.op, rows, int(top[places[stays]]))
+            yield _WrittenOut(op, rows, int(top[places[stays]]))
 
 
 def _norm_in(names: Sequence[str], sizes: Sequence[Sequence[Size]]) -> tuple[int, int, int] | None:
@@ -136,6 +142,18 @@ def _norm_in(names: Sequence[str], sizes: Sequence[Sequence[Size]]) -> tuple[int
             break
         last += 1
     return 0, last, stays
+
+
+def _lie_channels_last(work: KernelWork, signature: int) -> bool:
+    """True where the first tensor of a call is images whose channels lie together."""
+    strides = work.text_column("strides", signature)
+    first = strides[0] if strides else None
+    return isinstance(first, list) and len(first) == 4 and first[1] == 1
+
+
+def _by_channel(size: Size) -> Size:
+    """The sizes of images as their memory lies: channels last."""
+    return (size[0], *size[2:], size[1]) if len(size) == 4 else size
 
 
 def _gelu_in(names: Sequence[str], sizes: Sequence[Sequence[Size]]) -> tuple[int, int, int] | None:

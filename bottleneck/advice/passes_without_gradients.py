@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import has_backward_pass, work_of
+from bottleneck.advice.kernel_work import KernelWork, has_backward_pass, work_of
 from bottleneck.advice.quantities import format_count, format_per_step, optimizer_names, outermost_spans
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import (
@@ -28,7 +28,7 @@ from bottleneck.advice.removal import (
 )
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import Floats, Integers
+from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.op_names import (
     LOADER_FETCH,
     OPTIMIZER_MARK,
@@ -392,6 +392,9 @@ _MOVES = re.compile(
 )
 
 
+_MEASURES = re.compile(r"^aten::(?:sort|topk|bincount|_?unique\w*|histc|eq)$")
+_MOST_MEASURED = 0.2
+_LAYERS = re.compile(r"^aten::(?:addmm|convolution\w*|\w*_convolution|native_layer_norm|\w*batch_norm)$")
 # A matrix that Python fills by its own indices, as one of sampled neighbours, is another one in each step.
 _FILLS = re.compile(r"^aten::_?index_put")
 _READS = re.compile(r"^aten::(?:item|_local_scalar_dense|is_nonzero)$")
@@ -420,24 +423,35 @@ def _prepared_rows(evidence: Evidence) -> Integers:
     return top[is_mine & ~(at_us[top] <= last_us)]
 
 
+def _are_features(evidence: Evidence, work: KernelWork, rows: Integers, mine: Flags) -> bool:
+    """True for ops in all steps that compute without random numbers, and may be of the inputs alone."""
+    ops = evidence.linked.ops
+    if ops["step"].iloc[rows].nunique() < max(_NEARLY_ALL * evidence.steps, 2):
+        return False
+    if np.isin(_random_rows(evidence), rows).any() or text_matches(ops["name"], _FILLS.search)[rows].any():
+        return False
+    us = work.us_of(mine)
+    if work.us_of(mine & work.op_like(_MOVES)) > (1 - _COMPUTES) * us:
+        return False
+    # What sorts or counts is a metric of the step before, where steps end with the optimizer's.
+    if work.us_of(mine & work.op_like(_MEASURES)) > _MOST_MEASURED * us:
+        return False
+    # Without modules layers tell nobody whose they are: of a frozen network, or of one that follows the trained one.
+    return not (ops["module"].isna().all() and (mine & work.op_like(_LAYERS)).any())
+
+
 def features_in_step(evidence: Evidence) -> Draft | None:
     """Finds features of the inputs that are computed in each step.
 
-    They depend on no weight, and no random number goes into them, nor places that Python picks.
-    the program knows whether its inputs come back.
+    They depend on no weight, and no random number goes into them, nor places that Python picks. The program knows
+    whether its inputs come back.
     """
     if not has_backward_pass(evidence):
         return None
-    rows, ops = _prepared_rows(evidence), evidence.linked.ops
-    if ops["step"].iloc[rows].nunique() < max(_NEARLY_ALL * evidence.steps, 2):
-        return None
-    if np.isin(_random_rows(evidence), rows).any() or text_matches(ops["name"], _FILLS.search)[rows].any():
-        return None
+    rows = _prepared_rows(evidence)
     removal, work = removal_of(evidence, rows.tolist()), work_of(evidence)
     mine = issued_by(evidence, work, rows)
-    if evidence.share_of_step(removal.us) < _LEAST_PREPARED:
-        return None
-    if work.us_of(mine & work.op_like(_MOVES)) > (1 - _COMPUTES) * work.us_of(mine):
+    if evidence.share_of_step(removal.us) < _LEAST_PREPARED or not _are_features(evidence, work, rows, mine):
         return None
     line = main_source(evidence, rows.tolist())
     place = at_known(line)

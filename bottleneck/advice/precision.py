@@ -957,14 +957,32 @@ def slower_half_precision(evidence: Evidence) -> Draft | None:
             *work.describe(rows),
             *work.critical_path_note(less),
         ),
-        advice="Compute in fp32 on this CPU: leave out torch.autocast, or model.to() of a narrower type. It pays on "
-        "processors with units for it (AMX on Intel).",
-        brief="Compute in fp32 on this CPU: leave out torch.autocast",
+        advice=f"Compute in fp32 on this CPU: leave out {_makes_narrow(evidence, dtype)}. {dtype} pays on processors "
+        "with units for it.",
+        brief=f"Compute in fp32 on this CPU: leave out {_makes_narrow(evidence, dtype)}",
         gain_us=work.gain(_SURE_OF_PEAKS * less, less),
         claims=work.claims(less),
-        code='with torch.autocast(device, dtype=torch.bfloat16, enabled=device != "cpu"):',
+        code='with torch.autocast(device, dtype=torch.bfloat16, enabled=device != "cpu"):'
+        if _autocasts(evidence)
+        else "model = model.float()  # and its inputs: x = x.float()",
         changes_results=True,
     )
+
+
+def _autocasts(evidence: Evidence) -> bool:
+    """True where casts inside of calls show autocast, or lines of the program name it."""
+    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    return "aten::_autocast_to_reduced_precision" in evidence.op_sums or any(
+        "autocast" in text for text in texts.values()
+    )
+
+
+def _makes_narrow(evidence: Evidence, dtype: str) -> str:
+    """Words what makes the products narrow, as far as it is known."""
+    if _autocasts(evidence):
+        return "torch.autocast"
+    method = "half()" if dtype == "fp16" else "bfloat16()"
+    return f"torch.autocast, or model.{method} and model.to({_TORCH_DTYPE[dtype]})"
 
 
 RULES = (

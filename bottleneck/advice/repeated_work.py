@@ -155,6 +155,18 @@ _LEAST_OF_MODULES, _FIRST = 0.05, 0.2
 _NAMED = 4
 
 
+# What torch.nn.utils.parametrize computes a weight with.
+_PARAMETRIZATION = "ParametrizationList"
+_TAKE_OFF = (
+    "Take the parametrization of the weights off once they are loaded and nothing trains them: they are computed "
+    "{place} in each call, and come out the same."
+)
+_TAKE_OFF_CODE = (
+    "for module in model.modules():\n    if torch.nn.utils.parametrize.is_parametrized(module):\n"
+    '        torch.nn.utils.parametrize.remove_parametrizations(module, "weight")'
+)
+
+
 def repeated_module(evidence: Evidence) -> Draft | None:
     """Finds modules with the same inputs and results in two steps.
 
@@ -176,7 +188,9 @@ def repeated_module(evidence: Evidence) -> Draft | None:
     name, place = first.label.rpartition("_")[0], _line_with_text(evidence, first.source)
     return Draft(
         slug="repeated-module",
-        title=f"{name} computes the same result again in each step",
+        title="Parametrized weights (weight_norm, spectral_norm) are computed again in each step"
+        if name == _PARAMETRIZATION
+        else f"{name} computes the same result again in each step",
         evidence=(
             "in two steps in a row, the inputs and the results of "
             f"{', '.join(one.label for one in order[:_NAMED])} were the same, as far as samples of them show, while "
@@ -184,10 +198,16 @@ def repeated_module(evidence: Evidence) -> Draft | None:
             f"that takes {format_per_step(evidence, removal.us)}: {_line_with_text(evidence, first.source)}",
             *work.describe(issued_by(evidence, work, whole)),
         ),
-        advice=f"Call {name} once, before the loop, and keep its result for all steps, in place of the call in each "
+        advice=_TAKE_OFF.format(place=place)
+        if name == _PARAMETRIZATION
+        else f"Call {name} once, before the loop, and keep its result for all steps, in place of the call in each "
         f"step {place}: its inputs and its weights do not change from step to step.",
-        brief=f"Call {name} once, before the loop, and keep its result",
-        code="with torch.no_grad():\n    features = encoder(prompts)  # once, before the loop\n"
+        brief="Take the parametrization of the weights off, once they are loaded (remove_parametrizations)"
+        if name == _PARAMETRIZATION
+        else f"Call {name} once, before the loop, and keep its result",
+        code=_TAKE_OFF_CODE
+        if name == _PARAMETRIZATION
+        else "with torch.no_grad():\n    features = encoder(prompts)  # once, before the loop\n"
         "for batch in loader:\n    out = model(batch, features)  # in place of encoder(prompts) in each step",
         gain_us=removal.gain,
         claims=removal.claims,
@@ -271,16 +291,25 @@ def same_in_step(evidence: Evidence) -> Draft | None:
         title="A step computes the same several times",
         evidence=(
             f"in one step, {name} {text} had the same inputs in each round, or the first rows of them, and gave the "
-            "same, as far as samples show",
+            "same, as far as samples show"
+            if first is None or not first.repeated
+            else f"in one step, {len(first.repeated)} of {counted(first.calls, 'call')} of {name} had inputs of an "
+            "earlier one, and gave the same, as far as samples show",
             f"all rounds but the first take {format_per_step(evidence, removal.us)}: "
             f"{counted(format_count(per_step), 'op')} {at_source(line)}",
             *work.describe(issued_by(evidence, work, whole)),
         ),
         advice=f"Compute once per step, before the loop, and keep what is computed anew in each round {text}. Where a "
-        "round needs its first rows only, slice the result.",
-        brief=f"Compute once per step, before the loop, what is computed anew in each round {at_source(line)}",
+        "round needs its first rows only, slice the result."
+        if first is None or not first.repeated
+        else f"Call {name} once per step for these inputs, and pass its result on, in place of each call {text}.",
+        brief=f"Compute once per step, before the loop, what is computed anew in each round {at_source(line)}"
+        if first is None or not first.repeated
+        else f"Call {name} once per step for the same inputs, in place of each call {at_source(line)}",
         places=(line,),
-        code="keys = self.keys(encoded)  # once, before the loop\nfor t in range(steps):\n"
+        code="u = net(x, t)  # once per step; then u_x = grad(u, x), u_t = grad(u, t)"
+        if first is not None and first.repeated
+        else "keys = self.keys(encoded)  # once, before the loop\nfor t in range(steps):\n"
         "    scores = attend(keys[:rows], hidden)  # in place of self.keys(encoded[:rows]) in each round",
         gain_us=removal.gain,
         claims=removal.claims,
@@ -298,6 +327,8 @@ def _rows_of_later_calls(evidence: Evidence, module: RepeatedModule) -> list[int
         return []
     at_us, step = ops["ts_us"].to_numpy()[inside], as_integers(ops["step"])[inside]
     call = np.searchsorted(spans.start, at_us, side="right")
+    if module.repeated:
+        return [int(row) for row in inside[np.isin((call - 1) % max(module.calls, 1), module.repeated)]]
     first = pd.Series(call).groupby(step).transform("min").to_numpy()
     return [int(row) for row in inside[call > first]]
 

@@ -36,6 +36,8 @@ def slow_convolution(evidence: Evidence) -> Draft | None:
     us, share = work.us_of(rows), work.share(rows)
     if not evidence.is_host_only or share < _LEAST:
         return None
+    if work.us_of(rows & work.dtype("fp16", "bf16", "fp64")) > us / 2:
+        return None  # oneDNN has none for such numbers on this CPU: rules of precision say so
     sized = rows & (work.signature >= 0) & ~np.isnan(work.elements(rows))
     single = sized & _are_of_one_image(work, sized)
     is_single, is_known = work.us_of(single) > us / 2, work.us_of(sized) > us / 2

@@ -109,7 +109,7 @@ class Grounds(Struct, frozen=True):
     tells of the side of the recording that is not judged. ``faults_us`` is the time of counted page faults in ops
     of the window, ``record_us`` the least time per step that the profiler's own records take, where no step without
     it is known. ``load`` says what waits for other programs were taken off, null where none were. ``has_no_lines``
-    marks a trace that was recorded without source lines.
+    marks a trace of others that was recorded without source lines.
     """
 
     ledger: Ledger
@@ -187,7 +187,8 @@ def grounds_of(evidence: Evidence) -> Grounds:
         record_us=least_record_us(evidence.linked, analysis.steps.unprofiled_us),
         load=next((caveat.message for caveat in analysis.caveats if caveat.slug == LOAD_TAKEN_OFF), None),
         is_one_step=analysis.steps.count <= 1,
-        has_no_lines=not (any(row.source for row in analysis.kernels) or any(row.source for row in analysis.idle)),
+        has_no_lines=evidence.recording is None
+        and not (any(row.source for row in analysis.kernels) or any(row.source for row in analysis.idle)),
     )
 
 

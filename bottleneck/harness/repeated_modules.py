@@ -37,6 +37,8 @@ _MOST_NUMBERS, _MOST_TENSORS, _DEEPEST = 1024, 16, 3
 _MOST_FRAMES, _MOST_FOUND, _MOST_LINES = 60, 8, 40
 # First numbers of a tensor that are kept to tell whether another one is its first rows.
 _FIRST_NUMBERS, _ROUNDED = 256, 1e-4
+# Calls of a module with other inputs, which later ones are compared with.
+_MOST_DIFFERENT = 8
 # Rounds of a loop in which a line gives the same.
 _LEAST_ROUNDS = 4
 _OURS = os.path.dirname(__file__)  # noqa: PTH120 - as plain text
@@ -117,8 +119,8 @@ class _SeenCall:
 class Repeats:
     """The modules and lines that gave the same in both steps.
 
-    A line counts where all its calls of torch did. ``in_step`` are modules all of whose calls in one step repeat the
-    first of them, ``lines_in_step`` the rounds of a loop in each of which a line gave the same. Each round
+    A line counts where all its calls of torch did. ``in_step`` are modules with calls in one step that repeat an
+    earlier one, ``lines_in_step`` the rounds of a loop in each of which a line gave the same. Each round
     of a line of ``carried`` needs the one before.
     """
 
@@ -446,18 +448,33 @@ def _repeated_lines(before: dict[_Place, _SeenCall], now: dict[_Place, _SeenCall
 
 
 def _same_in_step(now: dict[_Key, _SeenCall]) -> list[RepeatedModule]:
-    """Finds modules whose calls in one step all repeat the first."""
-    calls_of: dict[int, list[_SeenCall]] = {}
-    for (number, _), call in now.items():
-        if not call.in_backward:
-            calls_of.setdefault(number, []).append(call)
-    same = {
-        number: calls
-        for number, calls in calls_of.items()
-        if len(calls) > 1 and calls[0].gives_tensors() and all(call.repeats(calls[0]) for call in calls[1:])
-    }
-    outer = [calls for calls in same.values() if not any(key[0] in same for call in calls for key in call.around)]
-    return [RepeatedModule(calls[0].label, calls[-1].line, len(calls)) for calls in outer][:_MOST_FOUND]
+    """Finds modules with calls in one step that repeat an earlier one."""
+    calls_of: dict[int, list[tuple[int, _SeenCall]]] = {}
+    for (number, at), call in now.items():
+        if not call.in_backward and call.gives_tensors():
+            calls_of.setdefault(number, []).append((at, call))
+    again = {number: repeats for number, calls in calls_of.items() if (repeats := _repeats_among(calls))}
+    outer = [
+        number for number in again if not any(key[0] in again for _, call in calls_of[number] for key in call.around)
+    ]
+    modules = []
+    for number in outer[:_MOST_FOUND]:
+        calls = calls_of[number]
+        label, last = calls[0][1].label, dict(calls)[again[number][-1]]
+        is_all = len(again[number]) == len(calls) - 1
+        modules.append(RepeatedModule(label, last.line, len(calls), () if is_all else again[number]))
+    return modules
+
+
+def _repeats_among(calls: list[tuple[int, _SeenCall]]) -> tuple[int, ...]:
+    """The numbers of the calls that repeat an earlier one."""
+    firsts, again = list[_SeenCall](), list[int]()
+    for at, call in calls:
+        if any(call.repeats(one) for one in firsts):
+            again.append(at)
+        elif len(firsts) < _MOST_DIFFERENT:
+            firsts.append(call)
+    return tuple(again)
 
 
 def _lines_same_in_step(at_lines: dict[_Place, _SeenCall]) -> dict[str, int]:

@@ -112,6 +112,37 @@ def trained(folder: Path, ops: Ops, *, linked: bool) -> Evidence:
     return case_of(folder, events, unprofiled_us=1000.0)
 
 
+IMAGES, PIXELS = [8, 32, 16, 16], [8, 1, 16, 16]
+CHANNELS_NORM: Ops = [
+    ("mean", [IMAGES, [], [], []]),
+    ("sub", [IMAGES, PIXELS, []]),
+    ("pow", [IMAGES, []]),
+    ("mean", [IMAGES, [], [], []]),
+    ("sub", [IMAGES, PIXELS, []]),
+    ("add", [PIXELS, [], []]),
+    ("sqrt", [PIXELS]),
+    ("div", [IMAGES, PIXELS]),
+]
+
+
+@pytest.mark.parametrize("lies", ["channels last", "channels first", "not recorded"])
+def test_a_norm_over_channels_is_the_librarys_where_they_lie_together(tmp_path: Path, lies: str) -> None:
+    """The LayerNorm2d of a ConvNeXt: 1.6 to 0.13 ms with its backward pass, and no quicker on rows of pixels."""
+    strides = {"channels last": [8192, 1, 512, 32], "channels first": [8192, 256, 16, 1]}.get(lies)
+    events: list[Event] = [frame("train.py(1): <module>", 0, 2000)]
+    for number in range(2):
+        begin = 1000.0 * number
+        events += [step(number, begin, 999), program_line(11, begin, 900)]
+        for at, (name, dims) in enumerate(CHANNELS_NORM):
+            more = {} if strides is None else {"strides": [strides, *([[]] * (len(dims) - 1))]}
+            events.append(op(f"aten::{name}", begin + 1 + 100.0 * at, 90, dims=dims, **more))
+    draft = written_function(case_of(tmp_path, events, unprofiled_us=1000.0))
+    assert (draft is not None) == (lies == "channels last")
+    if draft is not None:
+        assert draft.advice.startswith("Call F.layer_norm on x.permute(0, 2, 3, 1) at train.py:11")
+        assert draft.code is not None and ".permute(0, 3, 1, 2)" in draft.code
+
+
 def gain_of(evidence: Evidence) -> Interval:
     draft = written_function(evidence)
     assert draft is not None and draft.gain_us is not None and draft.removes

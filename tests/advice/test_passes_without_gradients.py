@@ -140,6 +140,18 @@ def test_inputs_that_are_drawn_moved_or_loaded_are_no_features(tmp_path: Path) -
     assert features_in_step(prepared(tmp_path / "loaded", *loaded)) is None
 
 
+def test_metrics_and_layers_that_may_follow_the_trained_ones_are_no_features(tmp_path: Path) -> None:
+    """A running AUC sorted all scores; a target network gave its values of new samples."""
+    ranks = [program_line(5, 98, 400), feature("aten::sort", 100, 200), feature("aten::mul", 310, 170)]
+    assert features_in_step(prepared(tmp_path / "metric", *ranks)) is None
+    target = [program_line(5, 98, 400), feature("aten::addmm", 100, 370)]
+    assert features_in_step(prepared(tmp_path / "lines", *target)) is not None
+    bare = [
+        event for event in (*target, *training_of_net(500)) if event["cat"] not in {"python_function", "python_line"}
+    ]
+    assert features_in_step(two_steps(tmp_path / "bare", bare)) is None
+
+
 def steps_with_a_second_loss(
     folder: Path, *, run: Sequence[int] = (1, 2), reduction: str = "1", optimizer: bool = True
 ) -> Evidence:

@@ -121,6 +121,28 @@ def test_a_module_that_reads_the_same_in_each_round_is_called_once_before_the_lo
     assert same_in_step(two_steps(tmp_path / "none", body)) is None
 
 
+def test_a_network_that_gets_the_same_again_beside_other_inputs_is_called_once_for_them(tmp_path: Path) -> None:
+    """A physics-informed network was called for u, its two derivatives and its second one with the same points."""
+    found = RepeatedModule("Net_0", "train.py:43", calls=4, repeated=(1, 2))
+    body = [event for at in range(4) for event in encoded(100 + 300.0 * at, "Net_0")]
+    evidence = two_steps(
+        tmp_path, body, 2000.0, same_in_step=(found,), source_texts={"train.py:43": "u = self.net(x, t)"}
+    )
+    draft = same_in_step(evidence)
+    assert draft is not None and draft.gain_us is not None
+    assert "2 of 4 calls of Net had inputs of an earlier one" in draft.evidence[0]
+    assert draft.advice.startswith("Call Net once per step for these inputs, and pass its result on")
+    assert 0.65 * 400 < draft.gain_us.low < draft.gain_us.high < 460
+
+
+def test_a_parametrization_that_nothing_trains_is_taken_off(tmp_path: Path) -> None:
+    found = RepeatedModule("ParametrizationList_0", "train.py:43")
+    body = [*encoded(100, "ParametrizationList_0"), *encoded(400, "Out_0", 44)]
+    draft = repeated_module(two_steps(tmp_path, body, repeated_modules=(found,)))
+    assert draft is not None and draft.advice.startswith("Take the parametrization of the weights off")
+    assert draft.code is not None and "remove_parametrizations" in draft.code and "List once" not in draft.advice
+
+
 def test_of_lines_that_give_the_same_in_each_round_the_ops_of_one_round_stay(tmp_path: Path) -> None:
     def rounds(ts: float) -> list[Event]:
         two = [op("aten::mul", ts + 4 + 110 * at, 100, dims=[[640, 640], [640, 640]]) for at in range(2)]

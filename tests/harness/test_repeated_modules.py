@@ -129,6 +129,23 @@ def test_a_module_that_reads_the_same_rows_in_each_round_of_a_step_is_found_also
     assert [(each.label, each.calls) for each in found.in_step] == [("Sequential_1", 4)]
 
 
+def test_calls_with_inputs_of_an_earlier_one_are_found_beside_calls_with_others() -> None:
+    """A physics-informed network: u for each derivative of the residual, and once more for the initial condition."""
+    net = layers(2, 16)
+
+    def u(x: Any, t: Any) -> Any:
+        return net(torch.stack([x, t], dim=-1)).sum(-1)
+
+    def step() -> None:
+        x, t = (torch.rand(50, requires_grad=True) for _ in range(2))
+        start = u(torch.rand(20), torch.zeros(20))
+        derivatives = [torch.autograd.grad(u(x, t).sum(), to, create_graph=True)[0] for to in (x, t)]
+        (sum(derivatives) + u(x, t)).square().mean().add(start.square().mean()).backward()
+
+    (found,) = looked_at(step).in_step
+    assert (found.label, found.calls, found.repeated) == ("Sequential_0", 4, (2, 3))
+
+
 def test_rounds_with_other_rows_other_weights_or_random_results_are_none() -> None:
     model, dropout, x = layers(8, 8), torch.nn.Dropout(0.5).train(), torch.randn(4, 8)
 
