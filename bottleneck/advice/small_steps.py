@@ -7,7 +7,7 @@ import numpy as np
 from bottleneck.advice.data_loading import code_for_twice_the_batch
 from bottleneck.advice.dispatch import graph_name
 from bottleneck.advice.host import other_threads
-from bottleneck.advice.kernel_work import has_backward_pass
+from bottleneck.advice.kernel_work import has_backward_pass, work_of
 from bottleneck.advice.optimizers import loops_over_parameters
 from bottleneck.advice.python_loops import (
     FEW_ROWS,
@@ -183,7 +183,12 @@ def _growth_of_few_rows(evidence: Evidence) -> tuple[float, float, str] | None:
     rows = None if line is None else rows_of_call(evidence, line)
     if rows is None or rows > FEW_ROWS or has_backward_marks(evidence):
         return None
-    fixed_us = sum(evidence.account_us(name) for name in (*_FIXED, "memory"))
+    work = work_of(evidence)
+    # What moves the numbers of a sample, as enlarging its images does, takes twice as long for two.
+    products = work.family("matmul", "recurrent")
+    others = work.bound("memory") & ~products
+    part = 1 - work.us_of(others) / max(work.us_of(products | others), 1e-9)
+    fixed_us = sum(evidence.account_us(name) for name in _FIXED) + part * evidence.account_us("memory")
     if evidence.share_of_step(fixed_us) < _MOST_OVERHEAD:
         return None
     words = (

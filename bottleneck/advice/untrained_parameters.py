@@ -59,7 +59,7 @@ def untrained_parameters(evidence: Evidence) -> Draft | None:
     low_us, high_us = (of_whole * whole.us + of_part * part.us for of_whole, of_part in zip(_WHOLE, _PART, strict=True))
     if evidence.share_of_step(high_us) < _LEAST_BACKWARD:
         return None
-    advice, code = _remedy(untrained)
+    advice, code = _remedy(untrained, evidence.linked.trace.module_paths)
     return Draft(
         slug="untrained-parameters",
         title="Gradients are computed, and thrown away before an optimizer reads them"
@@ -85,7 +85,8 @@ class _Untrained(Struct, frozen=True):
 
     ``rows`` are outermost backward ops for them alone, ``passing`` those that also pass a gradient on to an input.
     ``modules`` hold them, and ``source`` is the line that calls these. With ``starts_anew`` something resets the
-    gradients: an optimizer may train the parameters at another time.
+    gradients: an optimizer may train the parameters at another time. ``is_alone`` where the backward passes reach no
+    other network.
     """
 
     rows: list[int]
@@ -94,18 +95,29 @@ class _Untrained(Struct, frozen=True):
     source: str | None
     evidence: str
     starts_anew: bool = False
+    is_alone: bool = False
 
 
-def _remedy(untrained: _Untrained) -> tuple[str, str]:
-    """Returns what to change in words, and as code."""
-    network = ", ".join(untrained.modules[:_NAMED]) or "the network whose parameters no optimizer has"
-    last = untrained.modules[0].rpartition(".")[2] if untrained.modules else "network"
+def _remedy(untrained: _Untrained, paths: Mapping[str, str]) -> tuple[str, str]:
+    """Returns what to change in words, and as code.
+
+    ``paths`` are the names of modules in the program, by those in the trace.
+    """
+    modules = [paths.get(module.rpartition(".")[2], module) for module in untrained.modules]
+    network = ", ".join(modules[:_NAMED]) or "the network whose parameters no optimizer has"
+    last = modules[0].rpartition(".")[2] if modules else "network"
     called = at_known(untrained.source)
     if not untrained.starts_anew:
         return (
             f"Freeze {network} with requires_grad_(False), or run the call{called} under torch.no_grad(). If it should "
             "learn, give its parameters to the optimizer: now it does not.",
             f"{last}.requires_grad_(False)  # before training; or: with torch.no_grad(): hidden = {last}(x)",
+        )
+    if untrained.passing and untrained.is_alone:
+        return (
+            f"Take the gradient of the input alone, with torch.autograd.grad(loss, x) in place of loss.backward(): the "
+            f"gradients of {network}{called} are thrown away.",
+            "(gradient,) = torch.autograd.grad(loss, x)  # in place of loss.backward() and x.grad",
         )
     if untrained.passing:
         return (
@@ -361,6 +373,7 @@ def _of_dropped(
     first_us = float(evidence.linked.ops["ts_us"].to_numpy()[min(sums | through)])
     places = sorted({one.line for one in dropped if one.line})
     by_line = f" by {' and '.join(places)}" if places else ""
+    there, roots = [one for one in gradients if one.line in places], {module.partition(".")[0] for module in modules}
     return _Untrained(
         sorted(sums | through) if ending else sorted(sums),
         [] if ending else sorted(through),
@@ -369,6 +382,7 @@ def _of_dropped(
         f"{_describe(evidence, dropped, modules)} are made in each step{by_line}, and start anew before the step of an "
         "optimizer has read them",
         starts_anew=True,
+        is_alone=bool(there) and {one.module.partition(".")[0] for one in there} <= roots,
     )
 
 

@@ -261,6 +261,43 @@ def test_a_network_that_another_one_learns_through_is_to_be_switched_off(tmp_pat
     assert not through.removes
 
 
+def attacked(at: float, sequence: int) -> list[Event]:
+    """A step that trains a network of two layers on inputs that its gradient moved before: a pass of 400 us each."""
+
+    def forward(begin: float, first: int) -> list[Event]:
+        return [
+            frame("nn.Module: Net_0", begin, 20),
+            frame("nn.Module: Linear_0", begin + 1, 8),
+            in_graph(op("aten::addmm", begin + 2, 6, dims=[SHARED] * 3), first, 0),
+            frame("nn.Module: Linear_1", begin + 10, 8),
+            in_graph(op("aten::addmm", begin + 11, 6, dims=[WIDE] * 3), first + 1, 0),
+        ]
+
+    passes = ((20, 22, 2.0, sequence), (30, 32, 460.0, sequence + 2))
+    return [
+        event
+        for line, backward, begin, first in passes
+        for event in (
+            program_line(line, at + begin, 22),
+            *forward(at + begin + 1, first),
+            program_line(backward, at + begin + 25, 410),
+            *layer_backward(at + begin + 30, first + 1, WIDE),
+            *layer_backward(at + begin + 230, first, SHARED),
+        )
+    ] + optimizer_step(at + 905, SHARED, WIDE)
+
+
+def test_an_attack_takes_the_gradient_of_its_input_alone(tmp_path: Path) -> None:
+    """Its backward pass made all gradients of the network, which the training's own pass makes anew."""
+    events: list[Event] = [frame("train.py(1): <module>", 0, 3010)]
+    for number in range(3):
+        events += [step(number, 1000.0 * number, 999), *attacked(1000.0 * number, 10 * number)]
+    draft = untrained_parameters(case_of(tmp_path, events, unprofiled_us=1000.0))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.advice.startswith("Take the gradient of the input alone, with torch.autograd.grad(loss, x)")
+    assert "Net_0 at train.py:20" in draft.advice and 0 < draft.gain_us.low < draft.gain_us.high < 0.6 * 400
+
+
 def test_an_output_to_detach_goes_before_a_network_to_switch_off(tmp_path: Path) -> None:
     """The critic's gradients from another line are dropped too, and its first layer makes that of its input."""
     events = adversarial("ccc")
