@@ -27,12 +27,13 @@ from bottleneck.advice.removal import (
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.op_names import at_known, at_source
-from bottleneck.schema.tables import as_integers, text_matches
+from bottleneck.schema.tables import FRESH_FROM_BYTES, as_integers, text_matches
 from bottleneck.units import counted
 
 _PAIRS = {"aten::mul": "product", "aten::sub": "difference"}
 # Ops that broadcast their operands and add up at once.
 _COMPARES = {"aten::cosine_similarity": "product", "aten::pairwise_distance": "difference"}
+_FP32_BYTES = 4.0
 _CHAIN = re.compile(r"^aten::(?:pow|square|abs|mul|neg|exp|sqrt)$")
 _SUMS = re.compile(r"^aten::(?:sum|mean|norm|linalg_vector_norm)$")
 _REPEATS = re.compile(r"^aten::(?:repeat|repeat_interleave|tile)$")
@@ -164,6 +165,8 @@ def spread_product(evidence: Evidence) -> Draft | None:
     if evidence.share_of_step(removal.us) < 2 * LEAST_SHARE:
         return None
     largest = max(spreads, key=lambda one: math.prod(one.result))
+    if _FP32_BYTES * math.prod(largest.result) >= FRESH_FROM_BYTES:
+        removal = with_freeing(evidence, with_unseen_faults(evidence, removal, rows), rows)
     line, is_product, is_sized = main_source(evidence, forward), largest.kind == "product", bool(largest.result)
     made = (
         f"{_by(largest.operands[0])} and {_by(largest.operands[1])} make a {largest.kind} of "

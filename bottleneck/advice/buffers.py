@@ -112,8 +112,8 @@ def _rolls_by_few(line: HotLine) -> bool:
     given = [*call.args[1 if is_function else 0 :][:1], *(one.value for one in call.keywords if one.arg == "shifts")]
     rolled = call.args[0] if is_function and call.args else getattr(call.func, "value", None)
     target = statement.targets[0]
-    kept = target.value if isinstance(target, ast.Subscript) else target
-    is_same = isinstance(rolled, ast.expr) and ast.unparse(rolled) == ast.unparse(kept)
+    buffer = target.value if isinstance(target, ast.Subscript) else target
+    is_same = isinstance(rolled, ast.expr) and ast.unparse(rolled) == ast.unparse(buffer)
     return is_same and any(_is_number(shift) for shift in given)
 
 

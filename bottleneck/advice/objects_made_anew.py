@@ -1,4 +1,4 @@
-"""Rule of objects that a program makes again in each step though nothing in them changes."""
+"""Rule of objects that each step makes again of constants."""
 
 import re
 
@@ -41,8 +41,8 @@ _OF_CONSTANTS = re.compile(
 _LONGEST_LINE = 400
 
 
-class _Made(Struct, frozen=True):
-    """A line that makes an object, the class, and the rows of the frames of its constructor."""
+class _Remade(Struct, frozen=True):
+    """A line that makes an object, its class, and frames of its constructor."""
 
     source: str
     name: str
@@ -78,12 +78,12 @@ def object_made_anew(evidence: Evidence) -> Draft | None:
     )
 
 
-def _us(evidence: Evidence, made: _Made) -> float:
+def _us(evidence: Evidence, made: _Remade) -> float:
     rows = np.array(made.rows, dtype=np.int64)
     return event_spans(evidence, rows).total() * evidence.host_scale / evidence.steps
 
 
-def _made(evidence: Evidence) -> list[_Made]:
+def _made(evidence: Evidence) -> list[_Remade]:
     """The lines that make an object of constants in each step."""
     events = evidence.linked.trace.events
     start, names = events["ts_us"].to_numpy(), events["name"].astype(object).to_numpy()
@@ -97,14 +97,14 @@ def _made(evidence: Evidence) -> list[_Made]:
         by_line.setdefault(line, []).append(row)
     matches = {line: _OF_CONSTANTS.search(texts.get(line, "")[:_LONGEST_LINE]) for line in by_line}
     return [
-        _Made(line, match["name"], rows)
+        _Remade(line, match["name"], rows)
         for line, rows in by_line.items()
         if (match := matches[line]) is not None and len(rows) >= evidence.steps
     ]
 
 
 def _lines_around(evidence: Evidence, at_us: Floats) -> list[str]:
-    """The innermost line of the program that runs at each of these times; empty where none does."""
+    """The innermost line that runs at each of these times; empty for none."""
     events = evidence.linked.trace.events
     rows = np.flatnonzero((events["category"] == "line").to_numpy())
     start = events["ts_us"].to_numpy()[rows]

@@ -424,7 +424,10 @@ def _prepared_rows(evidence: Evidence) -> Integers:
 
 
 def _are_features(evidence: Evidence, work: KernelWork, rows: Integers, mine: Flags) -> bool:
-    """True for ops in all steps that compute without random numbers, and may be of the inputs alone."""
+    """True for ops that may compute features of the inputs alone.
+
+    They are in all steps, and draw no random numbers.
+    """
     ops = evidence.linked.ops
     if ops["step"].iloc[rows].nunique() < max(_NEARLY_ALL * evidence.steps, 2):
         return False

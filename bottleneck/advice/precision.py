@@ -970,7 +970,7 @@ def slower_half_precision(evidence: Evidence) -> Draft | None:
 
 
 def _autocasts(evidence: Evidence) -> bool:
-    """True where casts inside of calls show autocast, or lines of the program name it."""
+    """True where casts, or lines of the program, show autocast."""
     texts = {} if evidence.recording is None else evidence.recording.source_texts
     return "aten::_autocast_to_reduced_precision" in evidence.op_sums or any(
         "autocast" in text for text in texts.values()

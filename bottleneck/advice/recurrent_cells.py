@@ -1,4 +1,4 @@
-"""What a recurrent cell that a program steps itself loses against the module of the whole sequence."""
+"""Gains of the module of a whole sequence over its cell, stepped by the program."""
 
 # The module that runs a cell over a sequence.
 CELLS = {"lstm_cell": "LSTM", "gru_cell": "GRU", "rnn_tanh_cell": "RNN", "rnn_relu_cell": "RNN"}
@@ -14,7 +14,7 @@ _SAVED = {
 
 
 def saved_by_sequence_us(module: str, us: float, calls: float) -> tuple[float, float]:
-    """Returns what the module of the sequence saves of so many calls of its cell, at least and at most.
+    """Returns what the module saves of so many calls, at least and at most.
 
     ``us`` is what they take, with their backward passes. For a CPU.
     """

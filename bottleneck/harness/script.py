@@ -200,7 +200,10 @@ class Opening:
             call_in_main_thread_after(CHUNK_SECONDS, weakly(self._tell_failure, self._expire, window))
 
     def _open_next(self) -> None:
-        """Goes on, with stacks where much was called, and keeps what was recorded before until that has lasted."""
+        """Goes on in another window, with stacks where much was called.
+
+        What was recorded before is kept until that has lasted.
+        """
         self._close_chunk()
         if self.kept is not None:
             is_busy = self.kept.event_count() >= BUSY_EVENTS
@@ -463,7 +466,10 @@ class Script:
         self._log = RunLog(cpu_clock_ns=time.process_time_ns)
 
     def _finds_nothing(self) -> bool:
-        """True if nothing was met that makes steps nor may be yet, and stacks were not declined."""
+        """True if nothing that makes steps was met, nor may be yet.
+
+        False where the user declined stacks.
+        """
         return not self._boundaries.met and self._session.options.stacks is not False and not learns()
 
     @functools.cached_property

@@ -58,9 +58,9 @@ def _borders(codes: Integers) -> Integers:
 
 
 def repeating_end(codes: Integers, fewest: int) -> tuple[int, int]:
-    """Finds the longest end of a sequence that repeats itself so often: its begin, and its period.
+    """Finds begin and period of the longest end that repeats itself.
 
-    The last repeat need not be complete; the end begins with a whole one. Both are 0 where none does.
+    It does so ``fewest`` times and more. The last repeat need not be complete; the end begins with a whole one. Both are 0 where none does.
     """
     borders = _borders(codes[::-1])
     length = np.arange(1, len(codes) + 1)
@@ -280,9 +280,9 @@ def _stretches(items: _Items, fewest_bare: int) -> list[tuple[int, int]]:
 
 
 def _fewest_bare(trace: Trace) -> int:
-    """The repeats of ops alone that make a loop behind other ops; 0 where none do.
+    """Counts the repeats of ops alone that make a loop; 0 where none do.
 
-    A pass through equal layers ends with another one, and has fewer than that. Where the trace has Python calls, and
+    Other ops may come before them.     A pass through equal layers ends with another one, and has fewer than that. Where the trace has Python calls, and
     none of a module, there are no layers.
     """
     if len(trace.device_args):
@@ -293,7 +293,10 @@ def _fewest_bare(trace: Trace) -> int:
 
 
 def _bare_loop(items: _Items, fewest: int) -> list[tuple[int, int]]:
-    """Whole repeats at the end of a program of ops alone, such as a simulation, which prepares first."""
+    """Gives the whole repeats at the end of a program of ops alone.
+
+    An example is a simulation, which prepares first.
+    """
     begin, period = repeating_end(items.code, fewest)
     repeats = (len(items.code) - begin) // period if period else 0
     return [(begin, begin + repeats * period)] if period >= _FEWEST_ITEMS else []
