@@ -1,4 +1,4 @@
-"""Gains of the module of a whole sequence over its cell, stepped by the program."""
+"""Gains of the module of a whole sequence over its cell."""
 
 # The module that runs a cell over a sequence.
 CELLS = {"lstm_cell": "LSTM", "gru_cell": "GRU", "rnn_tanh_cell": "RNN", "rnn_relu_cell": "RNN"}

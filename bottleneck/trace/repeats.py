@@ -282,8 +282,8 @@ def _stretches(items: _Items, fewest_bare: int) -> list[tuple[int, int]]:
 def _fewest_bare(trace: Trace) -> int:
     """Counts the repeats of ops alone that make a loop; 0 where none do.
 
-    Other ops may come before them.     A pass through equal layers ends with another one, and has fewer than that. Where the trace has Python calls, and
-    none of a module, there are no layers.
+    Other ops may come before them. A pass through equal layers ends with another one, and has fewer than that. Where
+    the trace has Python calls, and none of a module, there are no layers.
     """
     if len(trace.device_args):
         return 0

@@ -40,6 +40,16 @@ def test_many_ops_per_parameter_are_worth_one_fused_call(tmp_path: Path) -> None
     assert sum(draft.claims.values()) <= draft.gain_us.high * (1 + 1e-9)
 
 
+def test_an_update_that_the_program_writes_out_is_gone_for_the_most_part(tmp_path: Path) -> None:
+    """An AdamW of 25 ops and new tensors for each parameter took 25 % of the step, of which fused=True spared 85 %."""
+    case = case_of(tmp_path, training(25), unprofiled_us=620.0)
+    draft = unfused_optimizer(case)
+    assert draft is not None and draft.gain_us is not None and draft.cannot_lose
+    # Fifty ops, one every 10 us.
+    assert draft.gain_us.low == pytest.approx(0.6 * 500, rel=0.1)
+    assert draft.gain_us.high == pytest.approx(0.95 * 500, rel=0.1)
+
+
 def test_on_a_cpu_other_programs_stretch_the_optimizer_as_they_do_the_rest(tmp_path: Path) -> None:
     case = case_of(tmp_path, training(12), unprofiled_us=250.0)
     contended, sampled = (with_analysis(case, caveats=(Caveat(slug, "…"),)) for slug in ("contended", "sampled"))
