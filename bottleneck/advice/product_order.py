@@ -16,7 +16,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import LEAST_SHARE, backward_of, issued_by, main_source, removal_of, roots_of, top_rows
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.op_names import at_source
+from bottleneck.schema.op_names import at_known, at_source
 from bottleneck.schema.source_text import parse_line
 from bottleneck.schema.tables import as_integers, nearest_ancestor, text_matches
 from bottleneck.units import counted
@@ -133,9 +133,9 @@ def _follows(run: Sequence[_Matrices], one: _Matrices, texts: Mapping[str, str])
     made = (last.left[0], last.right[1])
     if one.batch != last.batch or not any(made in (sizes, sizes[::-1]) for sizes in (one.left, one.right)):
         return False
-    if not one.source or not last.source:
+    if bool(one.source) != bool(last.source):
         return False
-    is_same = one.source == last.source
+    is_same = one.source == last.source  # in a trace without lines too
     before, after = (parse_line(texts.get(sizes.source, "")) for sizes in (last, one))
     if is_same and after is not None:
         return _nests(after)
@@ -259,7 +259,7 @@ def _chain_draft(evidence: Evidence) -> Draft | None:
     if evidence.share_of_step(gain.high) < 2 * LEAST_SHARE:
         return None
     longest = max(mine, key=lambda one: one.done)
-    line = main_source(evidence, forward) or longest.source
+    line = main_source(evidence, forward) or longest.source or None
     letters = [chr(ord("A") + at) for at in range(len(longest.sizes) - 1)]
     shown = ", ".join(f"{letter} {longest.sizes[at]}x{longest.sizes[at + 1]}" for at, letter in enumerate(letters))
     times = f"{longest.done / max(longest.best, 1):.3g}"
@@ -267,16 +267,16 @@ def _chain_draft(evidence: Evidence) -> Draft | None:
         slug="product-order",
         title="Matrices are multiplied in an order that costs more",
         evidence=(
-            f"{counted(format_count(len(mine) / evidence.steps), 'chain')} of products per step {at_source(line)}, "
+            f"{counted(format_count(len(mine) / evidence.steps), 'chain')} of products per step{at_known(line)}, "
             f"with nothing between but views: {shown}; {longest.order} takes {times} times fewer multiplications",
             f"that takes {format_per_step(evidence, removal.us)}"
             + (", with the backward pass" if len(rows) > len(forward) else ""),
             *work.describe(issued_by(evidence, work, rows)),
         ),
-        advice=f"Multiply {at_source(line)} in the order in which the small product comes first: with {shown} multiply "
+        advice=f"Multiply{at_known(line)} in the order in which the small product comes first: with {shown} multiply "
         f"{longest.order}. The result is the same, {times} times fewer multiplications make it, and the large "
         "matrix in between is never written.",
-        brief=f"Multiply {at_source(line)} in the order in which the small product comes first",
+        brief=f"Multiply{at_known(line)} in the order in which the small product comes first",
         places=(line,),
         code="out = q @ (k.transpose(-2, -1) @ v)  # in place of q @ k.transpose(-2, -1) @ v; A @ (B @ x)",
         gain_us=gain,

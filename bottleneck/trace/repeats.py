@@ -60,7 +60,8 @@ def _borders(codes: Integers) -> Integers:
 def repeating_end(codes: Integers, fewest: int) -> tuple[int, int]:
     """Finds begin and period of the longest end that repeats itself.
 
-    It does so ``fewest`` times and more. The last repeat need not be complete; the end begins with a whole one. Both are 0 where none does.
+    It does so ``fewest`` times and more. The last repeat need not be complete; the end begins with a whole one. Both
+    are 0 where none does.
     """
     borders = _borders(codes[::-1])
     length = np.arange(1, len(codes) + 1)

@@ -7,8 +7,8 @@ import pytest
 from bottleneck.advice import advise
 from bottleneck.advice.product_order import diagonal_product, product_order
 from bottleneck.schema.evidence import Evidence
-from tests.advice.cases import program_line, two_steps, with_recording
-from tests.builders import Event, op
+from tests.advice.cases import case_of, program_line, two_steps, with_recording
+from tests.builders import Event, op, step
 
 Q, KT, V, SCORES = [4, 1024, 32], [4, 32, 1024], [4, 1024, 32], [4, 1024, 1024]
 MODEL = [program_line(14, 700, 250), op("aten::mm", 710, 200, dims=[[64, 64], [64, 64]])]
@@ -43,6 +43,21 @@ def test_the_order_with_less_arithmetic_is_told(tmp_path: Path) -> None:
     assert "at train.py:22" in draft.advice and "A (B C)" in draft.advice and "32 times fewer" in draft.advice
     assert 400 < draft.gain_us.low < draft.gain_us.high < 500
     assert advise(evidence)[0].slug == "product-order"
+
+
+@pytest.mark.parametrize("square", [False, True])
+def test_without_lines_sizes_tell_where_no_other_tensor_has_them(tmp_path: Path, square: bool) -> None:
+    """A linear attention of a public trace's kind: 640 x 24, 24 x 640, 640 x 24."""
+    left, right = ([[4, 256, 256]] * 2 if square else [Q, KT]), ([[4, 256, 256]] * 2 if square else [SCORES, V])
+    events: list[Event] = []
+    for number in range(2):
+        at = 1000.0 * number
+        events += [step(number, at, 999), *product("bmm", at + 110, *left), *product("bmm", at + 400, *right)]
+    draft = product_order(case_of(tmp_path, events, unprofiled_us=1000.0))
+    assert (draft is None) == square
+    if draft is not None:
+        assert draft.advice.startswith("Multiply in the order in which the small product comes first")
+        assert draft.places == (None,) and "per step, with nothing between" in draft.evidence[0]
 
 
 def test_views_copies_and_numbers_may_stand_between(tmp_path: Path) -> None:
