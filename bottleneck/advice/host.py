@@ -607,7 +607,9 @@ def python_call(evidence: Evidence) -> Draft | None:
     covered = (
         (frozenset[str]() if looped is None else looped.sources) | layer_lines(evidence) | _freeing_lines(evidence)
     )
-    rows = [row for row in idle_rows(evidence, "python") if _is_call(row) and row.source not in covered]
+    # Of a trace without Python calls the short stretches are no better known than the long ones.
+    is_bare = evidence.linked.places is None and evidence.recording is None
+    rows = [row for row in idle_rows(evidence, "python") if (is_bare or _is_call(row)) and row.source not in covered]
     unplaced, rows = [row for row in rows if row.source is None], [row for row in rows if row.source is not None]
     spent_us, silent_us = (math.fsum(row.us for row in some) for some in (rows, unplaced))
     if evidence.share_of_step(spent_us) < _LEAST_PYTHON or evidence.share_of_step(silent_us) >= _MOSTLY_SILENT:

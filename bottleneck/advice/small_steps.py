@@ -61,6 +61,9 @@ _SMALL_WORK = 0.1
 _LEAST_NEEDED_US = 1.0
 
 
+_EACH_GRADIENT = (
+    " Where the gradient of each sample is needed (to clip it, for privacy), take torch.func.vmap over torch.func.grad."
+)
 _RAISED = "Raise the batch size as long as the step's time grows less than the batch"
 
 
@@ -106,7 +109,8 @@ def larger_batch(evidence: Evidence) -> Draft | None:
             f"{counted(format_count(evidence.kernels_per_step), 'kernel')} per step, whatever the batch size",
         ),
         advice=(f"{collected}, until a call grows with them" if collected else _RAISED)
-        + (" (and the learning rate with it)." if has_backward_pass(evidence) else "."),
+        + (" (and the learning rate with it)." if has_backward_pass(evidence) else ".")
+        + (_EACH_GRADIENT if collected and has_backward_pass(evidence) else ""),
         brief=collected or _RAISED,
         places=(model_call(evidence),),
         code=code_for_twice_the_batch(evidence),
