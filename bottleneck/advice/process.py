@@ -151,8 +151,7 @@ def threads_for_small_work(evidence: Evidence) -> Draft | None:
                 for row in rows[:3]
             ),
         ),
-        advice="Try one thread, and keep it only if the step gets no slower: the other processors are then free for "
-        "other work.",
+        advice="Try one thread, and keep it only if the step gets no slower.",
         code="torch.set_num_threads(1)",
         gain_reason="only a trial shows it: it depends on how many threads such a product gets",
         tries=("threads-1",),
