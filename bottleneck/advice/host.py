@@ -607,9 +607,7 @@ def python_call(evidence: Evidence) -> Draft | None:
     covered = (
         (frozenset[str]() if looped is None else looped.sources) | layer_lines(evidence) | _freeing_lines(evidence)
     )
-    # Of a trace without Python calls the short stretches are no better known than the long ones.
-    is_bare = evidence.linked.places is None and evidence.recording is None
-    rows = [row for row in idle_rows(evidence, "python") if (is_bare or _is_call(row)) and row.source not in covered]
+    rows = [row for row in idle_rows(evidence, "python") if _is_call(row) and row.source not in covered]
     unplaced, rows = [row for row in rows if row.source is None], [row for row in rows if row.source is not None]
     spent_us, silent_us = (math.fsum(row.us for row in some) for some in (rows, unplaced))
     if evidence.share_of_step(spent_us) < _LEAST_PYTHON or evidence.share_of_step(silent_us) >= _MOSTLY_SILENT:
@@ -650,21 +648,28 @@ def python_call(evidence: Evidence) -> Draft | None:
 
 
 def _unplaced_python(evidence: Evidence, rows: Sequence[IdleCause], spent_us: float) -> Draft | None:
-    """Asks for a recording that tells what runs in long stretches of Python."""
-    if evidence.share_of_step(spent_us) < _LEAST_UNPLACED:
+    """Asks for a recording that tells what runs in long stretches of Python.
+
+    In a trace without Python calls the short ones are no better known.
+    """
+    asked, asked_us = rows, spent_us
+    if evidence.linked.places is None and evidence.recording is None:
+        asked = [row for row in idle_rows(evidence, "python") if row.source is None]
+        asked_us = math.fsum(row.us for row in asked)
+    if evidence.share_of_step(asked_us) < _LEAST_UNPLACED:
         return None
-    advice, brief = _recording_that_tells(evidence, is_once=evidence.steps == 1 and rows[0].detail == SILENCE)
+    advice, brief = _recording_that_tells(evidence, is_once=evidence.steps == 1 and asked[0].detail == SILENCE)
     return Draft(
         slug="python-call",
-        title=_python_title(evidence, None, spent_us, 0),
-        evidence=(format_per_step(evidence, spent_us), *_places(rows)),
+        title=_python_title(evidence, None, asked_us, 0),
+        evidence=(format_per_step(evidence, asked_us), *_places(asked)),
         advice=advice,
         brief=brief,
         gain_reason="the trace does not show what runs there",
         # Of a rank that the others wait for, what it does in that time is the second question.
         comes_first=evidence.share_of_step(spent_us) >= _MOSTLY_SILENT and not evidence.straggler,
-        claims=claims_of(evidence, "overhead.python", most_us=spent_us),
-        waits=tuple(rows),
+        claims=claims_of(evidence, "overhead.python", most_us=asked_us),
+        waits=tuple(asked),
     )
 
 

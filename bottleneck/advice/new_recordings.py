@@ -111,7 +111,7 @@ def with_new_recording(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draf
     other programs disturbed the step, what rests on what the program does stands first in its place.
     """
     leading = [draft for draft in drafts if draft.comes_first and draft.gain_us is None]
-    others = _with_python_first(evidence, [draft for draft in drafts if draft not in leading])
+    others = [draft for draft in drafts if draft not in leading]
     if evidence.bound == "inconclusive" and not evidence.is_incomplete and evidence.is_broken:
         certain = [draft for draft in others if draft.slug in SURE_FINDINGS]
         sure = max(certain, key=lambda draft: (draft.slug not in GENERAL, _middle_us(draft)), default=None)
@@ -119,6 +119,7 @@ def with_new_recording(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draf
             return [*leading, replace(sure, comes_first=True), *(draft for draft in others if draft is not sure)]
     anew = _new_recording(evidence, others)
     if anew is None:
+        others = _with_python_first(evidence, others)
         return [*leading, *others, *([] if leading else _where_nothing_gains(evidence, others))]
     # Says the same with fewer words on what to record.
     unsaid = {"incomplete-trace"} if evidence.is_broken else set[str]()
@@ -128,20 +129,23 @@ def with_new_recording(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draf
 
 
 # Of the step: so much Python that no line is known of is what a recording with Python calls is for.
-_MUCH_PYTHON = 0.3
+# And so much in the middle of a gain is an answer already.
+_MUCH_PYTHON, _LIKELY = 0.3, 0.08
 
 
 def _with_python_first(evidence: Evidence, drafts: list[Draft]) -> list[Draft]:
     """Puts the advice to record Python calls first in a trace without any.
 
-    So where much of the step is Python, and no draft gains for certain.
+    So where much of the step is Python, and no draft is likely to gain much.
     """
     asks = next((draft for draft in drafts if draft.slug == "python-call" and draft.gain_us is None), None)
     if asks is None or evidence.linked.places is not None or evidence.recording is not None:
         return drafts
-    sure_us = max((draft.gain_us.low for draft in drafts if draft.gain_us is not None), default=0.0)
+    likely_us = max(
+        (draft.gain_us.low + draft.gain_us.high for draft in drafts if draft.gain_us is not None), default=0.0
+    )
     is_much = evidence.share_of_step(evidence.account_us("overhead.python")) >= _MUCH_PYTHON
-    if not is_much or evidence.share_of_step(sure_us) >= _LEAST_ANSWER or evidence.straggler:
+    if not is_much or evidence.share_of_step(likely_us / 2) >= _LIKELY or evidence.straggler:
         return drafts
     return [replace(asks, comes_first=True), *(draft for draft in drafts if draft is not asks)]
 

@@ -4,16 +4,19 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck.advice import advise
 from bottleneck.advice.new_recordings import with_new_recording
 from bottleneck.advice.ranking import Draft
+from bottleneck.pipeline import examine
 from bottleneck.schema.analysis import Caveat, CollectiveSummary, Interval
 from bottleneck.schema.evidence import Evidence, TwoSided
 from bottleneck.schema.finding_order import SURE_FINDINGS
 from bottleneck.schema.records import replace
+from bottleneck.schema.sources import find_traces
 from tests.advice.cases import case_of, cpu_events, with_analysis, with_ledger
 from tests.advice.test_pages import all_slugs
+from tests.builders import Event, launch, op, step, write_trace
 from tests.builders import kernel as kernel_of
-from tests.builders import launch, op
 from tests.report.samples import kernel
 
 _SMALL = Draft("half-precision", "Products", (), "Lower it.", Interval(10.0, 20.0), {"compute": 20.0})
@@ -202,3 +205,22 @@ def test_idle_time_of_which_nothing_is_told_asks_for_the_host_unless_that_was_re
     without_frames = replace(silent, linked=replace(silent.linked, places=None))
     assert advised(without_frames)[0][1].startswith("Record the host too")
     assert advised(with_ledger(silent, {"overhead.unknown": 40.0, "memory": 60.0})) == []
+
+
+@pytest.mark.parametrize(("op_us", "asks"), [(62.0, True), (85.0, False)])
+def test_a_trace_without_python_calls_is_recorded_anew_where_much_is_python(
+    tmp_path: Path, op_us: float, asks: bool
+) -> None:
+    """A replay buffer of Python objects: a third of the step in stretches too short to be calls, and no advice."""
+    events: list[Event] = []
+    for number in range(3):
+        at = 1000.0 * number
+        events.append(step(number, at, 999))
+        for call, name in enumerate(
+            ["sort", "cumsum", "mm", "topk", "index_add", "cdist", "gather", "sort", "mm", "cumsum"]
+        ):
+            events.append(op(f"aten::{name}", at + 2 + 100.0 * call, op_us, dims=[[64, 64 + call], [64 + call, 64]]))
+    (source,) = find_traces(write_trace(tmp_path / "trace.json", events, deviceProperties=[]))
+    findings = advise(examine(source))
+    first = findings[0] if findings else None
+    assert (first is not None and first.advice.startswith("Record with Python calls")) == asks
