@@ -310,7 +310,7 @@ def _onednn_products(bench: CpuBench) -> list[Probe]:
 
 
 def _keeps_fp32(torch: Any) -> bool:
-    """Tells whether oneDNN gets products, and multiplies as exactly.
+    """Tells whether oneDNN gets products, and keeps fp32 in them.
 
     At the precision ``medium`` it gets them on CPUs with AVX-512 alone (torch 2.13, `mkldnn_bf16_device_check`).
     """
