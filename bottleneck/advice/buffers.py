@@ -17,7 +17,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import autograd_records, issued_by, main_source, removal_of, top_rows, with_python
 from bottleneck.advice.wasted_work import joined_size
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.op_names import forward_of, is_backward
+from bottleneck.schema.op_names import at_source, forward_of, is_backward
 from bottleneck.schema.source_text import parse_line
 from bottleneck.schema.tables import as_integers
 
@@ -59,7 +59,7 @@ def moved_buffer(evidence: Evidence) -> Draft | None:
         advice=f"Make the tensor once, at its full size, and write what is new in place (a ring buffer, at position % "
         f"size, where old rows go; a preallocated cache where it grows): all of it is copied {line.where()} for each "
         "addition.",
-        brief="Make the tensor once, at its full size, and write what is new in place",
+        brief=f"Make the tensor once, at its full size, and write what is new in place, {at_source(line.source)}",
         places=(line.source,),
         code="buffer[position % size] = row  # in place; position += 1; or parts in a list, and one torch.cat",
         gain_us=removal.gain,

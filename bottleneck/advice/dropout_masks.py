@@ -9,6 +9,7 @@ from bottleneck.advice.quantities import format_per_step, outermost_ops
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import main_source
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.op_names import at_known
 
 _DRAWS = re.compile(r"^aten::bernoulli_$")
 _DROPS = re.compile(r"^aten::(?:dropout_?|native_dropout|_fused_dropout|feature_dropout_?)$")
@@ -59,7 +60,7 @@ def dropout_masks(evidence: Evidence) -> Draft | None:
         ),
         advice="Draw the masks of dropout as 16 bits of a random number of 64, by a module in place of nn.Dropout: its "
         "probability is exact to 1 in 65,536. The same seed gives other masks.",
-        brief="Draw the masks of dropout from random bits: a module in place of nn.Dropout",
+        brief=f"Draw the masks of dropout{at_known(line)} from random bits: a module in place of nn.Dropout",
         places=(line,),
         code=MODULE,
         gain_us=work.gain(low, high),

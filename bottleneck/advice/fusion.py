@@ -20,12 +20,13 @@ from bottleneck.advice.quantities import (
     refuses_compiling,
 )
 from bottleneck.advice.ranking import Draft
+from bottleneck.advice.removal import main_source
 from bottleneck.advice.wasted_work import growing_join
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers, some_rows
 from bottleneck.schema.learned_rates import attention_share
-from bottleneck.schema.op_names import IN_PLACE
+from bottleneck.schema.op_names import IN_PLACE, at_known
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import FRESH_FROM_BYTES, text_matches
 from bottleneck.units import counted, format_share, format_si, format_us
@@ -447,6 +448,7 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
     if _inside_attention(work, forward, _FAST_PATH):
         return None  # what torch has for inference, which makes no other choice
     held = _inside_attention(work, forward, _OWN_ATTENTION)
+    line = main_source(evidence, np.unique(work.op[forward & (work.op >= 0)]).tolist())
     return Draft(
         slug="unfused-attention",
         title="Attention writes its scores to memory",
@@ -465,9 +467,10 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
         advice=(
             "Let attention take its fused kernel: without attention weights, dropout and mask tensors where it can."
             if held
-            else "Call scaled_dot_product_attention, which never writes the scores; nn.MultiheadAttention does so with "
-            "need_weights=False."
+            else f"Call scaled_dot_product_attention{at_known(line)}, which never writes the scores; "
+            "nn.MultiheadAttention does so with need_weights=False."
         ),
+        places=() if held else (line,),
         gain_us=work.gain(low, high),
         claims=work.claims(high),
         code=_SDPA_HELD if held else _SDPA,

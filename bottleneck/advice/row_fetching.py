@@ -14,6 +14,7 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Spans
 from bottleneck.schema.loading import LOADER
+from bottleneck.schema.op_names import at_known
 from bottleneck.units import counted, format_share, format_us
 
 _GETS_ITEM = re.compile(r"\.py\(\d+\): __getitem__$")
@@ -66,7 +67,8 @@ def row_fetching(evidence: Evidence) -> Draft | None:
         f"BatchSampler as the sampler and batch_size=None, __getitems__, or slices of a permutation). Now {now}, "
         "and default_collate stacks the samples again; workers would do the same, and "
         "hand it over.",
-        brief="Fetch whole batches: index with all the indices of a batch at once",
+        brief="Fetch whole batches: index with all the indices of a batch at once"
+        + (at_known(fetching.source) if fetching is not None else at_known(lines[0].source) if lines else ""),
         places=tuple(one.source for one in ([] if fetching is None else [fetching]) + list(lines[:2])),
         code="order = BatchSampler(RandomSampler(dataset), 1024, drop_last=True)\n"
         "loader = DataLoader(dataset, batch_size=None, sampler=order)  # __getitem__ gets a list: self.x[indices]",

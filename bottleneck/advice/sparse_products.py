@@ -23,7 +23,7 @@ from bottleneck.advice.removal import (
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Flags
-from bottleneck.schema.op_names import at_source
+from bottleneck.schema.op_names import at_known, at_source
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted, format_us
 
@@ -218,7 +218,7 @@ def edge_messages(evidence: Evidence) -> Draft | None:
         ),
         advice="Multiply features by the sparse matrix of the graph, which holds the weights of its edges, in place of "
         "gathering, multiplying and scattering a row per edge (PyG: adj_t, a SparseTensor; DGL: its g-SpMM).",
-        brief="Multiply by the graph's sparse matrix in place of gather, multiply and scatter",
+        brief=f"Multiply by the graph's sparse matrix in place of gather, multiply and scatter{at_known(line)}",
         places=(line,),
         code="edges = torch.stack((receiver, sender))\n"
         "graph = torch.sparse_coo_tensor(edges, weight, (nodes, nodes)).to_sparse_csr()  # once, beforehand\n"

@@ -25,11 +25,12 @@ from bottleneck.advice.quantities import (
     rows_of_ops,
 )
 from bottleneck.advice.ranking import Draft, up_to
+from bottleneck.advice.removal import main_source
 from bottleneck.advice.transfers import is_listed_alone
 from bottleneck.schema.analysis import REGIMES, Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Flags, Floats, union
-from bottleneck.schema.op_names import IN_PLACE, OPTIMIZER_STEP, at_source
+from bottleneck.schema.op_names import IN_PLACE, OPTIMIZER_STEP, at_known, at_source
 from bottleneck.schema.tables import FRESH_FROM_BYTES, as_integers
 from bottleneck.units import counted, format_share, format_si, format_us
 
@@ -344,6 +345,7 @@ def dense_embedding_gradients(evidence: Evidence) -> Draft | None:
     names = optimizer_names(evidence)
     gain, freed_us = work.gain(_LEAST_REMOVED * less, less), _freeing_us(evidence)
     between_us = max(freed_us, _between_ops_us(work, less))
+    line = main_source(evidence, rows_of_ops(evidence, ("aten::embedding", "aten::_embedding_bag")).tolist())
     return Draft(
         slug="dense-embedding-gradients",
         title="An embedding's gradient is as large as its table",
@@ -354,7 +356,9 @@ def dense_embedding_gradients(evidence: Evidence) -> Draft | None:
             *work.critical_path_note(less),
             *([f"dropping gradients takes another {format_us(freed_us)}"] if freed_us else []),
         ),
-        advice="Give the embedding sparse gradients, or take an optimizer that updates rows.",
+        advice=f"Give the embedding{at_known(line)} sparse gradients (sparse=True), or take an optimizer that updates "
+        "rows.",
+        places=(line,),
         gain_us=Interval(gain.low + _LEAST_REMOVED * freed_us, gain.high + between_us),
         claims={**work.claims(less), **claims_of(evidence, *_BETWEEN, most_us=between_us)},
         removes=True,
@@ -396,7 +400,7 @@ def _by_filling(evidence: Evidence, work: KernelWork) -> Draft | None:
         ),
         advice="Give the embedding sparse gradients, or take an optimizer that updates rows. The weight of an output "
         "layer that shares the table keeps it dense.",
-        brief="Give the embedding sparse gradients, or take an optimizer that updates rows",
+        brief="Give the embedding sparse gradients (sparse=True), or take an optimizer that updates rows",
         gain_us=Interval(gain.low, gain.high + between_us),
         claims={**work.claims(most), **claims_of(evidence, *_BETWEEN, most_us=between_us)},
         removes=True,

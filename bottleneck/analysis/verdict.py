@@ -1015,16 +1015,7 @@ def _first_step(grounds: Grounds, decision: BoundDecision, finding: Finding) -> 
     if finding.predicted_gain_us is not None and not (is_doubtful or is_for_results):
         noise = f"; {STEPS_VARY}" if finding.within_noise else ""
         gained = f" (predicted: {finding.describe_speedup()}{noise})"
-    return _FirstStep(f"{_with_place(_continuing(finding.brief or finding.advice), finding)}{gained}", finding.slug)
-
-
-def _with_place(advice: str, finding: Finding) -> str:
-    """Adds the place of a finding to advice that names none."""
-    places = [place for place in finding.places if place]
-    # More samples per step are made elsewhere than where the model is called.
-    if not places or finding.per == "sample" or any(place in advice for place in map(named_source, places)):
-        return advice
-    return f"{advice}, {at_source(places[0])}"
+    return _FirstStep(f"{_continuing(finding.brief or finding.advice)}{gained}", finding.slug)
 
 
 def _is_certain(finding: Finding) -> bool:
