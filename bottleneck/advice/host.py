@@ -650,10 +650,10 @@ def python_call(evidence: Evidence) -> Draft | None:
 def _unplaced_python(evidence: Evidence, rows: Sequence[IdleCause], spent_us: float) -> Draft | None:
     """Asks for a recording that tells what runs in long stretches of Python.
 
-    In a trace without Python calls the short ones are no better known.
+    In a trace of a CPU without Python calls the short ones are no better known.
     """
     asked, asked_us = rows, spent_us
-    if evidence.linked.places is None and evidence.recording is None:
+    if evidence.is_host_only and evidence.linked.places is None and evidence.recording is None:
         asked = [row for row in idle_rows(evidence, "python") if row.source is None]
         asked_us = math.fsum(row.us for row in asked)
     if evidence.share_of_step(asked_us) < _LEAST_UNPLACED:
