@@ -270,11 +270,10 @@ def keep_remainder(
     elif not keep_start(session, opening, is_bounded=session.setting.is_bounded):
         session.warn(f"{what} ended before it did anything that could be profiled{_work_elsewhere(session)}")
     else:
-        reason, hint = "no step boundary was found", session.setting.hint
-        if seen:
-            reason, hint = f"{what} ended after {steps}", _enough(session)
-        elsewhere = _work_elsewhere(session)
-        session.warn(f"{reason}, so its start was profiled as if it were one step{elsewhere or f'; {hint}'}")
+        reason = f"nothing marks the steps of {what} (no optimizer, loader, or module that is called again)"
+        reason, hint = (f"{what} ended after {steps}", _enough(session)) if seen else (reason, session.setting.hint)
+        more = _work_elsewhere(session) or f"; {hint}"
+        session.warn(f"{reason}, so its start was profiled, in which the report looks for a loop{more}")
 
 
 def keep_start(session: Session, opening: Opening | None, *, is_bounded: bool) -> bool:

@@ -77,7 +77,7 @@ _ENOUGH_EVENTS = 30_000
 # Without stacks: a library that the script imports next would be recorded call by call.
 PROGRAM = Setting(
     what="the program",
-    hint="a file with workload() can be measured in full",
+    hint="bottleneck.step() at the end of each round marks them",
     takes_signals=True,
     is_bounded=False,
     opening=Detail(stacks=False),

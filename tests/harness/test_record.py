@@ -111,7 +111,7 @@ def test_a_block_is_measured_in_phases(marked: bool, source: str, tmp_path: Path
 
 @pytest.mark.parametrize(
     ("steps", "marks", "message"),
-    [(0, 2, "no step"), (1, 2, "ended after 1 step"), (3, 2, "one was profiled")],
+    [(0, 2, "nothing marks the steps"), (1, 2, "ended after 1 step"), (3, 2, "one was profiled")],
 )
 def test_a_short_block_keeps_what_there_is(steps: int, marks: int, message: str, tmp_path: Path) -> None:
     body = f"""
