@@ -32,11 +32,11 @@ _LEAST_COUNTED = 0.05
 _WORK = ("memory", "compute", *UNMODELLED_ACCOUNTS)
 _BRIEF = (
     "Start it with MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4611686018427387904 (glibc), so that it keeps the memory "
-    "that it frees; or write into tensors that are kept (out=)"
+    "that it frees"
 )
 _ADVICE = (
     "Have the process keep the memory that it frees, by variables of its allocator; or write into tensors that are "
-    "kept (out=, in place)."
+    "kept (in place, or out= where autograd records nothing)."
 )
 
 _KEEPS_MEMORY = (
