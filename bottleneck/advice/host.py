@@ -675,7 +675,8 @@ def _unplaced_python(evidence: Evidence, rows: Sequence[IdleCause], spent_us: fl
 
 def _recording_that_tells(evidence: Evidence, *, is_once: bool) -> tuple[str, str]:
     """Words the recording that names what runs there, at length and in short."""
-    if evidence.recording is not None and evidence.recording.step_source == "whole program":
+    is_start = evidence.recording is not None and evidence.recording.step_source == "whole program"
+    if is_start and evidence.linked.places is None:
         more = "Let the program run for more steps, or mark where each ends with bottleneck.step()"
         return f"{more}: steps after warm-up are recorded with Python calls, the start of the program is not.", more
     if is_once and evidence.recording is None:

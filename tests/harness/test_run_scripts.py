@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from bottleneck.harness.script import TIMED_STEPS, TIMED_STEPS_AT_LEAST
+from bottleneck.pipeline import analyse
 
 from .driver import Run, record
 from .test_run_forms import load_trace, ops_by_step
@@ -91,6 +92,23 @@ def test_a_script_without_steps_is_profiled_as_a_whole(tmp_path: Path) -> None:
     run = record(tmp_path, "import torch\nfor _ in range(50):\n    torch.ones(8, 8) @ torch.ones(8, 8)\n")
     assert run.recording.step_source == "whole program"
     assert sum(event["name"] == "aten::mm" for event in load_trace(run)["traceEvents"]) == 50
+
+
+def test_rounds_of_a_program_of_ops_alone_are_steps_with_their_lines(tmp_path: Path) -> None:
+    """A simulation has no module, optimizer or loader: its start is recorded again with Python calls."""
+    body = """
+    import time, torch
+    field, until = torch.rand(300, 300), time.monotonic() + 4
+    def around(f):
+        return torch.roll(f, 1, 0) + torch.roll(f, -1, 0) + torch.roll(f, 1, 1) + torch.roll(f, -1, 1) - 4 * f
+    while time.monotonic() < until:
+        field = (field + 0.1 * around(field)).clamp(0, 1).sqrt()
+    """
+    run = record(tmp_path, body)
+    assert (run.status, run.recording.step_source) == (0, "whole program")
+    told = analyse([run.folder])
+    assert told.steps.count >= 3 and told.steps.wall_us < 1e6
+    assert {row.source for row in told.kernels if row.name == "aten::cat"} == {"program.py:4"}
 
 
 def test_a_profiler_of_the_programs_own_gives_the_same_results(tmp_path: Path) -> None:
