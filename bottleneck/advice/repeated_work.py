@@ -271,7 +271,8 @@ def same_in_step(evidence: Evidence) -> Draft | None:
     recording = evidence.recording
     modules = () if recording is None else recording.same_in_step
     lines = {} if recording is None else recording.lines_same_in_step
-    again = {row for module in modules for row in _rows_of_later_calls(evidence, module)}
+    by_module = {module: _rows_of_later_calls(evidence, module) for module in modules}
+    again = {row for mine in by_module.values() for row in mine}
     at_lines = [row for row in _rows_of_later_rounds(evidence, lines) if row not in again]
     rows = sorted({*again, *at_lines})
     if not rows:
@@ -280,7 +281,9 @@ def same_in_step(evidence: Evidence) -> Draft | None:
     removal, work = removal_of(evidence, whole, certain=_CERTAIN), work_of(evidence)
     if evidence.share_of_step(removal.us) < _LEAST_IN_STEP:
         return None
-    line = main_source(evidence, rows)
+    most = None if at_lines else max(by_module, key=lambda module: len(by_module[module]))
+    # A network's own lines are not where it is called.
+    line = main_source(evidence, rows) if most is None or most.source is None else most.source
     text = _line_with_text(evidence, line)
     first = next((module for module in modules if module.source == line), None)
     name = "the ops there" if first is None else first.label.rpartition("_")[0]
@@ -295,8 +298,9 @@ def same_in_step(evidence: Evidence) -> Draft | None:
             if first is None or not first.repeated
             else f"in one step, {len(first.repeated)} of {counted(first.calls, 'call')} of {name} had inputs of an "
             "earlier one, and gave the same, as far as samples show",
-            f"all rounds but the first take {format_per_step(evidence, removal.us)}: "
-            f"{counted(format_count(per_step), 'op')} {at_source(line)}",
+            f"all {'rounds' if first is None or not first.repeated else 'calls'} but the first take "
+            f"{format_per_step(evidence, removal.us)}"
+            + (f": {counted(format_count(per_step), 'op')} {at_source(line)}" if per_step else ""),
             *work.describe(issued_by(evidence, work, whole)),
         ),
         advice=f"Compute once per step, before the loop, and keep what is computed anew in each round {text}. Where a "
