@@ -6,6 +6,7 @@ Follows its steps through the phases, then leaves it alone or ends it.
 import contextlib
 import dataclasses
 import functools
+import math
 import os
 import sys
 import threading
@@ -54,6 +55,7 @@ from bottleneck.harness.window import (
 )
 from bottleneck.schema.recording import StepSource
 from bottleneck.system.heap import SpareHeap, UsualHeap
+from bottleneck.system.process_usage import minor_page_faults
 from bottleneck.units import counted
 
 # A method that tells of a failure of ours, and when it came.
@@ -84,10 +86,10 @@ def weakly(tell_failure: TellFailure, method: Callable[..., object], *arguments:
 
 
 CHUNK_SECONDS = 2.0
-# A second window on the start that is shorter shows less than the first.
-LEAST_SECOND_S = 0.3
 # Fewer events in a window are those of a program that prepares: it may import more, which stacks would follow.
 BUSY_EVENTS = 1000
+# Free memory for a second window on the start, and the new pages that tell that it is used up.
+SPARE_BYTES, MOST_NEW_PAGES = 3e8, 5_000
 # Until a window that cannot be closed in a backward pass is looked after again.
 SOON_SECONDS = 0.02
 MOST_CHUNKS = 30
@@ -113,7 +115,8 @@ class Opening:
     program's may be under way, and would end under another profiler than it began with. ``stopwatch`` marks its ends.
 
     Where nothing that makes steps was met until then (``finds_nothing``), a second window with stacks follows for as
-    long again: such a program calls ops alone, whose lines nothing else would tell. It is kept if it lasts.
+    long again at most: such a program calls ops alone, whose lines nothing else would tell. It has free memory to work
+    in, and is kept if it holds enough.
     """
 
     def __init__(
@@ -126,7 +129,7 @@ class Opening:
         self._torch, self._detail, self._tell_failure = torch, detail, tell_failure
         self._finds_nothing = finds_nothing
         self._first: tuple[ProfilerWindow, Stopwatch] | None = None
-        self._opened_s = 0.0
+        self._spare, self._most_faults, self._until_s = SpareHeap(), math.inf, math.inf
         self.stopwatch = Stopwatch(None)
         self._window: ProfilerWindow | None = None
         self._on_gpu = False
@@ -155,10 +158,7 @@ class Opening:
         if not self._is_over:
             self._close_chunk()
             self._is_over = True
-        is_brief = time.perf_counter() - self._opened_s < LEAST_SECOND_S
-        if self._first is not None and (self.kept is None or is_brief):
-            self.kept, self.stopwatch = self._first
-        self._first = None
+        self._end_second()
         return self.kept
 
     def _open_chunk(self) -> None:
@@ -168,11 +168,12 @@ class Opening:
         if not window.open():
             self._is_over = True
             return
-        self._window, self._on_gpu, self._opened_s = window, _uses_gpu(self._torch), time.perf_counter()
+        self._window, self._on_gpu = window, _uses_gpu(self._torch)
         self._chunks, self._size_bytes = 0, resident_bytes()
         self.stopwatch = Stopwatch(None)
         self.stopwatch.mark()
-        call_in_main_thread_after(CHUNK_SECONDS, weakly(self._tell_failure, self._expire, window))
+        seconds = CHUNK_SECONDS if self._first is None or not self._detail.stacks else SOON_SECONDS
+        call_in_main_thread_after(seconds, weakly(self._tell_failure, self._expire, window))
 
     def _expire(self, window: ProfilerWindow) -> None:
         if window is not self._window:
@@ -182,8 +183,12 @@ class Opening:
             return
         self._chunks += 1
         if self._first is not None and self._detail.stacks:
-            self._close_chunk()
-            self._first, self._is_over = self._first if self.kept is None else None, True
+            if minor_page_faults() >= self._most_faults or time.perf_counter() >= self._until_s:
+                self._close_chunk()
+                self._is_over = True
+                self._end_second()
+            else:
+                call_in_main_thread_after(SOON_SECONDS, weakly(self._tell_failure, self._expire, window))
             return
         if (
             not (self._detail.stacks or self._on_gpu or _uses_gpu(self._torch) or _is_importing())
@@ -209,7 +214,20 @@ class Opening:
             is_busy = self.kept.event_count() >= BUSY_EVENTS
             self._first, self.kept, self._is_over = (self.kept, self.stopwatch), None, False
             self._detail = dataclasses.replace(self._detail, stacks=is_busy)
+            if is_busy:
+                # What the profiler keeps splits the heap: without free memory each result would take new pages.
+                self._spare.provide(min(SPARE_BYTES, _MOST_OF_AVAILABLE * (available_bytes() or 0.0)))
+                self._most_faults = minor_page_faults() + MOST_NEW_PAGES
+                self._until_s = time.perf_counter() + CHUNK_SECONDS
         self._open_chunk()
+
+    def _end_second(self) -> None:
+        """Goes back to the first window where the second one saw next to nothing."""
+        is_brief = self.kept is None or self.kept.event_count() < BUSY_EVENTS
+        if self._first is not None and is_brief:
+            self.kept, self.stopwatch = self._first
+        self._first = None
+        self._spare.release()
 
     def _close_for_fork(self) -> None:
         if self._window is not None and self._window.is_mine:

@@ -80,7 +80,7 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> Machine:
 
 
 def test_a_program_of_ops_alone_is_recorded_again_with_stacks(bare: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opening, "LEAST_SECOND_S", 0.0)
+    monkeypatch.setattr(opening, "CHUNK_SECONDS", 0.0)
     bare.wait(4)
     assert [(window.detail.stacks, window.stopped) for window in bare.windows] == [(False, True), (True, True)]
     assert bare.opening.finish() is bare.windows[1]
@@ -89,9 +89,9 @@ def test_a_program_of_ops_alone_is_recorded_again_with_stacks(bare: Machine, mon
 def test_a_second_window_that_the_program_ends_at_once_gives_way_to_the_first(
     bare: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(opening, "LEAST_SECOND_S", 3600.0)
     first = bare.opening.stopwatch
     bare.wait()
+    monkeypatch.setattr(bare.windows[1], "events", 50)
     assert bare.opening.finish() is bare.windows[0]
     assert bare.opening.stopwatch is first and bare.windows[1].stopped
 
