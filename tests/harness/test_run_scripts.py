@@ -98,7 +98,7 @@ def test_rounds_of_a_program_of_ops_alone_are_steps_with_their_lines(tmp_path: P
     """A simulation has no module, optimizer or loader: its start is recorded again with Python calls."""
     body = """
     import time, torch
-    field, until = torch.rand(300, 300), time.monotonic() + 4
+    field, until = torch.rand(300, 300), time.monotonic() + 8
     def around(f):
         return torch.roll(f, 1, 0) + torch.roll(f, -1, 0) + torch.roll(f, 1, 1) + torch.roll(f, -1, 1) - 4 * f
     while time.monotonic() < until:
