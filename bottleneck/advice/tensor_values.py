@@ -23,8 +23,7 @@ from bottleneck.units import format_share, format_us
 
 # Ops that take this many times their largest floor for no reason that we know.
 _FAR = 0.1
-# Of the step: so much of such time is worth a trial, and so much stands before what rests on these times.
-_LEAST_FAR, _MOSTLY_FAR = 0.1, 0.4
+_LEAST_FAR = 0.1
 # Part of the numbers of a tensor from which ops on it meet some in most of their vectors.
 _LEAST_SHARE = 1e-4
 # What ops reach of their floors: slow ones less than the first, ordinary ones that to the second. Of eight planted
@@ -188,8 +187,6 @@ def _maybe_subnormal(evidence: Evidence) -> Draft | None:
         code="torch.set_flush_denormal(True)",
         gain_reason="a trace does not hold the values",
         tries=("flush-denormal",),
-        # What is otherwise advised of such ops rests on times that may be those of tiny numbers.
-        comes_first=evidence.share_of_step(spent_us) >= _MOSTLY_FAR and _reach(rows) < _FAR / 2,
     )
 
 
