@@ -19,6 +19,9 @@ _LEAST_SHARE = 0.05
 _CALL_OPS, _OP_US = (17.0, 24.0), 0.54
 # Products near their ceiling in MKL may be a little further from it in oneDNN, by the same table.
 _FURTHER = 1.15
+# Fused attention multiplies small blocks, whose calls of oneDNN may take longer: a small ViT took 8.7 for 2.3 ms in it,
+# that of 256 queries as long as before.
+_SLOWER_ATTENTION = 3.0
 _CODE = 'torch.set_float32_matmul_precision("medium")  # at the start of the program'
 
 
@@ -78,7 +81,9 @@ def _saved_us(work: KernelWork, rows: Flags, device: Device, ratio: float) -> tu
     bytes_us = work.memory_us()
     slowest = np.maximum(bytes_us, np.minimum(work.us * ratio * _FURTHER, work.us)) + calls_us[1]
     fastest = np.maximum(bytes_us, np.minimum(work.compute_us(), work.us) * ratio) + calls_us[0]
-    return np.where(rows, work.us - slowest, 0.0), np.where(rows, work.us - fastest, 0.0)
+    attention = work.family("attention") & work.dtype("fp32")
+    low = np.where(attention, -_SLOWER_ATTENTION * work.us, np.where(rows, work.us - slowest, 0.0))
+    return low, np.where(rows, work.us - fastest, 0.0)
 
 
 RULES = (onednn_products,)
