@@ -31,13 +31,12 @@ _FOREIGN = re.compile(
 )
 # `LogMel()`, `STFT(512, hop=HOP)`: a class, and arguments that are numbers, texts, constants and settings.
 _CONSTANT = (
-    r"(?:-?[\d.]+(?:e-?\d+)?|True|False|None|'[^'\n]*'|\"[^\"\n]*\"|[A-Z][A-Z\d_]*"
+    r"(?:[\d.]+(?:e-?\d+)?|True|False|None|'[^'\n]*'|\"[^\"\n]*\"|[A-Z][A-Z\d_]*"
     r"|(?:cfg|config|conf|args|opt|hparams|params|settings)(?:\.\w+)+)"
 )
-_ARGUMENT = rf"\s*(?:\w+\s*=\s*)?{_CONSTANT}(?:\s*[-+*/]{{1,2}}\s*{_CONSTANT})*\s*"
-_OF_CONSTANTS = re.compile(
-    rf"(?<![\w.])(?:[A-Za-z_]\w*\.)*(?P<name>[A-Z]\w*[a-z]\w*)\((?:{_ARGUMENT}(?:,{_ARGUMENT})*)?,?\)"
-)
+# A sign stands at the beginning alone: `1--1` has one reading, so that a long row of these is read in one go.
+_ARGUMENT = rf"\s*(?:\w+\s*=\s*)?-?{_CONSTANT}(?:\s*[-+*/]{{1,2}}\s*{_CONSTANT})*\s*"
+_OF_CONSTANTS = re.compile(rf"(?<![\w.])(?:[A-Za-z_]\w*\.)*(?P<name>[A-Z]\w*)\((?:{_ARGUMENT}(?:,{_ARGUMENT})*)?,?\)")
 _LONGEST_LINE = 400
 
 

@@ -16,7 +16,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -300,7 +300,7 @@ def _onednn_products(bench: CpuBench) -> list[Probe]:
             ONEDNN,
             f"{size} x {size}",
             2.0 * size**3,
-            partial(_by_onednn, bench, partial(_product, bench, "fp32", size)),
+            partial(_within, partial(_medium_precision, bench.torch), partial(_product, bench, "fp32", size)),
         )
         for size in _ONEDNN_PRODUCTS
     ]
@@ -329,17 +329,6 @@ def _convolution(bench: CpuBench) -> Take:
     numbers, weight = torch.randn(images, channels, side, side), torch.randn(channels, channels, 3, 3)
     by_channel = [tensor.to(memory_format=torch.channels_last) for tensor in (numbers, weight)]
     return bench.timed(partial(torch.conv2d, *by_channel, padding=1))
-
-
-def _by_onednn(bench: CpuBench, make: Callable[[], Take]) -> Take:
-    """The same with products given to oneDNN."""
-    made = make()
-
-    def take(look: Look) -> float:
-        with _medium_precision(bench.torch):
-            return made(look)
-
-    return take
 
 
 @contextmanager
@@ -412,10 +401,15 @@ def _add(bench: CpuBench, count: int, calls: int) -> Take:
 
 def _by_one(bench: CpuBench, make: Callable[[], Take]) -> Take:
     """The same by one thread alone."""
+    return _within(partial(_one_thread, bench.torch), make)
+
+
+def _within(context: Callable[[], AbstractContextManager[None]], make: Callable[[], Take]) -> Take:
+    """The same, each time inside a new context of this kind."""
     made = make()
 
     def take(look: Look) -> float:
-        with _one_thread(bench.torch):
+        with context():
             return made(look)
 
     return take

@@ -46,7 +46,8 @@ def test_an_object_of_constants_is_to_be_made_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("spec = audio.Stft(512, hop=HOP_LENGTH, center=True)(wave)", "Stft"),
+        ("spec = audio.STFT(512, hop=HOP_LENGTH, center=True)(wave)", "STFT"),
+        ("x = Shift(-1, scale=1 - 2 * N)(x)", "Shift"),
         ("return Filter(cfg.model.size, 'same', scale=2 * N_MELS)(x)", "Filter"),
         ("x = nn.Sequential(Blur(3, 1e-3,))(x)", "Blur"),
     ],
@@ -62,11 +63,12 @@ def test_numbers_constants_and_settings_do_not_change(tmp_path: Path, text: str,
         ("batch = Batch(x, y)", None),
         ("filters = Filter(self.width)", None),
         ("mel = make_filters()", None),
+        ("x = Scale(" + "1--" * 130 + "x)", None),
         ("mel = LogMel()", making(us=20)),
         ("optimizer = Adam(LR)", making("torch/optim/adam.py(37): __init__")),
         ("with Watch():", making("bottleneck/harness/window.py(399): __init__")),
     ],
-    ids=["of data", "of a variable", "no class", "cheap", "an optimizer", "our own"],
+    ids=["of data", "of a variable", "no class", "a row of signs", "cheap", "an optimizer", "our own"],
 )
 def test_what_may_change_and_what_is_cheap_is_left_alone(tmp_path: Path, text: str, body: list[Event] | None) -> None:
     assert object_made_anew(case(tmp_path, text, body)) is None
