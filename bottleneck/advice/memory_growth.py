@@ -27,10 +27,11 @@ _LEAST_STEPS, _ALIKE = 4, 0.5
 # Pages that are no longer kept come from the heap, or are given back to the system and touched anew in the next step.
 # Giving back 64 MB took 0.23 of their first touch (anonymous memory of mmap, an AMD EPYC).
 _GIVING_BACK = 0.25
-# An evaluation that adds its losses up with their graphs keeps all results of each step. Without, they lie in pages
-# that are there, and in caches. A tagger of convolutions came from 27.8 to 9.5 ms per step: pages of what it kept took
-# 11 ms as calibrated, counted faults 13 ms, and ops that memory bounds 9 ms (torch 2.13, EPYC, two threads).
-_SURELY_SPARED, _COLD = 0.5, 0.5
+# An evaluation that keeps its losses with their graphs keeps all results of each step. Without, they may lie in pages
+# that are there, and in caches: a tagger of convolutions came from 27.8 to 9.5 ms per step, where counted faults took
+# 13 ms and ops that memory bounds 9 ms. Or they go back to the system each time: two convolutions over images of 2 MB
+# came from 2.6 to between 2.9 and 4.0 ms (torch 2.13, EPYC, two threads).
+_COLD = 0.5
 # Counted page faults take at most this part of a step: their calibrated cost is that of a busy machine or an idle one.
 _MOST_OF_STEP = 0.8
 # A list that fills memory sooner is the end of the run.
@@ -73,7 +74,6 @@ def memory_grows(evidence: Evidence) -> Draft | None:
         claims={} if gain is None else claims_of(evidence, *_ACCOUNTS, *_WRITING, most_us=gain.high),
         tries=("inference-mode",) if graphs and not trains else (),
         confidence="high" if graphs else "medium",
-        removes=bool(graphs) and not trains,
         comes_first=bool(graphs) and (not trains or grown_bytes >= _LEAST_BYTES),
     )
 
@@ -183,16 +183,13 @@ def _gain_us(evidence: Evidence, growth: MemoryGrowth, *, keeps_graphs: bool) ->
     # What is kept in one step cannot be had again from the heap in the next: all of its pages are new.
     kept_us = growth.host_bytes / rate * US_PER_S
     pages_us = min(max(kept_us, counted_faults_us(evidence)), _MOST_OF_STEP * evidence.step_us)
+    low_us = -min(_GIVING_BACK * kept_us, pages_us)
     if not keeps_graphs:
-        return Interval(-min(_GIVING_BACK * kept_us, pages_us), pages_us)
+        return Interval(low_us, pages_us)
     records = unused_gradients(evidence)
     recorded_us = Interval(0.0, 0.0) if records is None or records.gain_us is None else records.gain_us
-    # Of a forward pass hardly more than its results is kept: its next step writes them where the last one did.
-    low_us = _SURELY_SPARED * min(kept_us, pages_us)
-    cold_us = _COLD * evidence.account_us("memory")
-    return Interval(
-        low_us + recorded_us.low, min(pages_us + cold_us + recorded_us.high, _MOST_OF_STEP * evidence.step_us)
-    )
+    most_us = pages_us + _COLD * evidence.account_us("memory") + recorded_us.high
+    return Interval(low_us + recorded_us.low, min(most_us, _MOST_OF_STEP * evidence.step_us))
 
 
 RULES = (memory_grows,)
