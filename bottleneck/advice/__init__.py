@@ -166,7 +166,8 @@ def advise(evidence: Evidence, *, with_unmeasured: bool = False) -> tuple[Findin
     drafts = [] if evidence.is_elsewhere else _drafts(evidence, with_unmeasured=with_unmeasured)
     drafts = new_recordings.with_new_recording(evidence, drafts)
     # Learned on CPUs: what such trials say of a GPU is not known.
-    return rank(drafts, evidence.analysis, _program(evidence.recording), ON_CPU if evidence.is_host_only else {})
+    widenings = ON_CPU if evidence.is_host_only else {}
+    return rank(drafts, evidence.analysis, _program(evidence.recording), widenings, on_cpu=evidence.is_host_only)
 
 
 def _drafts(evidence: Evidence, *, with_unmeasured: bool) -> list[Draft]:

@@ -21,14 +21,14 @@ from bottleneck.advice.kernel_work import (
     requires_gain,
     work_of,
 )
-from bottleneck.advice.quantities import format_per_step, is_compiled, rows_of_ops
+from bottleneck.advice.quantities import format_per_step, is_compiled, rows_of_ops, setting_line
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import DISPATCH, backward_of, removal_of, top_rows
 from bottleneck.schema.accounts import FEW_FLOPS_PER_BYTE
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers
-from bottleneck.schema.op_names import BACKWARD_NODE, at_source
+from bottleneck.schema.op_names import BACKWARD_NODE, at_known, at_source
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import SHORT_DTYPE, US_PER_S, counted, format_share, format_si, format_us
 
@@ -831,6 +831,7 @@ def double_precision(evidence: Evidence) -> Draft | None:
         np.where(replaced, part * work.us, us) for part, us in zip(_OTHER_KERNEL, (least, most), strict=True)
     )
     entry, issued_us = _first_double(evidence), _issued_by_convolutions_us(evidence)
+    chosen = setting_line(evidence, "double")
     where = "" if entry is None else f", {at_source(entry[0])}"
     gain_us, claims = work.gain(least, most), work.claims(most)
     if issued_us > 0:
@@ -851,8 +852,8 @@ def double_precision(evidence: Evidence) -> Draft | None:
             *work.describe(rows),
             *work.critical_path_note(most),
         ),
-        advice=_single_precision(where, has_weights=bool((rows & work.op_like(_OF_LAYERS)).any())),
-        places=() if entry is None else (entry[0],),
+        advice=_single_precision(where, chosen, has_weights=bool((rows & work.op_like(_OF_LAYERS)).any())),
+        places=(chosen, None if entry is None else entry[0]),
         gain_us=gain_us,
         claims=claims,
         code="x = torch.from_numpy(array).float()  # and model.float(), no torch.set_default_dtype(torch.float64)",
@@ -881,19 +882,20 @@ def _issued_by_convolutions_us(evidence: Evidence) -> float:
     return removal_of(evidence, [*rows, *backward_of(evidence, rows)]).claims.get(DISPATCH, 0.0) if rows else 0.0
 
 
-def _single_precision(where: str, *, has_weights: bool) -> str:
-    """Words the change to fp32.
+def _single_precision(where: str, chosen: str | None, *, has_weights: bool) -> str:
+    """Words the change to fp32; ``chosen`` is the line that asks for fp64, where one alone does.
 
     A layer takes weights and data of one dtype: to convert the data alone would raise.
     """
+    asked = "" if chosen is None else f" fp64 is asked for {at_source(chosen)}."
     if has_weights:
         return (
             f"Make the weights fp32 (model.float(), or no torch.set_default_dtype(torch.float64)), and the data where "
-            f"it enters{where}, unless the method needs 64 bits."
+            f"it enters{where}, unless the method needs 64 bits.{asked}"
         )
     return (
         f"Convert the data to fp32 (.float()) where it enters{where}, unless the method needs fp64, which is NumPy's "
-        "default."
+        f"default.{asked}"
     )
 
 
@@ -980,9 +982,13 @@ def _autocasts(evidence: Evidence) -> bool:
 def _makes_narrow(evidence: Evidence, dtype: str) -> str:
     """Words what makes the products narrow, as far as it is known."""
     if _autocasts(evidence):
-        return "torch.autocast"
+        return f"torch.autocast{at_known(setting_line(evidence, 'narrow'))}"
     method = "half()" if dtype == "fp16" else "bfloat16()"
-    return f"torch.autocast, or model.{method} and model.to({_TORCH_DTYPE[dtype]})"
+    line = setting_line(evidence, "narrow")
+    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    if line is not None and method in texts.get(line, ""):
+        return f".{method}{at_known(line)}"
+    return f"torch.autocast, or model.{method} and model.to({_TORCH_DTYPE[dtype]}){at_known(line)}"
 
 
 RULES = (

@@ -13,13 +13,14 @@ from bottleneck.advice.quantities import (
     has_backward_marks,
     ops_in_window,
     outermost_us,
+    setting_line,
 )
 from bottleneck.advice.ranking import Draft, SourcedLine, up_to
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, counted_faults_us
 from bottleneck.schema.intervals import grouped, union
-from bottleneck.schema.op_names import IN_PLACE, TRAINING, at_source
+from bottleneck.schema.op_names import IN_PLACE, TRAINING, at_known, at_source
 from bottleneck.schema.tables import FRESH_FROM_BYTES
 from bottleneck.units import US_PER_S, counted, format_share, format_si, format_us
 
@@ -73,16 +74,18 @@ def too_many_threads(evidence: Evidence) -> Draft | None:
     )
 
 
-# Ops that take so long are worth a second thread. Of the ideal: two processors may be two threads of one core; two
-# convolution networks on one of two processors gained 1.5 and 1.9 times with both (torch 2.13, a Xeon).
-_LONG_OP_US, _SURE_OF_THREADS, _LEAST_LONG = 200.0, 0.2, 0.3
+# Ops that take so long are worth a second thread.
+_LONG_OP_US, _LEAST_LONG = 200.0, 0.3
+# Of the ideal, where processors may be threads of one core, and where each is a core of its own: four networks on one
+# of two processors gained 1.5, 1.75, 1.84 and 1.9 times with both (torch 2.13, a Xeon and an EPYC).
+_SURE_OF_THREADS, _SURE_OF_CORES = 0.2, 0.5
 
 
 def too_few_threads(evidence: Evidence) -> Draft | None:
     """Finds long ops of a CPU on fewer threads than processors.
 
-    Gain: with t threads on p processors, a fifth of (1 - t/p) of their time to all of it. Nothing is said where other
-    programs or ranks have the other processors.
+    Gain: with t threads on p processors, a fifth of (1 - t/p) of their time to all of it, or from half where each
+    processor is a core. Nothing is said where other programs or ranks have the other processors.
     """
     recording = evidence.recording
     if recording is None or recording.threads is None or recording.processors is None or not evidence.is_host_only:
@@ -106,6 +109,8 @@ def too_few_threads(evidence: Evidence) -> Draft | None:
     if evidence.share_of_step(long_us) < _LEAST_LONG:
         return None
     spared_us = long_us * (1 - threads / processors)
+    asks = setting_line(evidence, "threads")
+    sure = _SURE_OF_CORES if (recording.cores or 0) >= processors else _SURE_OF_THREADS
     return Draft(
         slug="too-few-threads",
         title=f"Ops compute on {threads} of {processors} processors",
@@ -115,10 +120,12 @@ def too_few_threads(evidence: Evidence) -> Draft | None:
             *(SourcedLine(f"{row.name} {at_source(row.source)}: {format_us(row.us)}", row.source) for row in rows[:3]),
         ),
         advice="Let torch compute on all processors: take out torch.set_num_threads and OMP_NUM_THREADS where they ask "
-        "for fewer. Two processors that are threads of one core give little.",
-        brief=f"Let torch compute on all {processors} processors",
+        f"for fewer{at_known(asks)}. Two processors that are threads of one core give little.",
+        brief=f"Let torch compute on all {processors} processors"
+        + (f": take out what asks for fewer{at_known(asks)}" if asks else ""),
+        places=(asks,),
         code=f"torch.set_num_threads({processors})  # or OMP_NUM_THREADS={processors}",
-        gain_us=Interval(_SURE_OF_THREADS * spared_us, spared_us),
+        gain_us=Interval(sure * spared_us, spared_us),
         claims=claims_of(evidence, *_REDUCIBLE, *UNMODELLED_ACCOUNTS, most_us=spared_us),
         tries=("threads-cores",),
         cannot_lose=True,

@@ -20,6 +20,7 @@ from bottleneck.schema.intervals import Flags, Floats, Integers, Spans, union
 from bottleneck.schema.kernel_names import between
 from bottleneck.schema.linked_trace import LONGEST_ISSUE_US
 from bottleneck.schema.loading import LOADER
+from bottleneck.schema.measurements import SettingName
 from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP, place_of
 from bottleneck.schema.tables import after_backward, text_matches
 from bottleneck.units import format_share, format_us
@@ -434,6 +435,15 @@ def optimizer_names(evidence: Evidence) -> tuple[str, ...]:
 _RELEASE = re.compile(r"(?<![\d.])(\d{1,3})\.(\d{1,3})\b")
 # Up to 1.11 the profiler wrote ops under this category.
 _OLD_OPS, _OLD_RELEASE = "Operator", (1, 11)
+
+
+def setting_line(evidence: Evidence, name: SettingName) -> str | None:
+    """Returns the line of the program that chooses a setting, such as 'train.py:5'.
+
+    Null where none is known, or where several lines do.
+    """
+    lines = () if evidence.recording is None else evidence.recording.setting_lines.get(name, ())
+    return lines[0] if len(lines) == 1 else None
 
 
 def is_torch_before(evidence: Evidence, release: tuple[int, int]) -> bool:

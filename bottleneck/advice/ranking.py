@@ -14,6 +14,7 @@ from bottleneck.advice.widening import Basis, Widening, describe, widen
 from bottleneck.schema.analysis import Confidence, Finding, IdleCause, Interval, PhaseName, StepAnalysis, is_certain
 from bottleneck.schema.op_names import at_source
 from bottleneck.schema.records import replace
+from bottleneck.units import format_share, format_us
 
 
 class Transformation(Struct, frozen=True):
@@ -172,6 +173,8 @@ def rank(
     analysis: StepAnalysis,
     program: Sequence[str] | None = None,
     widenings: Mapping[Basis, Widening] | None = None,
+    *,
+    on_cpu: bool = False,
 ) -> tuple[Finding, ...]:
     """Returns findings, most time saved first.
 
@@ -190,7 +193,7 @@ def rank(
 
     ``program`` are the words that name the program to `bottleneck verify`; null where it cannot try changes on it.
     ``widenings`` make gains as wide as trials of each kind of evidence showed; noise goes by the gains as the rules
-    state them.
+    state them. Of work that is taken away on a CPU (``on_cpu``) the upper end also counts what the rest gains of it.
     """
     step_us = analysis.steps.wall_us
     noise_us = smallest_visible_us(analysis)
@@ -199,7 +202,9 @@ def rank(
     limits = [_most_us(draft, analysis) for draft in drafts]
     stated = [_bounded(*row, accounts) for row in zip(drafts, claimed, limits, strict=True)]
     widened = [
-        _widened(draft, gain_us, step_us, most_us, (widenings or {}).get(draft.basis))
+        _with_relief(draft, gain_us, analysis)
+        if on_cpu and draft.removes
+        else _widened(draft, gain_us, step_us, most_us, (widenings or {}).get(draft.basis))
         for draft, gain_us, most_us in zip(drafts, stated, limits, strict=True)
     ]
     drafts = _put_run_ahead(drafts, [gain_us for gain_us, _ in widened], step_us)
@@ -276,6 +281,39 @@ def _widened(
     high_us = min(high_us, most_us, max(gain_us.high, claimed_us))
     low_us = max(low_us, min(gain_us.low, 0.0)) if draft.cannot_lose else low_us
     return Interval(min(low_us, high_us), high_us), (describe(draft.basis, widening),)
+
+
+# Of the step: less than this of relief is not worth a line of evidence.
+_LEAST_RELIEF = 0.02
+
+
+def _with_relief(
+    draft: Draft, gain_us: Interval | None, analysis: StepAnalysis
+) -> tuple[Interval | None, tuple[str, ...]]:
+    """Returns the gain with what the rest of the step gains at most, and a line on it.
+
+    Work that is left out no longer pushes the data of the rest out of the caches, by its part of the step. Of four
+    programs mended by hand, the rest took 11 to 25 % less than before: 0.7 to 1.1 times that part of its memory time.
+    """
+    if gain_us is None or not gain_us.high > 0:
+        return gain_us, ()
+    step_us = analysis.steps.wall_us
+    claimed = {f"kernel:{at}": kernel.account for at, kernel in enumerate(analysis.kernels)}
+    rest_us = math.fsum(entry.us for entry in analysis.ledger if _is_memory(entry.account)) - math.fsum(
+        us for claim, us in draft.claims.items() if _is_memory(claimed.get(claim, claim))
+    )
+    most_us = step_us * (1 - _LEAST_LEFT)
+    relief_us = max(min(gain_us.high / step_us * rest_us, most_us - gain_us.high), 0.0)
+    words = (
+        f"up to {format_us(relief_us)} more in the rest of the step, whose data stays in the caches then: "
+        f"{format_share(gain_us.high / step_us)} of its memory time"
+    )
+    shown = (words,) if relief_us >= _LEAST_RELIEF * step_us else ()
+    return Interval(gain_us.low, gain_us.high + relief_us), shown
+
+
+def _is_memory(account: str | None) -> bool:
+    return account is not None and account.partition(".")[0] == "memory"
 
 
 def _scaled(gain_us: Interval, part: float, most_us: float) -> Interval:

@@ -7,7 +7,14 @@ import numpy as np
 
 from bottleneck.advice.data_loading import INPUT, MODERATE, ONE_PROCESS, loader_kinds
 from bottleneck.advice.hot_lines import HotLine, hot_lines
-from bottleneck.advice.quantities import claims_of, event_spans, format_count, outermost_frames, rows_of_events
+from bottleneck.advice.quantities import (
+    claims_of,
+    event_spans,
+    format_count,
+    outermost_frames,
+    rows_of_events,
+    setting_line,
+)
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.slow_calls import match_of
 from bottleneck.schema.analysis import Interval
@@ -54,6 +61,7 @@ def row_fetching(evidence: Evidence) -> Draft | None:
     at = f" {lines[0].where()}" if lines else ""
     now = f"each sample is fetched by itself{at}" if fetching is None else f"{fetching.place()} runs for each sample"
     cost = f", {format_us(each_us)} for each of {counted(format_count(samples), 'sample')}" if samples else ""
+    loader = setting_line(evidence, "loader")
     return Draft(
         slug="row-fetching",
         title="Samples in memory are fetched and put together one by one",
@@ -68,8 +76,8 @@ def row_fetching(evidence: Evidence) -> Draft | None:
         "and default_collate stacks the samples again; workers would do the same, and "
         "hand it over.",
         brief="Fetch whole batches: index with all the indices of a batch at once"
-        + (at_known(fetching.source) if fetching is not None else at_known(lines[0].source) if lines else ""),
-        places=tuple(one.source for one in ([] if fetching is None else [fetching]) + list(lines[:2])),
+        + at_known(loader or (fetching.source if fetching is not None else lines[0].source if lines else None)),
+        places=(loader, *(one.source for one in ([] if fetching is None else [fetching]) + list(lines[:2]))),
         code="order = BatchSampler(RandomSampler(dataset), 1024, drop_last=True)\n"
         "loader = DataLoader(dataset, batch_size=None, sampler=order)  # __getitem__ gets a list: self.x[indices]",
         gain_us=Interval(_GONE[0] * wait_us, _GONE[1] * wait_us),

@@ -6,7 +6,7 @@ They are on what is between its steps, and on steps that grow from one to the ne
 import math
 
 from bottleneck.advice.kernel_work import work_of
-from bottleneck.advice.quantities import model_call
+from bottleneck.advice.quantities import model_call, setting_line
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.wasted_work import growing_join, no_kv_cache
 from bottleneck.schema.analysis import Interval
@@ -34,23 +34,37 @@ def _run(evidence: Evidence) -> RunSteps | None:
     return evidence.analysis.run
 
 
-def _advice(run: RunSteps, place: BetweenPlace, health: CompileHealth | None) -> tuple[str, str | None]:
-    """The advice on the time at this place, and the code that follows it."""
+def _advice(
+    run: RunSteps, place: BetweenPlace, health: CompileHealth | None, loader: str | None
+) -> tuple[str, str | None]:
+    """The advice on the time at this place, and the code that follows it.
+
+    ``loader`` is the line that makes the loader, where one alone does.
+    """
     share = format_share(run.elsewhere_share)
     if place.kind == "compile" and health is not None and health.named_recompiles:
         again = health.named_recompiles[0]
         cause = RECOMPILES[again.cause]
         return f"{cause.change} Of the run, {share} is between its steps, where torch compiled again.", again.code
-    words, code = _by_kind(run, place)
+    words, code = _by_kind(run, place, loader)
     return f"Look between the steps, {share} of the run: {words}.", code
 
 
-def _by_kind(run: RunSteps, place: BetweenPlace) -> tuple[str, str | None]:
+def _by_kind(run: RunSteps, place: BetweenPlace, loader: str | None) -> tuple[str, str | None]:
     where = place.words()
     if place.kind == "workers":
         return (
-            f"keep the loader's workers from one epoch to the next, which {where} starts anew each time",
+            f"keep the loader's workers from one epoch to the next (persistent_workers=True{at_known(loader)}), which "
+            f"{where} starts anew each time",
             "DataLoader(..., num_workers=N, persistent_workers=True)",
+        )
+    if place.kind == "elements":
+        return (
+            f"{place.function}() reads elements one by one{at_known(place.inner)}{_shown(place.inner_text)}. Where "
+            "they are of tensors or arrays, each is an op of its own: make lists of them once (.tolist()), "
+            "loop over plain numbers, and make one tensor of the result",
+            "rewards, values = rewards.tolist(), values.tolist()  # once, ahead of the loop\n"
+            "advantages = torch.tensor(results)  # a list of plain numbers",
         )
     if place.kind == "checkpoint":
         return f"write checkpoints less often, or from another thread: {where}", None
@@ -90,8 +104,18 @@ def _functions(run: RunSteps) -> str:
     )
 
 
-def _brief(run: RunSteps, place: BetweenPlace) -> str | None:
+def _brief(run: RunSteps, place: BetweenPlace, loader: str | None) -> str | None:
     """The advice with what the run gains; null where torch itself takes the time."""
+    if place.kind == "workers":
+        return (
+            f"Keep the loader's workers from one epoch to the next (persistent_workers=True{at_known(loader)}): the "
+            f"run up to {_run_speedup(run, place.share, run.held_us)} times as fast"
+        )
+    if place.kind == "elements":
+        return (
+            f"Loop over plain numbers (.tolist()) in {place.function}(){at_known(place.inner)}: the run up to "
+            f"{_run_speedup(run, place.share)} times as fast"
+        )
     if place.kind is not None:
         return None
     return (
@@ -100,9 +124,12 @@ def _brief(run: RunSteps, place: BetweenPlace) -> str | None:
     )
 
 
-def _run_speedup(run: RunSteps, part: float) -> str:
-    """'1.52': the run's speedup without this part of the time between its steps."""
-    return f"{run.total_us / (run.total_us - part * run.elsewhere_us):.2f}"
+def _run_speedup(run: RunSteps, part: float, held_us: float = 0.0) -> str:
+    """'1.52': the run's speedup without this part of the time between its steps.
+
+    And without ``held_us`` of steps that were held up: the first steps of an epoch wait for workers that start.
+    """
+    return f"{run.total_us / (run.total_us - part * run.elsewhere_us - held_us):.2f}"
 
 
 def _equal_gain_us(run: RunSteps, step_us: float) -> float | None:
@@ -148,7 +175,8 @@ def time_between_steps(evidence: Evidence) -> Draft | None:
     if _is_other_work(evidence, first):
         return None
     share = format_share(run.elsewhere_share)
-    advice, code = _advice(run, first, evidence.analysis.compile_health)
+    loader = setting_line(evidence, "loader")
+    advice, code = _advice(run, first, evidence.analysis.compile_health, loader)
     left_us = run.total_us - run.elsewhere_us * first.share
     return Draft(
         slug="time-between-steps",
@@ -160,8 +188,8 @@ def time_between_steps(evidence: Evidence) -> Draft | None:
             *_guards(first, evidence.analysis.compile_health),
         ),
         advice=advice,
-        brief=_brief(run, first),
-        places=tuple(place.source for place in places),
+        brief=_brief(run, first, loader),
+        places=(*(place.source for place in places), *((loader,) if first.kind == "workers" else ())),
         code=code,
         gain_reason=(
             f"none for the step; the whole run would be {_run_speedup(run, _PART_SAVED)} times as fast with half of "

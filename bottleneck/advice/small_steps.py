@@ -99,6 +99,7 @@ def larger_batch(evidence: Evidence) -> Draft | None:
             return None
         low, high, words = grown
     collected = _few_rows(evidence)
+    has_own_gradients = bool(collected) and has_backward_pass(evidence)
     gain = Interval(evidence.step_us * max(1 - high / 2, 0.0), evidence.step_us * (1 - max(low, 0.0) / 2))
     claims = claims_of(evidence, *_FIXED, "memory", "compute", *UNMODELLED_ACCOUNTS, most_us=gain.high)
     return Draft(
@@ -110,8 +111,9 @@ def larger_batch(evidence: Evidence) -> Draft | None:
         ),
         advice=(f"{collected}, until a call grows with them" if collected else _RAISED)
         + (" (and the learning rate with it)." if has_backward_pass(evidence) else ".")
-        + (_EACH_GRADIENT if collected and has_backward_pass(evidence) else ""),
-        brief=collected or _RAISED,
+        + (_EACH_GRADIENT if has_own_gradients else ""),
+        brief=(collected or _RAISED)
+        + ("; where each needs its own gradient, take torch.func.vmap" if has_own_gradients else ""),
         places=(model_call(evidence),),
         code=code_for_twice_the_batch(evidence),
         gain_us=gain,

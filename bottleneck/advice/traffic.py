@@ -23,6 +23,7 @@ from bottleneck.advice.quantities import (
     outermost_ops,
     outermost_spans,
     rows_of_ops,
+    setting_line,
 )
 from bottleneck.advice.ranking import Draft, up_to
 from bottleneck.advice.removal import main_source
@@ -345,7 +346,9 @@ def dense_embedding_gradients(evidence: Evidence) -> Draft | None:
     names = optimizer_names(evidence)
     gain, freed_us = work.gain(_LEAST_REMOVED * less, less), _freeing_us(evidence)
     between_us = max(freed_us, _between_ops_us(work, less))
-    line = main_source(evidence, rows_of_ops(evidence, ("aten::embedding", "aten::_embedding_bag")).tolist())
+    line = setting_line(evidence, "embedding") or main_source(
+        evidence, rows_of_ops(evidence, ("aten::embedding", "aten::_embedding_bag")).tolist()
+    )
     return Draft(
         slug="dense-embedding-gradients",
         title="An embedding's gradient is as large as its table",

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
-from bottleneck.harness.lines import program_lines
+from bottleneck.harness.lines import lines_that_say
 from bottleneck.harness.torch_private import dispatch_modes
 from bottleneck.harness.torch_state import ask
 from bottleneck.schema.measurements import DebugMode, DebugName
@@ -56,7 +56,6 @@ _SWITCHES: Mapping[DebugName, str] = {
     "trace-function": r"\bsettrace\b|\bset_trace\b|\bbreakpoint\(",
     "memory-tracing": r"\btracemalloc\b",
 }
-_IMPORT = re.compile(r"^\s*(?:import|from)\s")
 
 
 def read_debug_modes(torch: Any, environment: Mapping[str, str] | None = None) -> tuple[DebugMode, ...]:
@@ -152,14 +151,8 @@ def _line_that_switches(name: DebugName) -> str | None:
 
     As 'train.py:5', with the words that do so; null where none has.
     """
-    if name not in _SWITCHES:
-        return None
-    words = re.compile(_SWITCHES[name])
-    for file, lines in program_lines():
-        for number, line in enumerate(lines, start=1):
-            if words.search(line.partition("#")[0]) and not _IMPORT.match(line):
-                return f"{os.path.basename(file)}:{number}"  # noqa: PTH119 - as plain text
-    return None
+    words = _SWITCHES.get(name)
+    return None if words is None else next(lines_that_say(re.compile(words)), None)
 
 
 def call_us(clock: Callable[[], int] = time.thread_time_ns) -> float:

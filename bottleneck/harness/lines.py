@@ -492,6 +492,20 @@ def program_lines(loaded_s: float = _LOADED_S) -> Iterator[tuple[str, Sequence[s
             continue
 
 
+_IMPORT = re.compile(r"^\s*(?:import|from)\s")
+
+
+def lines_that_say(words: "re.Pattern[str]") -> Iterator[str]:
+    """Finds the lines of the program with these words, as 'train.py:5', in the order of `program_lines`.
+
+    Imports and comments are left out.
+    """
+    for file, lines in program_lines():
+        for number, line in enumerate(lines, start=1):
+            if words.search(line.partition("#")[0]) and not _IMPORT.match(line):
+                yield f"{os.path.basename(file)}:{number}"  # noqa: PTH119 - as plain text
+
+
 def texts_at(places: Collection[str]) -> dict[str, str]:
     """Reads the text of these lines ('model.py:57') in short.
 

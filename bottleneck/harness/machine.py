@@ -104,7 +104,8 @@ def _numbers(path: Path) -> list[float]:
 
 
 _CPUINFO = Path("/proc/cpuinfo")
-_CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_PROCESSORS = Path("/sys/devices/system/cpu")
+_CACHES = _PROCESSORS / "cpu0/cache"
 _VENDORS = {"AuthenticAMD": "AMD", "GenuineIntel": "Intel", "HygonGenuine": "Hygon", "0x41": "ARM"}
 _UNITS = {"K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -173,6 +174,18 @@ def threads_from_environment() -> int | None:
 def usable_processors() -> int:
     """Processors that this process, and what it starts, may use."""
     return len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0))
+
+
+def usable_cores(processors: Path = _PROCESSORS) -> int | None:
+    """Cores that this process may use: two processors may be two threads of one core.
+
+    Null where the system does not tell.
+    """
+    usable = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)
+    try:
+        return len({(processors / f"cpu{one}/topology/thread_siblings_list").read_text() for one in usable})
+    except (OSError, ValueError):
+        return None
 
 
 def find_compiler() -> str | None:

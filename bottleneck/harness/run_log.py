@@ -510,13 +510,15 @@ class _LongParts(NamedTuple):
     """Time of long steps beyond the usual ones.
 
     It is divided by place; ``held_us`` were held up, of ``unknown_us`` nothing is known. ``inner`` are the lines (file
-    and number) that most samples of a place were at.
+    and number) that most samples of a place were at, ``elements`` lines that read elements one by one, where most were
+    at such.
     """
 
     place_us: Mapping[_Place, float]
     held_us: float
     unknown_us: float
     inner: Mapping[_Place, tuple[str, int]] = MappingProxyType({})
+    elements: Mapping[_Place, tuple[str, int]] = MappingProxyType({})
 
     @property
     def elsewhere_us(self) -> float:
@@ -562,7 +564,8 @@ def _divide_long(
     for place, count in elsewhere.items():
         place_us[place] += shared_us * count / shared
     unknown_us = math.fsum(left_us.values()) - shared_us
-    return _LongParts(place_us, shared_us * held / shared, unknown_us, _inner_lines(located))
+    lines = _lines_inside(located)
+    return _LongParts(place_us, shared_us * held / shared, unknown_us, _inner_lines(lines), _element_lines(lines))
 
 
 # Long steps before sampling began are like those after it where they take so many times as long at most.
@@ -635,16 +638,47 @@ def _find_places(
                 yield (*place, kind), sample.stack
 
 
-def _inner_lines(located: Iterable[tuple[_Place, Stack]]) -> dict[_Place, tuple[str, int]]:
-    """Gives the program's line that most samples of a place were at.
+def _lines_inside(located: Iterable[tuple[_Place, Stack]]) -> dict[_Place, Counter[tuple[str, int]]]:
+    """Counts the samples of each place by the program's innermost line.
 
-    It is inside of the function that the place calls, and outside of modules.
+    It is inside of the function that the place calls, and outside of modules; other places are left out.
     """
     lines: dict[_Place, Counter[tuple[str, int]]] = defaultdict(Counter)
     for place, stack in located:
-        lines[place][stack[-1][:2]] += 1
-    most = {place: counts.most_common(1)[0] for place, counts in lines.items() if place[2] is not None}
+        if place[2] is not None:
+            lines[place][stack[-1][:2]] += 1
+    return lines
+
+
+def _inner_lines(lines: Mapping[_Place, Counter[tuple[str, int]]]) -> dict[_Place, tuple[str, int]]:
+    """Gives the line that most samples of a place were at."""
+    most = {place: counts.most_common(1)[0] for place, counts in lines.items()}
     return {place: line for place, (line, count) in most.items() if count >= _MOST_OF_LINE * lines[place].total()}
+
+
+# `values[t + 1]`; a call of anything but these does more than read elements.
+_ELEMENT = re.compile(r"\w\[[A-Za-z_]\w{0,30}(?: ?[+-] ?\w{1,30})?\]")
+_CALL, _PLAIN_CALLS = (
+    re.compile(r"(\w{1,60})\("),
+    frozenset({"len", "float", "int", "bool", "min", "max", "abs", "item"}),
+)
+
+
+def _element_lines(lines: Mapping[_Place, Counter[tuple[str, int]]]) -> dict[_Place, tuple[str, int]]:
+    """Gives the line with most samples that reads elements one by one.
+
+    Null where less than half of a place's samples were at such lines.
+    """
+    read: dict[_Place, tuple[str, int]] = {}
+    for place, counts in lines.items():
+        elements = Counter({line: count for line, count in counts.items() if _reads_elements(_text_of(*line) or "")})
+        if elements and elements.total() >= _MOST_OF_LINE * counts.total():
+            read[place] = elements.most_common(1)[0][0]
+    return read
+
+
+def _reads_elements(text: str) -> bool:
+    return _ELEMENT.search(text) is not None and _PLAIN_CALLS.issuperset(_CALL.findall(text))
 
 
 def _places_of(parts: _LongParts) -> tuple[BetweenPlace, ...]:
@@ -652,14 +686,15 @@ def _places_of(parts: _LongParts) -> tuple[BetweenPlace, ...]:
     total_us = parts.elsewhere_us
     ordered = sorted(parts.place_us.items(), key=lambda entry: -entry[1])[:_MOST_PLACES]
     return tuple(
-        _between_place(place, us / total_us, parts.inner.get(place))
-        for place, us in ordered
-        if us > 0 and us / total_us >= _LEAST_SHARE
+        _between_place(place, us / total_us, parts) for place, us in ordered if us > 0 and us / total_us >= _LEAST_SHARE
     )
 
 
-def _between_place(place: _Place, share: float, inner: tuple[str, int] | None) -> BetweenPlace:
+def _between_place(place: _Place, share: float, parts: _LongParts) -> BetweenPlace:
     file, line, function, kind = place
+    elements = parts.elements.get(place) if kind is None else None
+    inner = elements or parts.inner.get(place)
+    kind = kind if elements is None else "elements"
     return BetweenPlace(
         source=line_source(file, line),
         share=share,

@@ -5,6 +5,7 @@ Holds the plan and the notes, and makes a window a trace file.
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import os
@@ -27,6 +28,7 @@ from bottleneck.harness.padding import PaddingSampler
 from bottleneck.harness.program import began_ns
 from bottleneck.harness.repeated_modules import RepeatLook
 from bottleneck.harness.resting_memory import find_resting_memory
+from bottleneck.harness.setting_lines import setting_lines
 from bottleneck.harness.start_up import StartUpWatch, Stretch
 from bottleneck.harness.stopwatch import STEPS_FOR_TREND, Stopwatch, find_trend, is_disturbed
 from bottleneck.harness.torch_private import losses
@@ -206,6 +208,8 @@ class Session:
         with contextlib.suppress(Exception):  # a tool of the program's own may answer in any way
             self.note(debug_modes=self._debugging.read(self.notes.debug_modes, sys.modules.get("torch")))
             self._show_text(mode.source for mode in self.notes.debug_modes)
+            self.note(setting_lines=self.notes.setting_lines or setting_lines())
+            self._show_text(itertools.chain.from_iterable(self.notes.setting_lines.values()))
 
     def _show_text(self, places: Iterable[str | None]) -> None:
         """Keeps what these lines of the program say."""

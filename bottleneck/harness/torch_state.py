@@ -11,7 +11,7 @@ from types import ModuleType
 from typing import Any
 
 from bottleneck.harness.lines import is_program
-from bottleneck.harness.machine import is_on_gpu
+from bottleneck.harness.machine import is_on_gpu, usable_cores
 from bottleneck.harness.torch_private import (
     DYNAMO,
     break_reasons,
@@ -134,11 +134,12 @@ _FIELDS = (
 def describe_torch(torch: Any) -> dict[str, Any]:
     """Describes torch as fields of the notes.
 
-    These are version, threads, and the facts of each GPU that the program can see.
+    These are version, threads and cores, and the facts of each GPU that the program can see.
     """
     return {
         "framework": f"PyTorch {torch.__version__}",
         "threads": torch.get_num_threads(),
+        "cores": usable_cores(),
         "device_facts": tuple(_device_facts(torch)),
         "libraries": _libraries(torch),
     }

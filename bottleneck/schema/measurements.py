@@ -161,6 +161,10 @@ class DebugMode:
     call_us: float | None = None
 
 
+# What a line of the program may choose and ops only show.
+SettingName = Literal["threads", "narrow", "double", "loader", "embedding"]
+
+
 @dataclass(frozen=True)
 class Padding:
     """Part of a program's inputs that is padding.
@@ -427,7 +431,7 @@ class RestingMemory:
     bytes: Mapping[RestingKind, int]
 
 
-BetweenKind = Literal["workers", "input", "checkpoint", "compile"]
+BetweenKind = Literal["workers", "input", "checkpoint", "compile", "elements"]
 
 
 @dataclass(frozen=True)
@@ -442,7 +446,10 @@ class BetweenPlace:
     function: Annotated[str | None, Doc("function of the program that the line was in a call of; null where none")] = (
         None
     )
-    kind: Annotated[BetweenKind | None, Doc("work of torch that it was at; null where none is known")] = None
+    kind: Annotated[
+        BetweenKind | None,
+        Doc("work of torch that it was at, or a loop that reads elements one by one; null where neither is known"),
+    ] = None
     text: Annotated[str | None, Doc("what the line says; null where unknown")] = None
     inner: Annotated[str | None, Doc("line inside of that function that held most of it; null where none did")] = None
     inner_text: Annotated[str | None, Doc("what that line says; null where unknown")] = None

@@ -21,6 +21,7 @@ from bottleneck.schema.measurements import (
     Padding,
     RepeatedModule,
     RestingMemory,
+    SettingName,
     Timing,
     ValuesLook,
 )
@@ -105,16 +106,17 @@ class Measured(Extras):
     ``step_name`` is what ended a step of the program ("optimizer.step of AdamW"), null where the harness repeats the
     step itself, and where no step was found. ``unprofiled`` and ``profiled`` are step times in microseconds,
     ``timed_ns`` is the stretch of the wall clock in which the unprofiled steps ran. ``threads`` are those that torch
-    computes with, ``device_facts`` what each accelerator said of itself. ``libraries`` are versions and abilities of
-    what torch computes with, ``compilation`` is null where torch's compiler could not tell. ``search_path`` holds the
-    folders that modules come from, relative to the working folder: frames of the trace are named from there.
+    computes with, on so many ``cores`` at most, ``device_facts`` what each accelerator said of itself. ``libraries``
+    are versions and abilities of what torch computes with, ``compilation`` is null where torch's compiler could not
+    tell. ``search_path`` holds the folders that modules come from, relative to the working folder: frames of the trace
+    are named from there.
     ``source_texts`` is what the lines of the program said when the trace was written, by 'model.py:57'. ``debug_modes``
     are aids to debugging that were on, ``memory_growth`` is null where it was not looked at, ``resting_memory`` empty
     where allocations were not recorded, ``padding`` null unless it was asked for, ``other_threads`` where no other
     Python thread ran or the system does not tell, ``values`` where those of no tensor were looked at.
     ``repeated_modules``, and the ops at ``repeated_lines``, gave the same in two steps; those of ``same_in_step`` gave
     it several times in one, and those at ``lines_same_in_step`` in so many rounds of a loop. Each round of a line of
-    ``carried_lines`` needs the one before.
+    ``carried_lines`` needs the one before. ``setting_lines`` are the lines that choose threads, dtypes and loaders.
     """
 
     step_name: str | None = None
@@ -122,6 +124,7 @@ class Measured(Extras):
     profiled: Timing | None = None
     timed_ns: tuple[int, int] | None = None
     threads: int | None = None
+    cores: int | None = None
     device_facts: tuple[Mapping[str, str | int | float | None], ...] = ()
     warnings: tuple[str, ...] = ()
     libraries: Mapping[str, str | int | float | bool] = field(default_factory=dict)
@@ -139,6 +142,7 @@ class Measured(Extras):
     same_in_step: tuple[RepeatedModule, ...] = ()
     lines_same_in_step: Mapping[str, int] = field(default_factory=dict)
     carried_lines: tuple[str, ...] = ()
+    setting_lines: Mapping[SettingName, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -52,6 +52,19 @@ def test_long_ops_on_fewer_threads_than_processors_may_gain_the_ideal_and_a_fift
     assert "torch.set_num_threads(4)" in (draft.code or "")
 
 
+def test_where_each_processor_is_a_core_half_of_the_ideal_is_sure_and_the_line_that_asks_for_less_is_named(
+    tmp_path: Path,
+) -> None:
+    case = case_of(tmp_path, cpu_events(5, 2000, 2100, **LARGE_MM), unprofiled_us=10_500.0)
+    known: dict[str, Any] = {"threads": 1, "processors": 4, "cores": 4}
+    draft = too_few_threads(with_recording(case, **known, setting_lines={"threads": ("train.py:5",)}))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.low == pytest.approx(0.5 * draft.gain_us.high)
+    assert draft.brief == "Let torch compute on all 4 processors: take out what asks for fewer at train.py:5"
+    several = too_few_threads(with_recording(case, **known, setting_lines={"threads": ("a.py:5", "b.py:6")}))
+    assert several is not None and several.brief == "Let torch compute on all 4 processors"
+
+
 def test_long_products_without_a_known_cost_are_worth_threads_too(tmp_path: Path) -> None:
     """A quantized BERT on one of two processors: up to 1.29 times was said, and 2.0 to 2.3 measured."""
     quantized: dict[str, Any] = {"name": "quantized::linear_dynamic", "dims": [[256, 512], [], []]}

@@ -371,3 +371,33 @@ def test_what_the_run_gains_as_much_from_as_from_a_step_comes_first(equal_us: fl
     assert [each.slug for each in ranked(between, first)] == ["first", "between"]
     asked = replace(draft(Interval(900.0, 950.0), slug="asked"), on_request=True)
     assert next(each for each in ranked(asked, between) if each.slug == "between").comes_first
+
+
+class TestReliefOfTheRest:
+    """On a CPU, work that is left out no longer pushes the data of the rest out of the caches."""
+
+    STEP = analysis({"compute": 600.0, "memory": 400.0})
+
+    def removing(self, high_us: float, claims: Mapping[str, float]) -> Finding:
+        drafts = [replace(draft(Interval(high_us / 2, high_us), claims), removes=True)]
+        return rank(drafts, self.STEP, on_cpu=True)[0]
+
+    def test_the_upper_end_counts_the_memory_time_of_the_rest_by_the_part_that_is_left_out(self) -> None:
+        found = self.removing(500.0, {"compute": 500.0})
+        assert found.predicted_gain_us == Interval(250.0, pytest.approx(500.0 + 0.5 * 400.0))
+        assert "up to 200 us more in the rest of the step" in found.evidence[-1]
+
+    def test_memory_time_that_is_left_out_itself_counts_once(self) -> None:
+        found = self.removing(400.0, {"memory": 400.0})
+        assert found.predicted_gain_us == Interval(200.0, 400.0) and not found.evidence
+
+    def test_what_is_left_out_of_a_device_and_what_is_only_made_faster_gain_no_more(self) -> None:
+        part = draft(Interval(250.0, 500.0), {"compute": 500.0})
+        on_device = rank([replace(part, removes=True)], self.STEP)
+        faster = rank([part], self.STEP, on_cpu=True)
+        assert [one.predicted_gain_us for one in (*on_device, *faster)] == [Interval(250.0, 500.0)] * 2
+
+    @given(st.floats(0.0, 1000.0), st.floats(0.0, 400.0))
+    def test_no_step_becomes_infinitely_fast(self, high_us: float, claimed_us: float) -> None:
+        gain_us = self.removing(high_us, {"compute": high_us, "memory": claimed_us}).predicted_gain_us
+        assert gain_us is not None and gain_us.low <= gain_us.high < 1000.0

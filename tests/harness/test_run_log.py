@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -361,3 +362,39 @@ def test_compiling_takes_no_more_than_the_step_has_beyond_a_usual_one() -> None:
     run = summarise_run(sampled(log))
     assert run is not None
     assert run.elsewhere_us + run.held_us == pytest.approx(400_000.0)
+
+
+_GAE = """def gae(rewards, values, dones):
+    advantages, last = torch.zeros(512), 0.0
+    for t in reversed(range(len(rewards))):
+        delta = rewards[t] + 0.99 * values[t + 1] * (1 - dones[t]) - values[t]
+        last = delta + 0.95 * (1 - dones[t]) * last
+        advantages[t] = last
+    return advantages
+def evaluate(net, batches):
+    for i in range(len(batches)):
+        outputs[i] = net(batches[i])
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "lines", "kind"),
+    [("gae", (4, 5, 6, 3), "elements"), ("evaluate", (10, 10, 10, 9), None)],
+    ids=["the elements of a tensor", "a network for each batch"],
+)
+def test_a_loop_over_elements_between_steps_is_told_from_one_that_calls_a_network(
+    tmp_path: Path, function: str, lines: tuple[int, ...], kind: str | None
+) -> None:
+    file = str(tmp_path / "gae.py")
+    Path(file).write_text(_GAE)
+    log = with_evaluation()
+    for begin, end in zip(log.ticks, log.ticks[1:], strict=False):
+        if end - begin > 2_000_000:
+            frames = [(file, line, function) for line in lines]
+            log.samples += [StackSample((begin + end) // 2, (MAIN, LOOP, frame), None) for frame in frames]
+    run = summarise_run(log)
+    assert run is not None
+    (place,) = run.places
+    assert (place.kind, place.function) == (kind, function)
+    if kind == "elements":
+        assert place.inner in {"gae.py:4", "gae.py:5", "gae.py:6"} and place.inner_text is not None
