@@ -883,7 +883,9 @@ def _issued_by_convolutions_us(evidence: Evidence) -> float:
 
 
 def _single_precision(where: str, chosen: str | None, *, has_weights: bool) -> str:
-    """Words the change to fp32; ``chosen`` is the line that asks for fp64, where one alone does.
+    """Words the change to fp32.
+
+    ``chosen`` is the line that asks for fp64, where one alone does.
 
     A layer takes weights and data of one dtype: to convert the data alone would raise.
     """

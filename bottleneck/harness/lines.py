@@ -496,9 +496,9 @@ _IMPORT = re.compile(r"^\s*(?:import|from)\s")
 
 
 def lines_that_say(words: "re.Pattern[str]") -> Iterator[str]:
-    """Finds the lines of the program with these words, as 'train.py:5', in the order of `program_lines`.
+    """Finds the lines of the program with these words.
 
-    Imports and comments are left out.
+    As 'train.py:5', in the order of `program_lines`. Imports and comments are left out.
     """
     for file, lines in program_lines():
         for number, line in enumerate(lines, start=1):

@@ -177,9 +177,9 @@ def usable_processors() -> int:
 
 
 def usable_cores(processors: Path = _PROCESSORS) -> int | None:
-    """Cores that this process may use: two processors may be two threads of one core.
+    """Counts the cores that this process may use.
 
-    Null where the system does not tell.
+    Two processors may be two threads of one core. Null where the system does not tell.
     """
     usable = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)
     try:
