@@ -24,7 +24,8 @@ _MOST = 8  # lines of one setting
 def setting_lines() -> dict[SettingName, tuple[str, ...]]:
     """Returns the lines that choose each setting.
 
-    They are like 'train.py:5', in the order of the program's files. Settings that no line chooses are left out. Files are read as text; nothing of the program is called.
+    They are like 'train.py:5', in the order of the program's files. Settings that no line chooses are left out. Files
+    are read as text; nothing of the program is called.
     """
     lines = {name: tuple(itertools.islice(lines_that_say(words), _MOST)) for name, words in _WORDS.items()}
     return {name: places for name, places in lines.items() if places}
