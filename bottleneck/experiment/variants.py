@@ -17,7 +17,15 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from bottleneck.experiment.interventions.loaders import LoaderTurns, calls_noted
-from bottleneck.experiment.interventions.results import KINDS, Results, incomparable, judge, observe, refer
+from bottleneck.experiment.interventions.results import (
+    KINDS,
+    Reference,
+    Results,
+    incomparable,
+    judge,
+    observe,
+    refer,
+)
 from bottleneck.experiment.interventions.subject import (
     Change,
     Location,
@@ -79,6 +87,7 @@ class VariantHost:
         self._program, self._changes = program, changes
         self._variants: dict[str, Subject] = {}
         self._loader_turns: LoaderTurns | None = None
+        self._references: dict[Precision, Reference] = {}
 
     def build(self, name: str, changes: Sequence[str], keep: str | None, against: Sequence[str] = ()) -> Built:
         """Makes a variant and runs it until it is warm.
@@ -148,14 +157,15 @@ class VariantHost:
     def compare(self, changes: Sequence[str], kept: str) -> list[dict[str, Any]]:
         """Compares a changed variant's kept results with the original's.
 
-        It uses the precision that the changes imply.
+        It uses the precision that the changes imply. What the original gives at a precision is computed once.
         """
         precision = loosest([change_named(self._changes, change).precision for change in changes])
         if precision == "other work":
             return [asdict(incomparable("outputs", "it does other work, whose results are not compared"))]
-        reference = refer(lambda: self._make(()), precision, self._program.seed or 0, SETUP_CALLS)
+        if precision not in self._references:
+            self._references[precision] = refer(lambda: self._make(()), precision, self._program.seed or 0, SETUP_CALLS)
         changed = load(Path(kept), sys.modules["torch"])
-        return [asdict(difference) for difference in judge(reference, changed)]
+        return [asdict(difference) for difference in judge(self._references[precision], changed)]
 
     def _make(self, changes: Sequence[Change]) -> Subject:
         program = self._program

@@ -86,3 +86,16 @@ def test_requests_are_answered_with_a_value_or_a_reason(tmp_path: Path, capsys: 
     }
     assert answer(host, {"do": "turn", "name": "nobody", "steps": 1, "lead": 0})["verdict"] == "failed"
     assert "KeyError" in capsys.readouterr().err
+
+
+def test_what_the_original_gives_is_computed_once_for_several_variants(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM)
+    host = VariantHost(Program(str(tmp_path / "program.py")), CHANGES)
+    kept = str(tmp_path / "kept.pt")
+    host.build("a", ["less-work"], kept)
+    first = host.compare(["less-work"], kept)
+    assert first[0]["is_within"] is True
+    monkeypatch.setattr(host, "_make", None)
+    assert host.compare(["less-work"], kept) == first
