@@ -328,10 +328,10 @@ class Bench:
         """
         waiting = list(points)
         while waiting:
-            before_s, began_s = seconds_of_other_programs(), time.monotonic()
             with ExitStack() as stack, tempfile.TemporaryDirectory(dir=self.folder) as scratch:
                 group = _Group(self, experiment, Path(scratch), stack, points[0])
                 waiting = group.fill(waiting)
+                before_s, began_s = seconds_of_other_programs(), time.monotonic()
                 rows = group.rows()
             others = _busy(before_s, began_s)
             yield from (replace(row, others=others) for row in rows)

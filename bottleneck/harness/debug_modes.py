@@ -134,6 +134,7 @@ def _of_environment(environment: Mapping[str, str]) -> Iterator[DebugMode]:
 
 
 _HOOKS = ("profile-function", "trace-function")
+_TIMED_STEPS = 3
 
 
 def _owner(hook: Any) -> str:
@@ -218,14 +219,15 @@ class CaptureClock:
 class DebugWatch:
     """Aids to debugging that a process had on.
 
-    They are read from time to time, with the time that they took in one step. Both times are processor time of the
-    thread: one step, on a processor that others want too, is no measure.
+    They are read from time to time, with the time that they took in a few steps. All times are processor time of the
+    thread: a step, on a processor that others want too, is no measure.
     """
 
     def __init__(self, clock: Callable[[], int] = time.thread_time_ns) -> None:
         self._clock = clock
         self._captures = CaptureClock(clock)
         self._since_ns: int | None = None
+        self._timed_us: list[tuple[float, float]] = []
 
     @property
     def is_timing(self) -> bool:
@@ -243,20 +245,34 @@ class DebugWatch:
         return merged(known, tuple(modes))
 
     def begin_step(self, known: tuple[DebugMode, ...]) -> None:
-        """Begins to time the stack traces of the next step.
+        """Begins to time the stack traces of the next steps.
 
-        Only where anomaly detection is on and its share is not known yet. That step is not measured.
+        Only where anomaly detection is on and its share is not known yet. Those steps are not measured.
         """
         if any(mode.name == "anomaly-detection" and mode.share is None for mode in known):
-            self._captures.start()
-            self._since_ns = self._clock()
+            self._timed_us = []
+            self._start()
 
-    def end_step(self, known: tuple[DebugMode, ...]) -> tuple[DebugMode, ...]:
-        """The same aids with that part of the step that they took."""
+    def _start(self) -> None:
+        self._captures.start()
+        self._since_ns = self._clock()
+
+    def end_step(self, known: tuple[DebugMode, ...], *, is_last: bool = False) -> tuple[DebugMode, ...]:
+        """Ends a step, and begins the next one unless enough are timed.
+
+        Returns the aids with the part that they took of the quickest step: the first one after a window also frees what
+        that recorded.
+        """
         spent_us, since_ns = self._captures.stop(), self._since_ns
         step_us = 0.0 if since_ns is None else (self._clock() - since_ns) / 1e3
         self._since_ns = None
-        share = min(spent_us / step_us, 1.0) if spent_us is not None and step_us > 0 else None
+        if spent_us is not None and step_us > 0:
+            self._timed_us.append((step_us, spent_us))
+            if len(self._timed_us) < _TIMED_STEPS and not is_last:
+                self._start()
+                return known
+        quickest_us, part_us = min(self._timed_us, default=(0.0, 0.0))
+        share = min(part_us / quickest_us, 1.0) if quickest_us > 0 else None
         return tuple(
             dataclasses.replace(mode, share=share) if mode.name == "anomaly-detection" else mode for mode in known
         )

@@ -263,8 +263,8 @@ class Session:
         self._repeats.release()
         if not self._debugging.is_timing:
             return False
-        self.note(debug_modes=self._debugging.end_step(self.notes.debug_modes))
-        if not is_last:
+        self.note(debug_modes=self._debugging.end_step(self.notes.debug_modes, is_last=is_last))
+        if not is_last and not self._debugging.is_timing:
             self._begin_looks(step)
         return not is_last
 

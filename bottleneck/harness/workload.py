@@ -111,13 +111,13 @@ def measure(step: Step, session: Session, doubling: Doubling | None = None, chan
 def note_debug_modes(step: Step, session: Session) -> None:
     """Adds the aids to debugging that are on.
 
-    Their time is taken in one more step. Another step looks at values.
+    Their time is taken in a few more steps. Another step looks at values.
     """
     session.note_debug_modes()
     session.begin_debugged_step(step)
     try:
         step()
-        if session.end_debugged_step(step):
+        while session.end_debugged_step(step):
             step()
     finally:
         session.end_debugged_step(step, is_last=True)

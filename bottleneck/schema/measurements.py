@@ -150,7 +150,7 @@ class DebugMode:
     """An aid to debugging that was on in the profiled process.
 
     ``detail`` is its setting or its owner ('coverage.CTracer'), ``source`` the line of the program that names it
-    ('train.py:5'), null where none does. ``share`` is the part of one step's processor time that it took, ``call_us``
+    ('train.py:5'), null where none does. ``share`` is the part of a step's processor time that it took, ``call_us``
     what a call of an empty Python function takes with it; null where not measured.
     """
 

@@ -108,15 +108,27 @@ def test_stack_traces_are_timed_and_are_the_same_as_before(captures: ModuleType)
     assert captures.format_stack is original and clock.stop() is None
 
 
-def test_the_part_of_one_step_is_kept(captures: ModuleType) -> None:
-    ticks = iter([1_000, 2_000, 5_000, 11_000])
+def test_the_part_of_the_quickest_of_three_steps_is_kept(captures: ModuleType) -> None:
+    ticks = iter([1_000, 2_000, 5_000, 21_000, 31_000, 32_000, 35_000, 41_000, 51_000, 52_000, 59_000, 71_000])
     watch, known = DebugWatch(lambda: next(ticks)), (DebugMode("anomaly-detection"), DebugMode("memory-tracing"))
     watch.begin_step(known)
-    assert watch.is_timing
+    for _ in range(2):
+        assert watch.is_timing
+        captures.format_stack()
+        assert watch.end_step(known) == known
     captures.format_stack()
     assert [mode.share for mode in watch.end_step(known)] == [pytest.approx(0.3), None]
     assert not watch.is_timing
     watch.begin_step(known[1:])
+    assert not watch.is_timing
+
+
+def test_a_program_that_ends_early_keeps_the_part_of_its_only_step(captures: ModuleType) -> None:
+    ticks = iter([1_000, 2_000, 5_000, 11_000])
+    watch, known = DebugWatch(lambda: next(ticks)), (DebugMode("anomaly-detection"),)
+    watch.begin_step(known)
+    captures.format_stack()
+    assert [mode.share for mode in watch.end_step(known, is_last=True)] == [pytest.approx(0.3)]
     assert not watch.is_timing
 
 
