@@ -17,6 +17,7 @@ from bottleneck.advice.quantities import (
     format_count,
     format_range,
     is_compiled,
+    outermost_frames,
     refuses_compiling,
 )
 from bottleneck.advice.ranking import Draft
@@ -416,6 +417,7 @@ _SOFTMAX_BACKWARD = re.compile(r"^aten::_softmax_backward_data$")
 _BETWEEN = 24
 _LAYER = re.compile(r"^aten::addmm$")
 _FAST_PATH = re.compile(r"_transformer_encoder_layer_fwd|_native_multi_head_attention")
+_MODULE = re.compile(r"functional\.py\(\d+\): multi_head_attention_forward$")
 _OWN_ATTENTION = re.compile(r"scaled_dot_product|multi_head_attention")
 # A fused kernel reaches 35-75 % of the matrix peak (FlashAttention-2, table 1), products at hand about as much.
 _FLASH_SLACK = 2.0
@@ -448,7 +450,8 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
     if _inside_attention(work, forward, _FAST_PATH):
         return None  # what torch has for inference, which makes no other choice
     held = _inside_attention(work, forward, _OWN_ATTENTION)
-    line = main_source(evidence, np.unique(work.op[forward & (work.op >= 0)]).tolist())
+    rows_of_forward = np.unique(work.op[forward & (work.op >= 0)])
+    line = main_source(evidence, rows_of_forward.tolist())
     return Draft(
         slug="unfused-attention",
         title="Attention writes its scores to memory",
@@ -467,6 +470,9 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
         advice=(
             "Let attention take its fused kernel: without attention weights, dropout and mask tensors where it can."
             if held
+            else f"Pass need_weights=False to nn.MultiheadAttention{at_known(line)}: without weights to return "
+            "it calls scaled_dot_product_attention, which never writes the scores."
+            if _calls_module(evidence, rows_of_forward)
             else f"Call scaled_dot_product_attention{at_known(line)}, which never writes the scores; "
             "nn.MultiheadAttention does so with need_weights=False."
         ),
@@ -477,6 +483,12 @@ def unfused_attention(evidence: Evidence) -> Draft | None:
         tries=() if held else ("fused-attention",),
         confidence="low",
     )
+
+
+def _calls_module(evidence: Evidence, rows: Integers) -> bool:
+    """True where most of these ops are inside of nn.MultiheadAttention's own function."""
+    inside = outermost_frames(evidence, _MODULE).hold(evidence.linked.ops["ts_us"].to_numpy()[rows])
+    return bool(rows.size and inside.mean() > 0.5)
 
 
 def _least_gain_us(work: KernelWork, rows: Flags, floor_us: Floats) -> Floats:

@@ -346,13 +346,13 @@ class KernelWork(Struct, frozen=True):
         return _list_in(_texts_of(self.evidence)[column][signature]) if signature >= 0 else ()
 
     def elements(self, rows: Flags) -> Floats:
-        """Gives the numbers in the largest tensor of each call.
+        """Gives the numbers in the largest tensor of each call, lists included.
 
         NaN where sizes are unknown, and for other rows.
         """
         largest = np.full(len(self.evidence.costs) + 1, np.nan)
         for signature in np.unique(self.signature[rows]).tolist():
-            counts = [math.prod(map(float, size)) for size in self.sizes_of(signature) if size]
+            counts = [math.prod(map(float, size)) for size in self.tensors_of(signature) if size]
             if counts:
                 largest[signature] = max(counts)
         largest[-1] = np.nan

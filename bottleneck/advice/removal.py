@@ -122,11 +122,13 @@ def _part_of_numbers(evidence: Evidence, roots: Sequence[int]) -> float:
 
 
 def with_freeing(evidence: Evidence, removal: Removal, roots: Sequence[int]) -> Removal:
-    """Adds these ops' part of the Python between ops to the upper end.
+    """Adds these ops' part of the other Python between ops to the upper end.
 
     Large tensors on a CPU go back to the system there, which takes as long as many ops do and which no op shows.
     """
-    us = math.fsum(row.us for row in idle_rows(evidence, "python")) * _part_of_numbers(evidence, roots)
+    counted_us = removal.claims.get("overhead.python", 0.0)
+    between_us = max(math.fsum(row.us for row in idle_rows(evidence, "python")) - counted_us, 0.0)
+    us = between_us * _part_of_numbers(evidence, roots)
     if us <= 0 or not evidence.is_host_only:
         return removal
     gain, claims = Interval(removal.gain.low, removal.gain.high + us), {**removal.claims}

@@ -25,7 +25,9 @@ from bottleneck.advice.removal import (
     main_source,
     removal_of,
     top_rows,
+    with_freeing,
     with_python,
+    with_unseen_faults,
 )
 from bottleneck.advice.whole_copies import whole_copy_rows
 from bottleneck.schema.analysis import Interval
@@ -182,6 +184,7 @@ def repeated_module(evidence: Evidence) -> Draft | None:
     removal, work = with_python(evidence, removal_of(evidence, whole), rows), work_of(evidence)
     if evidence.share_of_step(removal.us) < _LEAST_OF_MODULES:
         return None
+    removal = with_freeing(evidence, with_unseen_faults(evidence, removal, whole), whole)
     us = evidence.linked.ops["dur_us"].to_numpy()
     order = sorted(by_module, key=lambda module: -float(us[by_module[module]].sum()))
     first = order[0]
@@ -224,7 +227,8 @@ def repeated_result(evidence: Evidence) -> Draft | None:
     """Finds lines whose ops gave the same in two steps.
 
     The steps were looked at, and others had new inputs. Gain: the time of these ops and of Python at their lines, from
-    90 % of it. What modules do is another rule's.
+    90 % of it, and their part of page faults; at most also of freeing their tensors. What modules do is another
+    rule's.
     """
     noted = frozenset(() if evidence.recording is None else evidence.recording.repeated_lines)
     if not noted or repeated_module(evidence) is not None:
@@ -238,6 +242,7 @@ def repeated_result(evidence: Evidence) -> Draft | None:
     removal, work = with_python(evidence, removal_of(evidence, rows), rows), work_of(evidence)
     if evidence.share_of_step(removal.us) < _LEAST_OF_LINES:
         return None
+    removal = with_freeing(evidence, with_unseen_faults(evidence, removal, rows), rows)
     us = evidence.linked.ops.iloc[rows].groupby("source", observed=True)["dur_us"].sum().sort_values(ascending=False)
     lines = [str(line) for line in us.index][:_NAMED]
     return Draft(

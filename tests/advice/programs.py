@@ -30,9 +30,16 @@ def on_cpu(
     return case_of(folder, _events(calls, steps, marks, on_device=False), **recording)
 
 
-def on_gpu(folder: Path, calls: Sequence[Call], steps: int = 1, **recording: Any) -> Evidence:
-    """The case of steps whose kernels run without a pause on an H100, launched 5 us apart; then the host waits."""
-    return case_of(folder, _events(calls, steps, (), on_device=True), **recording)
+def on_gpu(
+    folder: Path, calls: Sequence[Call], steps: int = 1, *, called_by: Sequence[str] = (), **recording: Any
+) -> Evidence:
+    """The case of steps whose kernels run without a pause on an H100, launched 5 us apart; then the host waits.
+
+    ``called_by`` are the frames around all calls, outermost first.
+    """
+    events = _events(calls, steps, (), on_device=True)
+    length = max(event["ts"] + event["dur"] for event in events if "dur" in event)
+    return case_of(folder, [*events, *(frame(name, 0, length) for name in called_by)], **recording)
 
 
 def _events(calls: Sequence[Call], steps: int, marks: Sequence[str], *, on_device: bool) -> list[Event]:

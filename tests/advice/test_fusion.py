@@ -493,3 +493,10 @@ def test_a_cross_entropy_that_is_written_out_is_told_to_be_called(tmp_path: Path
     assert "192x50304" in draft.evidence[0]
     without = [call for call in calls if call.name != "aten::log"]
     assert written_loss(on_cpu(tmp_path / "attention", without)) is None
+
+
+def test_attention_inside_of_torchs_module_is_told_the_argument_that_the_call_lacks(tmp_path: Path) -> None:
+    frames = ("torch/nn/functional.py(6206): multi_head_attention_forward",)
+    draft = unfused_attention(on_gpu(tmp_path, attention(), called_by=frames))
+    assert draft is not None
+    assert draft.advice.startswith("Pass need_weights=False to nn.MultiheadAttention in train() (train.py:12):")
