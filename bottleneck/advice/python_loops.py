@@ -7,14 +7,14 @@ op; what a line of Python takes grows with the batch as they do.
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Set
 
 import numpy as np
 import pandas as pd
 from msgspec import Struct
 
 from bottleneck.advice.bare_loops import bare_loop
-from bottleneck.advice.kernel_work import has_double, is_size, work_of
+from bottleneck.advice.kernel_work import Size, has_double, is_size, work_of
 from bottleneck.advice.line_patterns import cuts_windows
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
@@ -143,7 +143,26 @@ def tensor_loop(evidence: Evidence) -> OpLoop | None:
     traversed = ops[text_matches(ops["name"], lambda name: name == _TRAVERSES)]
     walks = _per_source(traversed.groupby(["source", "name", "step"], observed=True).size(), evidence.steps)
     beside = [source for source in walks if (place := place_of(source)) is not None and place.file in files]
-    return loop_of(evidence, often, (*often, *beside))
+    changed = {work.sizes_of(signature)[0] for signature in mine["signature"][mine["source"].isin(often)].unique()}
+    making = [source for source in _making(evidence, ops, changed, often) if source not in beside]
+    return loop_of(evidence, often, (*often, *beside, *making))
+
+
+def _making(evidence: Evidence, ops: pd.DataFrame, sizes: Collection[Size], lines: Collection[str]) -> Iterator[str]:
+    """Finds lines of the same functions that make such tensors one by one.
+
+    Such as new averages that are then copied into the old ones. Nothing that they make has a gradient.
+    """
+    work, function_of = work_of(evidence), _functions_of(evidence)
+    functions = {function_of[line] for line in lines if line in function_of}
+    others = ops[~ops["source"].isin(lines) & ops["source"].map(function_of).astype(object).isin(functions)]
+    alike = {
+        signature: next(iter(work.sizes_of(signature)), ()) in sizes
+        for signature in others["signature"].unique().tolist()
+    }
+    made = others[others["signature"].map(alike).to_numpy(dtype=bool)]
+    often = _per_source(made.groupby(["source", "name", "step"], observed=True).size(), evidence.steps)
+    return (source for source in often if not _has_backward(evidence, source))
 
 
 @remembered
@@ -684,7 +703,7 @@ def tensor_by_tensor(evidence: Evidence) -> Draft | None:
         evidence=(
             f"{loop.source} changes {counted(format_count(loop.count), 'tensor')} in place per step, outside of any "
             "module and of the optimizer",
-            f"{format_per_step(evidence, loop.us)} goes into the lines of the loop",
+            f"{format_per_step(evidence, loop.us)} goes into the lines of the loop{_listed_lines(loop)}",
         ),
         advice=f"Change all tensors {at_source(loop.source)} in one call (torch._foreach_lerp_, _foreach_mul_, …), "
         "with lists of them that are made once.",
@@ -698,6 +717,13 @@ def tensor_by_tensor(evidence: Evidence) -> Draft | None:
     )
 
 
+def _listed_lines(loop: OpLoop) -> str:
+    """': a.py:5 and a.py:6'; empty where one line is all of it."""
+    lines = sorted(filter(_is_line, loop.lines), key=_number_of)
+    return f": {listed(lines[:_NAMED_LINES])}" if len(lines) > 1 else ""
+
+
+_NAMED_LINES = 4
 # Ops by which the host reads numbers: the last is what `tolist` and `numpy` call.
 _READS = ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::resolve_neg")
 _LINE_NAME = re.compile(r"(?:^|[/\\])(?P<file>[^/\\]+)\((?P<line>\d+)\): (?P<function>.*)$")

@@ -497,3 +497,25 @@ def test_a_pass_for_each_sample_is_known_by_autograd_s_nodes_without_lines(tmp_p
     if draft is not None:
         assert "one forward and backward pass" in draft.advice and draft.gain_us is not None
         assert 0.3 * 800 < draft.gain_us.low < 0.5 * 800 < draft.gain_us.high < 800
+
+
+def averaged(folder: Path, of_one: tuple[int, int], make_in: str) -> Evidence:
+    """A step in which one line makes new averages of 40 parameters, and another copies them into the old ones."""
+    body: list[Event] = []
+    for number in range(40):
+        at, size = 10 + 10.0 * number, [of_one[0] + number % 5, of_one[1]]
+        body += [line(32, at, 9, make_in), op("aten::mul", at + 1, 7, dims=[size, []])]
+    for number in range(40):
+        at, size = 420 + 10.0 * number, [64 + number % 5, 8]
+        body += [line(33, at, 9, "update"), op("aten::copy_", at + 1, 7, dims=[size, size])]
+    return case(folder, body)
+
+
+def test_lines_of_the_function_that_make_what_is_copied_belong_to_the_loop(tmp_path: Path) -> None:
+    draft = tensor_by_tensor(averaged(tmp_path / "same", (64, 8), "update"))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.lines == ("train.py:32", "train.py:33") or set(draft.lines) == {"train.py:32", "train.py:33"}
+    assert "train.py:32 and train.py:33" in draft.evidence[1] and draft.gain_us.high > 600
+    for name, of_one, function in (("sizes", (7, 7), "update"), ("function", (64, 8), "forward")):
+        other = tensor_by_tensor(averaged(tmp_path / name, of_one, function))
+        assert other is not None and other.lines == ("train.py:33",)
