@@ -5,6 +5,8 @@ import re
 import numpy as np
 from msgspec import Struct
 
+from bottleneck.advice.hot_lines import HotLine
+from bottleneck.advice.line_patterns import adds_to_item
 from bottleneck.advice.python_loops import LOOP_OF, loop_claims
 from bottleneck.advice.quantities import event_spans, format_count, format_per_step, ops_in_window, outermost_spans
 from bottleneck.advice.ranking import Draft
@@ -39,12 +41,13 @@ _BOXES = re.compile(r"nms|iou|suppress|overlap|box", re.IGNORECASE)
 class LoopedFunction(Struct, frozen=True):
     """Function of the program that reads a number in each round of a loop.
 
-    ``sources`` are its own source and those of functions that run inside of it alone. Times and counts are per step,
-    with all that it calls.
+    ``sources`` are its own source and those of functions that run inside of it alone, ``lines`` those of the ops inside
+    of it. Times and counts are per step, with all that it calls.
     """
 
     source: str
     sources: frozenset[str]
+    lines: frozenset[str]
     us: float
     calls: float
     ops: float
@@ -98,6 +101,7 @@ def looped_function(evidence: Evidence) -> LoopedFunction | None:
     return LoopedFunction(
         source=_source(evidence, int(rows[mine[0]])),
         sources=frozenset(_source(evidence, int(row)) for row in _only_inside(evidence, rows, held.hold(start[rows]))),
+        lines=frozenset(map(str, ops["source"].iloc[outer[held.hold(at_us)]].dropna().unique())),
         us=held.total() * scale,
         calls=mine.size / evidence.steps,
         ops=float(ops_in[mine].sum()) / evidence.steps,
@@ -144,6 +148,7 @@ def read_in_rounds(evidence: Evidence) -> Draft | None:
         return None
     high_us = loop.us * (1 - loop.calls / loop.reads)
     is_of_boxes = any(_BOXES.search(source.partition("(")[0]) for source in loop.sources)
+    counting = _counting_line(evidence, loop)
     of_boxes = " Boxes have torchvision.ops.batched_nms, for all classes and images at once." if is_of_boxes else ""
     return Draft(
         slug="read-in-rounds",
@@ -156,14 +161,33 @@ def read_in_rounds(evidence: Evidence) -> Draft | None:
         ),
         advice=f"Replace the loop {at_source(loop.source)} by calls for all rows at once: a matrix of all pairs, a "
         f"mask, a sort.{of_boxes} Where a round needs the result of the one before, run it on lists or NumPy arrays, "
-        "taken from the tensors once.",
-        places=(loop.source,),
-        code="keep = torchvision.ops.batched_nms(boxes, scores, labels, 0.5)  # in place of a loop with item()"
+        "taken from the tensors once."
+        if counting is None
+        else f"Add up all rows at once in place of the loop {at_source(loop.source)}, which counts "
+        f"{at_source(counting)}: torch.bincount (of row * columns + column for pairs), or index_put_(accumulate=True).",
+        places=(loop.source, counting),
+        code=_BINCOUNT
+        if counting is not None
+        else "keep = torchvision.ops.batched_nms(boxes, scores, labels, 0.5)  # in place of a loop with item()"
         if is_of_boxes
         else "rows = x.tolist()  # or x.numpy(): one read, in place of x[i].item() in each round",
         gain_us=Interval(_LEAST * high_us, high_us),
         claims=loop_claims(evidence, high_us),
         removes=True,
+    )
+
+
+_BINCOUNT = "matrix += torch.bincount(target * n + predicted, minlength=n * n).view(n, n)  # all pairs at once"
+
+
+def _counting_line(evidence: Evidence, loop: LoopedFunction) -> str | None:
+    """Returns the line of the loop that adds to one item of a table.
+
+    Null where none does.
+    """
+    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    return next(
+        (source for source in sorted(loop.lines) if adds_to_item(HotLine(source, (), 0.0, texts.get(source, "")))), None
     )
 
 

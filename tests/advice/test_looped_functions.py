@@ -8,7 +8,7 @@ import pytest
 from bottleneck.advice.host import item_calls, python_call
 from bottleneck.advice.looped_functions import read_in_rounds
 from tests.advice.cases import case_of, two_steps
-from tests.builders import Event, frame, op, step
+from tests.builders import Event, complete, frame, op, step
 
 
 def suppressing(
@@ -50,6 +50,15 @@ def test_a_loop_over_other_things_is_not_told_of_boxes(tmp_path: Path) -> None:
     draft = read_in_rounds(case_of(tmp_path, events, unprofiled_us=2000.0))
     assert draft is not None and "batched_nms" not in draft.advice + (draft.code or "")
     assert draft.code is not None and "tolist" in draft.code
+
+
+def test_a_loop_that_counts_is_told_of_bincount(tmp_path: Path) -> None:
+    counts = [complete("detect.py(22): iou", "python_line", 521.5 + 60.0 * place, 45) for place in range(20)]
+    texts = {"detect.py:22": "self.matrix[t, p] += 1"}
+    events = suppressing("update", inside=counts)
+    draft = read_in_rounds(case_of(tmp_path, events, unprofiled_us=2000.0, source_texts=texts))
+    assert draft is not None and "torch.bincount" in draft.advice + (draft.code or "")
+    assert "which counts at detect.py:22" in draft.advice and "detect.py:22" in draft.places
 
 
 @pytest.mark.parametrize(
