@@ -12,7 +12,7 @@ from msgspec import Struct
 from bottleneck.advice.kernel_work import KernelWork, work_of
 from bottleneck.advice.quantities import claims_of, idle_rows, kept_pages_gain, ops_in_window
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.evidence import Evidence, counted_faults_us, remembered
 from bottleneck.schema.intervals import Flags, Integers
 from bottleneck.schema.op_names import IN_PLACE, place_of
 from bottleneck.schema.tables import as_integers
@@ -124,11 +124,14 @@ def _part_of_numbers(evidence: Evidence, roots: Sequence[int]) -> float:
 def with_freeing(evidence: Evidence, removal: Removal, roots: Sequence[int]) -> Removal:
     """Adds these ops' part of the other Python between ops to the upper end.
 
-    Large tensors on a CPU go back to the system there, which takes as long as many ops do and which no op shows.
+    Large tensors on a CPU go back to the system there, which takes as long as many ops do and which no op shows. In a
+    recording it is no more than the page faults that taking them anew causes.
     """
     counted_us = removal.claims.get("overhead.python", 0.0)
     between_us = max(math.fsum(row.us for row in idle_rows(evidence, "python")) - counted_us, 0.0)
     us = between_us * _part_of_numbers(evidence, roots)
+    if evidence.recording is not None:
+        us = min(us, counted_faults_us(evidence))
     if us <= 0 or not evidence.is_host_only:
         return removal
     gain, claims = Interval(removal.gain.low, removal.gain.high + us), {**removal.claims}

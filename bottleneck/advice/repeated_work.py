@@ -4,7 +4,7 @@ It is of parametrized weights, calls of modules and lines.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import pandas as pd
@@ -14,6 +14,7 @@ from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.quantities import (
     format_count,
     format_per_step,
+    line_at,
     outermost_frames,
     rows_of_events,
 )
@@ -34,7 +35,8 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Floats, Integers
 from bottleneck.schema.measurements import RepeatedModule
-from bottleneck.schema.op_names import OPTIMIZER_STEP, at_source
+from bottleneck.schema.op_names import OPTIMIZER_STEP, at_known, at_source
+from bottleneck.schema.source_text import LIBRARY_FOLDER
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted
 
@@ -157,6 +159,50 @@ _LEAST_OF_MODULES, _FIRST = 0.05, 0.2
 _NAMED = 4
 
 
+# A call of a module, and one of a function of the program, as the trace names them.
+_MODULE_CALL = re.compile(r"^nn\.Module: (?P<name>\w{1,100})_\d+$")
+_FUNCTION_CALL = re.compile(rf"^(?!<|.*{LIBRARY_FOLDER})[^\n]{{1,1000}}?\(\d{{1,9}}\): (?P<name>\w{{1,100}})$")
+_NEARLY_ALL = 0.9  # of the ops inside of a call, and of their time
+
+
+class _WholeCall(Struct, frozen=True):
+    """A call that does nothing but repeated work: 'TextEncoder' or 'mel_filterbank()', and the line that calls it."""
+
+    name: str
+    source: str
+
+
+def _whole_call(evidence: Evidence, rows: Sequence[int]) -> _WholeCall | None:
+    """Finds the outermost call of which nearly all ops are among these.
+
+    Null where the trace has no Python calls, or the line of the call is not known.
+    """
+    events, ops, top = evidence.linked.trace.events, evidence.linked.ops, top_rows(evidence)
+    dur_us, start = ops["dur_us"].to_numpy(), ops["ts_us"].to_numpy()
+    at_us = start[max(rows, key=lambda row: float(dur_us[row]))]
+    begin_us = events["ts_us"].to_numpy()
+    around = (events["category"] == "python").to_numpy() & (begin_us <= at_us)
+    frames = np.flatnonzero(around & (begin_us + events["dur_us"].to_numpy() > at_us))
+    mine = np.isin(top, np.fromiter(rows, dtype=np.int64))
+    for name in dict.fromkeys(map(str, events["name"].iloc[frames[np.argsort(begin_us[frames], kind="stable")]])):
+        called = _MODULE_CALL.match(name) or _FUNCTION_CALL.match(name)
+        if called is None:
+            continue
+        spans = outermost_frames(evidence, re.compile(f"^{re.escape(name)}$"))
+        inside = spans.hold(start[top])
+        if not dur_us[top[inside]].sum() > 0:
+            continue
+        parts = [
+            float(amounts[inside & mine].sum() / amounts[inside].sum()) for amounts in (dur_us[top], np.ones(top.size))
+        ]
+        if min(parts) >= _NEARLY_ALL:
+            source = line_at(evidence, float(spans.start[0]) - _BEFORE_US)
+            return None if source is None else _WholeCall(called["name"] + "()" * (called.re is _FUNCTION_CALL), source)
+    return None
+
+
+_BEFORE_US = 0.5  # ahead of a call the thread is at the line that calls
+
 # What torch.nn.utils.parametrize computes a weight with.
 _PARAMETRIZATION = "ParametrizationList"
 _TAKE_OFF = (
@@ -188,7 +234,10 @@ def repeated_module(evidence: Evidence) -> Draft | None:
     us = evidence.linked.ops["dur_us"].to_numpy()
     order = sorted(by_module, key=lambda module: -float(us[by_module[module]].sum()))
     first = order[0]
-    name, place = first.label.rpartition("_")[0], _line_with_text(evidence, first.source)
+    name, source = first.label.rpartition("_")[0], first.source
+    if name != _PARAMETRIZATION and (call := _whole_call(evidence, rows)) is not None:
+        name, source = call.name, call.source
+    place = _line_with_text(evidence, source)
     return Draft(
         slug="repeated-module",
         title="Parametrized weights (weight_norm, spectral_norm) are computed again in each step"
@@ -207,7 +256,8 @@ def repeated_module(evidence: Evidence) -> Draft | None:
         f"step {place}: its inputs and its weights do not change from step to step.",
         brief="Take the parametrization of the weights off, once they are loaded (remove_parametrizations)"
         if name == _PARAMETRIZATION
-        else f"Call {name} once, before the loop, and keep its result",
+        else f"Call {name} once, before the loop, and keep its result{at_known(source)}",
+        places=(source,),
         code=_TAKE_OFF_CODE
         if name == _PARAMETRIZATION
         else "with torch.no_grad():\n    features = encoder(prompts)  # once, before the loop\n"
@@ -245,6 +295,8 @@ def repeated_result(evidence: Evidence) -> Draft | None:
     removal = with_freeing(evidence, with_unseen_faults(evidence, removal, rows), rows)
     us = evidence.linked.ops.iloc[rows].groupby("source", observed=True)["dur_us"].sum().sort_values(ascending=False)
     lines = [str(line) for line in us.index][:_NAMED]
+    call = _whole_call(evidence, rows)
+    what = "what is computed" if call is None else f"what {call.name} gives"
     return Draft(
         slug="repeated-result",
         title="Two steps in a row compute the same result",
@@ -254,8 +306,10 @@ def repeated_result(evidence: Evidence) -> Draft | None:
             f"they take {format_per_step(evidence, removal.us)}",
             *work.describe(issued_by(evidence, work, rows)),
         ),
-        advice="If its inputs never change, compute once, before the loop, and keep what is computed "
-        f"{_line_with_text(evidence, lines[0])}: it came out the same in two steps in a row.",
+        advice=f"If its inputs never change, compute once, before the loop, and keep {what} "
+        f"{_line_with_text(evidence, lines[0] if call is None else call.source)}: it came out the same in two steps in "
+        "a row.",
+        places=() if call is None else (call.source,),
         code="kept = normalize(adjacency)  # once, before the loop\nfor batch in loader:\n    out = model(batch, kept)",
         gain_us=removal.gain,
         claims=removal.claims,

@@ -36,12 +36,10 @@ def joining(folder: Path, text: str, join_us: float = 400.0) -> Evidence:
     ],
 )
 def test_a_tensor_that_is_copied_to_add_to_it_is_to_be_written_in_place(tmp_path: Path, text: str) -> None:
-    case = joining(tmp_path, text)
-    draft = moved_buffer(case)
+    draft = moved_buffer(joining(tmp_path, text))
     assert draft is not None and draft.gain_us is not None
     assert "train.py:12" in draft.advice and "ring buffer" in draft.advice and draft.removes and draft.comes_first
-    # At most also the Python between ops, where the tensors of before are freed.
-    assert 300 < draft.gain_us.low < 600 < draft.gain_us.high < 600 + case.account_us("overhead.python")
+    assert 300 < draft.gain_us.low <= draft.gain_us.high < 600
 
 
 @pytest.mark.parametrize(

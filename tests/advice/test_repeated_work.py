@@ -1,6 +1,7 @@
 """Rules of work that a step does several times over with the same result."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,11 @@ from bottleneck.advice.repeated_work import (
     repeated_result,
     same_in_step,
 )
-from bottleneck.schema.measurements import RepeatedModule
+from bottleneck.schema.evidence import counted_faults_us
+from bottleneck.schema.measurements import PageFaults, RepeatedModule
+from bottleneck.schema.records import replace
 from tests.advice.cases import program_line, two_steps
+from tests.analysis.frames import CPU
 from tests.builders import Event, complete, frame, op
 
 LISTED = "torch/nn/utils/parametrize.py(326): forward"
@@ -154,3 +158,41 @@ def test_of_lines_that_give_the_same_in_each_round_the_ops_of_one_round_stay(tmp
     assert 0.65 * 600 < draft.gain_us.low < draft.gain_us.high < 680
     small = two_steps(tmp_path / "small", body, 90_000.0, lines_same_in_step={"train.py:27": 4})
     assert same_in_step(small) is None
+
+
+def test_a_call_that_does_nothing_else_is_named_with_the_line_that_calls_it(tmp_path: Path) -> None:
+    """The line of the caller is where the change is made: the lines inside of the call are not."""
+
+    def body(own_us: float) -> list[Event]:
+        return [
+            program_line(20, 95, 700),
+            frame("train.py(5): mel_filterbank", 100, 400),
+            complete("train.py(7): mel_filterbank", "python_line", 102, 310),
+            op("aten::mul", 104, 300, dims=[[640, 640], [640, 640]]),
+            complete("train.py(8): mel_filterbank", "python_line", 415, own_us + 5),
+            op("aten::abs", 416, own_us, dims=[[64, 64]]),
+            complete("train.py(30): step", "python_line", 560, 60),
+            op("aten::mm", 564, 50, dims=[[64, 64], [64, 64]]),
+        ]
+
+    kept: dict[str, Any] = {
+        "repeated_lines": ("train.py:7", "train.py:8"),
+        "source_texts": {"train.py:20": "fb = mel_filterbank()"},
+    }
+    draft = repeated_result(two_steps(tmp_path / "whole", body(20), **kept))
+    assert draft is not None and "keep what mel_filterbank() gives at train.py:20 (`fb = " in draft.advice
+    part = repeated_result(two_steps(tmp_path / "part", body(80), **{**kept, "repeated_lines": ("train.py:7",)}))
+    assert part is not None and "keep what is computed at train.py:7" in part.advice
+
+
+@pytest.mark.parametrize("faults", [0.0, 100.0])
+def test_freeing_what_is_left_out_counts_as_far_as_page_faults_were_counted(tmp_path: Path, faults: float) -> None:
+    product = [program_line(27, 100, 310), op("aten::mul", 104, 300, dims=[[640, 640], [640, 640]])]
+    other = [program_line(30, 500, 60), op("aten::mm", 504, 50, dims=[[64, 64], [64, 64]])]
+    counted = PageFaults(4096, profiled=faults, unprofiled=faults)
+    device = replace(CPU, fresh_bytes_per_s=5e9)
+    case = two_steps(tmp_path, [*product, *other], repeated_lines=("train.py:27",), page_faults=counted, device=device)
+    draft = repeated_result(case)
+    assert draft is not None and draft.gain_us is not None
+    assert (draft.gain_us.high > 360) == (faults > 0)
+    assert draft.gain_us.high <= 360 + 2 * counted_faults_us(case)
