@@ -14,7 +14,6 @@ from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.quantities import (
     format_count,
     format_per_step,
-    line_at,
     outermost_frames,
     rows_of_events,
 )
@@ -35,7 +34,7 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Floats, Integers
 from bottleneck.schema.measurements import RepeatedModule
-from bottleneck.schema.op_names import OPTIMIZER_STEP, at_known, at_source
+from bottleneck.schema.op_names import OPTIMIZER_STEP, PYTHON_FRAME, at_known, at_source, line_source
 from bottleneck.schema.source_text import LIBRARY_FOLDER
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted
@@ -196,12 +195,24 @@ def _whole_call(evidence: Evidence, rows: Sequence[int]) -> _WholeCall | None:
             float(amounts[inside & mine].sum() / amounts[inside].sum()) for amounts in (dur_us[top], np.ones(top.size))
         ]
         if min(parts) >= _NEARLY_ALL:
-            source = line_at(evidence, float(spans.start[0]) - _BEFORE_US)
+            source = _line_around(evidence, float(spans.start[0]), float(spans.end[0]))
             return None if source is None else _WholeCall(called["name"] + "()" * (called.re is _FUNCTION_CALL), source)
     return None
 
 
-_BEFORE_US = 0.5  # ahead of a call the thread is at the line that calls
+def _line_around(evidence: Evidence, start_us: float, end_us: float) -> str | None:
+    """Returns the innermost line that the whole of a call is in."""
+    events = evidence.linked.trace.events
+    begin_us, dur_us = events["ts_us"].to_numpy(), events["dur_us"].to_numpy()
+    around = (begin_us <= start_us + _CLOCK_US) & (begin_us + dur_us >= end_us - _CLOCK_US)
+    lines = np.flatnonzero((events["category"] == "line").to_numpy() & around)
+    if not lines.size:
+        return None
+    name = PYTHON_FRAME.match(str(events["name"].iloc[lines[np.argmax(begin_us[lines])]]))
+    return None if name is None else line_source(name["path"], name["line"])
+
+
+_CLOCK_US = 0.05  # a line and the call in it may begin at the same time
 
 # What torch.nn.utils.parametrize computes a weight with.
 _PARAMETRIZATION = "ParametrizationList"
@@ -296,7 +307,7 @@ def repeated_result(evidence: Evidence) -> Draft | None:
     us = evidence.linked.ops.iloc[rows].groupby("source", observed=True)["dur_us"].sum().sort_values(ascending=False)
     lines = [str(line) for line in us.index][:_NAMED]
     call = _whole_call(evidence, rows)
-    what = "what is computed" if call is None else f"what {call.name} gives"
+    what, place = ("what is computed", lines[0]) if call is None else (f"what {call.name} gives", call.source)
     return Draft(
         slug="repeated-result",
         title="Two steps in a row compute the same result",
@@ -307,9 +318,9 @@ def repeated_result(evidence: Evidence) -> Draft | None:
             *work.describe(issued_by(evidence, work, rows)),
         ),
         advice=f"If its inputs never change, compute once, before the loop, and keep {what} "
-        f"{_line_with_text(evidence, lines[0] if call is None else call.source)}: it came out the same in two steps in "
-        "a row.",
-        places=() if call is None else (call.source,),
+        f"{_line_with_text(evidence, place)}: it came out the same in two steps in a row.",
+        brief=f"If its inputs never change, compute once, before the loop, and keep {what} {at_source(place)}",
+        places=(place,),
         code="kept = normalize(adjacency)  # once, before the loop\nfor batch in loader:\n    out = model(batch, kept)",
         gain_us=removal.gain,
         claims=removal.claims,
