@@ -486,7 +486,12 @@ def write_row(path: Path, row: Row) -> None:
 
 
 def _identity(machine: Machine) -> str:
-    return json.dumps(asdict(machine), sort_keys=True)
+    """The machine as the page tells it: what a system keeps of its memory for itself differs from start to start."""
+    memory_bytes = None if machine.memory_bytes is None else round(machine.memory_bytes, _MEMORY_DIGITS)
+    return json.dumps(asdict(replace(machine, memory_bytes=memory_bytes)), sort_keys=True)
+
+
+_MEMORY_DIGITS = -8  # tenths of a gigabyte
 
 
 def fit_of(rows: Sequence[Row]) -> Fit | None:

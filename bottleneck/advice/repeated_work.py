@@ -165,7 +165,10 @@ _NEARLY_ALL = 0.9  # of the ops inside of a call, and of their time
 
 
 class _WholeCall(Struct, frozen=True):
-    """A call that does nothing but repeated work: 'TextEncoder' or 'mel_filterbank()', and the line that calls it."""
+    """A call that does nothing but repeated work.
+
+    'TextEncoder' or 'mel_filterbank()', and the line that calls it.
+    """
 
     name: str
     source: str
