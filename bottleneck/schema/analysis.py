@@ -645,6 +645,14 @@ class Finding(Struct, frozen=True):
     ] = ()
     places: Annotated[tuple[str, ...], Doc("source lines and functions that title and advice name")] = ()
     seen_at: Annotated[tuple[str, ...], Doc("source lines and functions that the evidence names")] = ()
+    relief_us: Annotated[
+        float,
+        Doc(
+            "part of the gain's upper end that is of the rest of the step, on a CPU: memory time of data that stays in "
+            "the caches once the claimed work is gone",
+            "us",
+        ),
+    ] = 0.0
 
     @property
     def is_open(self) -> bool:
