@@ -1,5 +1,8 @@
 """Rule of fp32 products that oneDNN multiplies faster than MKL."""
 
+import math
+import re
+
 import numpy as np
 
 from bottleneck.advice.kernel_work import KernelWork, requires_gain, work_of
@@ -17,11 +20,19 @@ _LEAST_SHARE = 0.05
 # What a call of oneDNN takes beside its arithmetic, in times of the machine's smallest op: 9 to 12 us for products of
 # 32x64x64 to 128x128x128 by `python -m benchmarks.onednn_products` (torch 2.13, EPYC with AVX-512, two threads).
 _CALL_OPS, _OP_US = (17.0, 24.0), 0.54
-# Products near their ceiling in MKL may be a little further from it in oneDNN, by the same table.
-_FURTHER = 1.15
-# Fused attention multiplies small blocks, whose calls of oneDNN may take longer: a small ViT took 8.7 for 2.3 ms in it,
-# that of 256 queries as long as before.
-_SLOWER_ATTENTION = 3.0
+# Only arithmetic becomes faster: of what it saves at the two ceilings, so much is sure of products with so many FLOPs
+# and more, and of smaller ones. Products of 50 MFLOP gained 14 % to 74 % in training of small language models, those of
+# 300 MFLOP 120 % (the same machine).
+_LARGE_FLOPS, _SURE_OF_LARGE, _SURE_OF_SMALL = 1e8, 0.9, 0.5
+# A result of so many bytes may come in new pages, which take as long as its arithmetic and longer: 24 MB took 9.96 for
+# 8.56 ms, 38 MB 9.0 for 10.4 ms.
+_BYTES, _LARGE_RESULT = 4.0, 16e6
+# torch's fused attention on a CPU multiplies blocks of so many queries, from so many on, with 512 keys: twice forward,
+# five times backward (aten/src/ATen/native/cpu/FlashAttentionKernel.cpp). Each product is a call of oneDNN: that of
+# 16 x 6 heads on 64 tokens took 2.59 for 0.56 ms, backward 7.42 for 1.06 ms: 10.6 and 13.2 us for each call.
+_QUERIES, _KEYS = ((768, 256), (192, 64), (0, 32)), 512
+_ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
+_PRODUCTS = {_ATTENTION: 2, f"{_ATTENTION}_backward": 5}
 _CODE = 'torch.set_float32_matmul_precision("medium")  # at the start of the program'
 
 
@@ -78,12 +89,38 @@ def _saved_us(work: KernelWork, rows: Flags, device: Device, ratio: float) -> tu
     Less than nothing where it takes longer. ``ratio`` is the time of arithmetic by oneDNN in that of the usual library.
     """
     calls_us = [ops * (device.launch_floor_us or _OP_US) / work.evidence.steps for ops in _CALL_OPS]
-    bytes_us = work.memory_us()
-    slowest = np.maximum(bytes_us, np.minimum(work.us * ratio * _FURTHER, work.us)) + calls_us[1]
-    fastest = np.maximum(bytes_us, np.minimum(work.compute_us(), work.us) * ratio) + calls_us[0]
-    attention = work.family("attention") & work.dtype("fp32")
-    low = np.where(attention, -_SLOWER_ATTENTION * work.us, np.where(rows, work.us - slowest, 0.0))
-    return low, np.where(rows, work.us - fastest, 0.0)
+    flops = work.cost("matrix_flops")
+    sure = np.where(flops >= _LARGE_FLOPS, _SURE_OF_LARGE, _SURE_OF_SMALL)
+    is_large = _BYTES * flops >= 2 * _LARGE_RESULT * work.cost("k")
+    sure = np.where(rows & is_large, 0.0, sure)
+    arithmetic_us = np.nan_to_num(np.minimum(work.compute_us(), work.us))
+    fastest = np.maximum(work.memory_us(), arithmetic_us * ratio) + calls_us[0]
+    saved_us, attention = (1 - ratio) * arithmetic_us, _attention_calls(work)
+    is_attention = attention > 0
+    low = np.where(rows | is_attention, sure * saved_us, 0.0) - calls_us[1] * np.where(rows, 1.0, attention)
+    high = np.where(is_attention, saved_us, 0.0) - calls_us[0] * attention
+    return low, np.where(rows, work.us - fastest, high)
 
+
+def _attention_calls(work: KernelWork) -> Floats:
+    """Counts the products, one after the other, of each call of fused attention.
+
+    0 for other rows.
+    """
+    threads = (None if work.evidence.recording is None else work.evidence.recording.threads) or 1
+    calls = np.zeros(work.us.size)
+    for name, products in _PRODUCTS.items():
+        rows = work.op_like(re.compile(f"^{name}$"))
+        for signature in np.unique(work.signature[rows & (work.signature >= 0)]).tolist():
+            sizes = [size for size in work.sizes_of(signature) if len(size) == _OF_HEADS]
+            if len(sizes) >= products // 2 + 1:
+                (batch, heads, queries, _), keys = sizes[0], sizes[products // 2][2]
+                of_one = next(block for least, block in _QUERIES if queries >= least)
+                blocks = batch * heads * math.ceil(queries / of_one) * math.ceil(keys / _KEYS)
+                calls[rows & (work.signature == signature)] = products * blocks / threads
+    return calls
+
+
+_OF_HEADS = 4  # dimensions of queries and keys: batch, heads, tokens, numbers
 
 RULES = (onednn_products,)
