@@ -30,7 +30,7 @@ from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.op_names import BACKWARD_NODE, at_known, at_source
 from bottleneck.schema.tables import as_integers, text_matches
-from bottleneck.units import SHORT_DTYPE, US_PER_S, counted, format_share, format_si, format_us
+from bottleneck.units import SHORT_DTYPE, US_PER_S, counted, format_share, format_si, format_us, listed
 
 _LEAST_SHARE = 0.05
 # Narrow products have to be this much faster to pay for the casts around them.
@@ -936,14 +936,18 @@ _SLOWER, _SURE_OF_PEAKS = 0.8, 0.5
 def slower_half_precision(evidence: Evidence) -> Draft | None:
     """Finds products in bf16 or fp16 on a CPU that is faster in fp32.
 
-    Gain: t (1 - P_narrow/P_fp32) of these products, from half of it.
+    Gain: t (1 - P_narrow/P_fp32) of these products, from half of it. Where P_narrow was not measured, as in a short
+    calibration, it is the rate of the products themselves, if that is a tenth of P_fp32 at most.
     """
     work, peaks = work_of(evidence), evidence.analysis.device.peaks_flops_per_s
     single = next((peaks[name] for name in _SINGLE_PEAKS if peaks.get(name)), None)
     if not evidence.is_host_only or single is None:
         return None
-    slow = {dtype: peaks[name] / single for dtype, name in _NARROW_PEAKS.items() if peaks.get(name)}
-    slow = {dtype: ratio for dtype, ratio in slow.items() if ratio < _SLOWER}
+    slow = {
+        dtype: ratio
+        for dtype, name in _NARROW_PEAKS.items()
+        if (ratio := _ratio_of_rates(work, dtype, peaks.get(name), single)) is not None and ratio < _SLOWER
+    }
     less = np.zeros(work.us.size)
     for dtype, ratio in slow.items():
         less = np.where(work.dtype(dtype) & work.family(*PRODUCTS), work.us * (1 - ratio), less)
@@ -957,7 +961,7 @@ def slower_half_precision(evidence: Evidence) -> Draft | None:
         title=f"Products run in {dtype}, which is slower than fp32 on this CPU",
         evidence=(
             f"{format_us(work.us_of(rows))} per step in {dtype} ({format_share(work.share(rows))}); products reach "
-            f"{rates} here, as measured",
+            f"{rates} here, {'as measured' if peaks.get(_NARROW_PEAKS[dtype]) else 'the first in this step'}",
             *work.describe(rows),
             *work.critical_path_note(less),
         ),
@@ -973,6 +977,26 @@ def slower_half_precision(evidence: Evidence) -> Draft | None:
     )
 
 
+# Of the fp32 peak: products that take so long and reach no more of it are slow by their dtype.
+_FAR_SLOWER, _LONG_PRODUCT_US = 0.1, 100.0
+
+
+def _ratio_of_rates(work: KernelWork, dtype: str, peak: float | None, single: float) -> float | None:
+    """Gives how many times as fast as in fp32 products of this dtype are.
+
+    Null where neither the peak nor the products of the step tell.
+    """
+    if peak:
+        return peak / single
+    rows = work.dtype(dtype) & work.family(*PRODUCTS)
+    window_us = work.us_of(rows) * work.evidence.steps
+    if window_us < _LONG_PRODUCT_US * max(int(np.count_nonzero(rows)), 1):
+        return None  # calls, not arithmetic
+    flops = np.nan_to_num(work.cost("matrix_flops")) + np.nan_to_num(work.cost("vector_flops"))
+    ratio = float(flops[rows].sum()) / (window_us / US_PER_S) / single
+    return ratio if 0 < ratio <= _FAR_SLOWER else None
+
+
 def _autocasts(evidence: Evidence) -> bool:
     """True where casts, or lines of the program, show autocast."""
     texts = {} if evidence.recording is None else evidence.recording.source_texts
@@ -981,16 +1005,21 @@ def _autocasts(evidence: Evidence) -> bool:
     )
 
 
+_MOST_LINES = 2
+
+
 def _makes_narrow(evidence: Evidence, dtype: str) -> str:
     """Words what makes the products narrow, as far as it is known."""
     if _autocasts(evidence):
         return f"torch.autocast{at_known(setting_line(evidence, 'narrow'))}"
     method = "half()" if dtype == "fp16" else "bfloat16()"
-    line = setting_line(evidence, "narrow")
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
-    if line is not None and method in texts.get(line, ""):
-        return f".{method}{at_known(line)}"
-    return f"torch.autocast, or model.{method} and model.to({_TORCH_DTYPE[dtype]}){at_known(line)}"
+    recording = evidence.recording
+    if recording is not None:
+        lines = recording.setting_lines.get("narrow", ())
+        converts = [line for line in lines if f".{method}" in recording.source_texts.get(line, "")]
+        if converts:
+            return f".{method} {at_source(listed(converts[:_MOST_LINES]))}"
+    return f"torch.autocast, or model.{method} and model.to({_TORCH_DTYPE[dtype]})"
 
 
 RULES = (

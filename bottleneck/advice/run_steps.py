@@ -107,15 +107,12 @@ def _functions(run: RunSteps) -> str:
 def _brief(run: RunSteps, place: BetweenPlace, loader: str | None) -> str | None:
     """The advice with what the run gains; null where torch itself takes the time."""
     if place.kind == "workers":
-        return (
-            f"Keep the loader's workers from one epoch to the next (persistent_workers=True{at_known(loader)}): the "
-            f"run up to {_run_speedup(run, place.share, run.held_us)} times as fast"
-        )
+        faster = _run_speedup(run, place.share, run.held_us)
+        kept = f"persistent_workers=True{at_known(loader)}"
+        return f"Keep the loader's workers: {kept} (the run up to {faster} times as fast)"
     if place.kind == "elements":
-        return (
-            f"Loop over plain numbers (.tolist()) in {place.function}(){at_known(place.inner)}: the run up to "
-            f"{_run_speedup(run, place.share)} times as fast"
-        )
+        faster = _run_speedup(run, place.share)
+        return f"Loop over plain numbers (.tolist()){at_known(place.inner)} (the run up to {faster} times as fast)"
     if place.kind is not None:
         return None
     return (

@@ -497,6 +497,20 @@ def test_bf16_on_a_cpu_whose_units_are_faster_in_fp32_is_told(
         assert "40.0 GFLOP/s in bf16 and 100 GFLOP/s in fp32" in draft.evidence[0]
 
 
+@pytest.mark.parametrize(("us", "is_told"), [(2_000_000.0, True), (60_000.0, False)])
+def test_a_dtype_without_a_measured_peak_is_judged_by_its_products(tmp_path: Path, us: float, is_told: bool) -> None:
+    """A short calibration measures no fp16, whose products reached 4 GFLOP/s where fp32 has 224."""
+    device = replace(CPU, peaks_flops_per_s={"fp32_tensor": 1e11, "fp32_vector": 1e11, "bf16_tensor": 3e11})
+    half = {"types": ["c10::Half", "c10::Half"]}
+    calls = [Call("aten::mm", us, [[1024, 1024], [1024, 1024]], more=half)]
+    said = {"setting_lines": {"narrow": ("net.py:33",)}, "source_texts": {"net.py:33": "net = Net().half()"}}
+    draft = slower_half_precision(on_cpu(tmp_path, calls, device=device, **said))
+    assert (draft is not None) == is_told
+    if draft is not None:
+        assert "1.07 GFLOP/s in fp16 and 100 GFLOP/s in fp32 here, the first in this step" in draft.evidence[0]
+        assert "leave out .half() at net.py:33" in draft.advice
+
+
 def test_fp32_beside_slow_bf16_and_a_gpu_are_left_alone(tmp_path: Path) -> None:
     device = replace(CPU, peaks_flops_per_s={"fp32_tensor": 1e11, "bf16_tensor": 4e10})
     product = Call("aten::mm", 60_000, [[1024, 1024], [1024, 1024]])
