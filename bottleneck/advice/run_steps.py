@@ -112,7 +112,7 @@ def _brief(run: RunSteps, place: BetweenPlace, loader: str | None) -> str | None
         return f"Keep the loader's workers: {kept} (the run up to {faster} times as fast)"
     if place.kind == "elements":
         faster = _run_speedup(run, place.share)
-        return f"Loop over plain numbers (.tolist()){at_known(place.inner)} (the run up to {faster} times as fast)"
+        return f"Loop over plain numbers{at_known(place.inner)} (the run up to {faster} times as fast)"
     if place.kind is not None:
         return None
     return (
