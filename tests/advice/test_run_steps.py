@@ -1,5 +1,6 @@
 """Rules on the whole run: what is between steps comes first where it is most of the run, and growth is named."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -193,3 +194,29 @@ def test_steps_that_grow_are_typical_of_no_part_of_the_run() -> None:
         "each step takes 54.0 us longer than the one before: 2.00 ms at step 20, 27.0 ms at 500; 20.0 %"
     )
     assert "typical" not in told
+
+
+def test_a_loop_over_elements_between_steps_is_to_work_on_plain_numbers(tmp_path: Path) -> None:
+    loop = BetweenPlace(
+        "ppo.py:45", 0.7, "compute_gae", "elements", "adv = compute_gae(rewards)", "ppo.py:28", "delta = rewards[t]"
+    )
+    draft = time_between_steps(evidence_of(tmp_path, run_of(6e5, loop)))
+    assert draft is not None
+    assert draft.brief == "Loop over plain numbers at ppo.py:28 (the run up to 1.72 times as fast)"
+    assert "compute_gae() reads elements one by one at ppo.py:28 [delta = rewards[t]]" in draft.advice
+    assert draft.code is not None and "tolist()" in draft.code
+
+
+def test_workers_that_start_anew_are_kept_at_the_line_that_makes_the_loader(tmp_path: Path) -> None:
+    """First steps of an epoch wait for workers that start: they are held up, and gain too."""
+    place = BetweenPlace("train.py:42", 1.0, None, "workers", "for step, (x, y) in enumerate(loader):")
+    case = evidence_of(tmp_path, run_of(2.8e5, place, held_us=2e5))
+    recording = case.recording
+    assert recording is not None
+    case = replace(case, recording=dataclasses.replace(recording, setting_lines={"loader": ("train.py:38",)}))
+    draft = time_between_steps(case)
+    assert draft is not None
+    assert draft.brief == (
+        "Keep the loader's workers: persistent_workers=True at train.py:38 (the run up to 1.92 times as fast)"
+    )
+    assert draft.places[-1] == "train.py:38"
