@@ -131,3 +131,40 @@ def _longest(code: Integers, picks: Flags, steps: int) -> tuple[int, Integers, I
         if held > most:
             best, most = (period, starts, ends), held
     return best
+
+
+# Ops on one tensor after the other: in place, what makes the values for that, and a look at each.
+_CHANGES = re.compile(r"^aten::(?:add_|mul_|sub_|div_|lerp_|copy_|addcmul_|addcdiv_)$")
+_MAKES = re.compile(r"^aten::(?:detach|mul|add|sub|div|lerp|rsub)$")
+# Changes in one step, and sizes of the tensors, at least: parameters come in several.
+_LEAST_CHANGES, _LEAST_SIZES = 16, 3
+
+
+class BareUpdate(Struct, frozen=True):
+    """Tensors that are changed one after the other; ``changes`` and ``us`` are per step."""
+
+    changes: float
+    us: float
+
+
+@remembered
+def bare_update(evidence: Evidence) -> BareUpdate | None:
+    """Finds a run of outermost ops that changes tensors of several sizes one by one.
+
+    Such as the moving average of a model's weights. Null where lines are known, which tell more.
+    """
+    ops = evidence.linked.ops
+    if not evidence.is_host_only or ops["source"].notna().any() or is_compiled(evidence) or find_server(evidence):
+        return None
+    rows = _rows(evidence)
+    changes, makes = (text_matches(ops["name"], pattern.search)[rows] for pattern in (_CHANGES, _MAKES))
+    begin_us, dur_us = (ops[name].to_numpy()[rows] for name in ("ts_us", "dur_us"))
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], changes | makes, [False])).astype(np.int8)))
+    us = count = 0.0
+    for start, end in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+        changed = rows[start:end][changes[start:end]]
+        sizes = ops["signature"].iloc[changed].dropna().nunique()
+        if changed.size >= _LEAST_CHANGES and sizes >= _LEAST_SIZES:
+            us += float(begin_us[end - 1] + dur_us[end - 1] - begin_us[start])
+            count += changed.size
+    return BareUpdate(count / evidence.steps, us / evidence.steps) if count else None

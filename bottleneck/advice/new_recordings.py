@@ -141,13 +141,19 @@ def _with_python_first(evidence: Evidence, drafts: list[Draft]) -> list[Draft]:
     asks = next((draft for draft in drafts if draft.slug == "python-call" and draft.gain_us is None), None)
     if asks is None or evidence.linked.places is not None or evidence.recording is not None:
         return drafts
-    likely_us = max(
-        (draft.gain_us.low + draft.gain_us.high for draft in drafts if draft.gain_us is not None), default=0.0
-    )
+    likely_us = max((_likely_us(draft) for draft in drafts), default=0.0)
     is_much = evidence.share_of_step(evidence.account_us("overhead.python")) >= _MUCH_PYTHON
-    if not is_much or evidence.share_of_step(likely_us / 2) >= _LIKELY or evidence.straggler:
+    if not is_much or evidence.share_of_step(likely_us) >= _LIKELY or evidence.straggler:
         return drafts
     return [replace(asks, comes_first=True), *(draft for draft in drafts if draft is not asks)]
+
+
+def _likely_us(draft: Draft) -> float:
+    """Returns the middle of a gain, or the lower end of one that the rule itself doubts."""
+    if draft.gain_us is None:
+        return 0.0
+    low, high = draft.gain_us.low, draft.gain_us.high
+    return low if draft.confidence == "low" else (low + high) / 2
 
 
 def _middle_us(draft: Draft) -> float:

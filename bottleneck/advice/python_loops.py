@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.advice.bare_loops import bare_loop
+from bottleneck.advice.bare_loops import bare_loop, bare_update
 from bottleneck.advice.kernel_work import Size, has_double, is_size, work_of
 from bottleneck.advice.line_patterns import cuts_windows
 from bottleneck.advice.quantities import (
@@ -36,7 +36,7 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.recurrent_cells import saved_by_sequence_us
-from bottleneck.advice.removal import CERTAIN, backward_passes
+from bottleneck.advice.removal import CERTAIN, autograd_records, backward_passes, removal_of, top_rows
 from bottleneck.advice.removal import backward_of as backward_nodes
 from bottleneck.advice.servers import find_server
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
@@ -52,6 +52,7 @@ from bottleneck.schema.op_names import (
     is_backward,
     place_of,
 )
+from bottleneck.schema.records import replace
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted, format_share, format_us, listed
 
@@ -694,7 +695,9 @@ def tensor_by_tensor(evidence: Evidence) -> Draft | None:
     One call changes a list of them. Gain: the time of these lines, from half of it.
     """
     loop = tensor_loop(evidence)
-    if loop is None or loop.overhead < _MOSTLY_OVERHEAD or evidence.share_of_step(loop.us) < _LEAST_SHARE:
+    if loop is None:
+        return _tensors_without_lines(evidence)
+    if loop.overhead < _MOSTLY_OVERHEAD or evidence.share_of_step(loop.us) < _LEAST_SHARE:
         return None
     low, high = _OF_FOREACH
     return Draft(
@@ -708,13 +711,43 @@ def tensor_by_tensor(evidence: Evidence) -> Draft | None:
         advice=f"Change all tensors {at_source(loop.source)} in one call (torch._foreach_lerp_, _foreach_mul_, …), "
         "with lists of them that are made once.",
         places=(loop.source,),
-        code="averages, weights = list(ema.parameters()), list(model.parameters())  # once\n"
-        "torch._foreach_lerp_(averages, weights, 1 - decay)  # in each step",
+        code=_FOREACH,
         gain_us=Interval(low * loop.us, high * loop.us),
         claims=loop_claims(evidence, high * loop.us),
         removes=True,
         lines=loop.lines,
     )
+
+
+def _tensors_without_lines(evidence: Evidence) -> Draft | None:
+    """The same in a trace without lines, by ops that follow one another."""
+    update = bare_update(evidence)
+    us = 0.0 if update is None else update.us * evidence.host_scale
+    if update is None or evidence.share_of_step(us) < _LEAST_SHARE:
+        return None
+    low, high = _OF_FOREACH
+    return Draft(
+        slug="tensor-by-tensor",
+        title="A Python loop changes tensors one by one",
+        evidence=(
+            f"{counted(format_count(update.changes), 'tensor')} of several sizes are changed in place per step, one "
+            "after the other, outside of the optimizer",
+            f"{format_per_step(evidence, us)} goes into that, by the first and the last of these ops",
+        ),
+        advice="Change all tensors in one call (torch._foreach_lerp_, _foreach_mul_, …), with lists of them that are "
+        "made once. A moving average of the weights is such a loop.",
+        brief="Change all tensors in one call, such as torch._foreach_lerp_ for a moving average of the weights",
+        code=_FOREACH,
+        gain_us=Interval(low * us, high * us),
+        claims=loop_claims(evidence, high * us),
+        removes=True,
+    )
+
+
+_FOREACH = (
+    "averages, weights = list(ema.parameters()), list(model.parameters())  # once\n"
+    "torch._foreach_lerp_(averages, weights, 1 - decay)  # in each step"
+)
 
 
 def _listed_lines(loop: OpLoop) -> str:
@@ -1139,7 +1172,7 @@ def class_by_class(evidence: Evidence) -> Draft | None:
     )
     (source, size, _), count = max(counts.items(), key=lambda code: code[1], default=(("", (), 0), 0))
     if count < LOOP_OF:
-        return None
+        return _classes_without_lines(evidence)
     mine = ops[ops["signature"].map(lambda code: next(iter(pairs[code]), ()) == size).to_numpy(dtype=bool)]
     runs = mine.groupby(["source", "name", "step"], observed=True, dropna=False).size()
     lines = sorted({str(code[0]) for code in runs[runs >= LOOP_OF].index})
@@ -1148,25 +1181,69 @@ def class_by_class(evidence: Evidence) -> Draft | None:
     if evidence.share_of_step(us) < _LEAST_SHARE or any(_has_backward(evidence, line) for line in lines):
         return None
     high_us = us * (1 - min(4 / max(count, 1), 1.0))
-    named = _comparing_line(evidence, source, us)
-    return Draft(
-        slug="class-by-class",
-        title="A loop goes over all data once for each class",
+    return replace(
+        _class_draft(size, count, _comparing_line(evidence, source, us)),
         evidence=(
             f"{source} compares a tensor of {'x'.join(map(str, size))} with a number {count} times per step",
             f"{format_per_step(evidence, us)} goes into {', '.join(lines[:4])}",
         ),
-        advice=f"Compute all classes at once in place of the loop {at_source(named)}: one torch.bincount of target * "
-        "classes + prediction is the confusion matrix, whose diagonal, rows and columns hold the sums of all classes.",
-        brief=f"Compute all classes at once, with torch.bincount, in place of the loop {at_source(named)}",
-        places=(named,),
-        code="matrix = torch.bincount((target * classes + prediction).flatten(), minlength=classes**2)\n"
-        "matrix = matrix.view(classes, classes)  # other lookups by key: sort by the key once, or scatter_add",
         gain_us=Interval(_LEAST_OF_CLASSES * high_us, high_us),
         claims=loop_claims(evidence, high_us),
-        removes=True,
         lines=tuple(fold.name for fold in folds),
         comes_first=evidence.share_of_step(us) >= _MOST_CLASSES_FIRST,
+    )
+
+
+def _class_draft(size: Sequence[int], count: int, line: str | None) -> Draft:
+    """The advice in place of a loop over classes, with the line that compares."""
+    loop = f"the loop {at_source(line)}" if line is not None else "the loop"
+    return Draft(
+        slug="class-by-class",
+        title="A loop goes over all data once for each class",
+        evidence=(f"a tensor of {'x'.join(map(str, size))} is compared with a number {count} times per step",),
+        advice=f"Compute all classes at once in place of {loop}: one torch.bincount of target * classes + prediction "
+        "is the confusion matrix, whose diagonal, rows and columns hold the sums of all classes.",
+        brief=f"Compute all classes at once, with torch.bincount, in place of {loop}",
+        places=(line,),
+        code="matrix = torch.bincount((target * classes + prediction).flatten(), minlength=classes**2)\n"
+        "matrix = matrix.view(classes, classes)  # other lookups by key: sort by the key once, or scatter_add",
+        removes=True,
+    )
+
+
+def _classes_without_lines(evidence: Evidence) -> Draft | None:
+    """Finds such a loop on a CPU where the trace holds no lines.
+
+    Its ops lie between the first and the last comparison of a step, on tensors of that size or on single numbers.
+    """
+    ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
+    if not evidence.is_host_only or ops["source"].notna().any():
+        return None
+    calls, step = as_integers(ops["signature"])[top].tolist(), as_integers(ops["step"])[top]
+    sizes = {call: work.sizes_of(call) for call in set(calls)}
+    first = [tuple(next(iter(sizes[call]), ())) for call in calls]
+    compares = text_matches(ops["name"], _EQUALS.__contains__)[top]
+    compares &= np.array([_with_a_number(sizes[call]) for call in calls], dtype=bool)
+    counts = Counter((first[at], int(step[at])) for at in np.flatnonzero(compares).tolist())
+    (size, _), count = max(counts.items(), key=lambda code: code[1], default=(((), 0), 0))
+    if count < LOOP_OF:
+        return None
+    compares &= np.array([one == size for one in first], dtype=bool)
+    inside = np.zeros(top.size, dtype=bool)
+    for number in np.unique(step[compares]).tolist():
+        places = np.flatnonzero(compares & (step == number))
+        inside[places[0] : places[-1] + 1] = places.size >= LOOP_OF
+    rows = top[inside & np.array([one == size or math.prod(one) == 1 for one in first], dtype=bool)].tolist()
+    removal = removal_of(evidence, rows)
+    if evidence.share_of_step(removal.us) < _LEAST_SHARE or autograd_records(evidence, np.array(rows)).any():
+        return None
+    high_us = removal.gain.high * (1 - min(4 / count, 1.0))
+    draft = _class_draft(size, count, None)
+    return replace(
+        draft,
+        evidence=(*draft.evidence, f"{format_per_step(evidence, removal.us)} goes into the ops of that loop"),
+        gain_us=Interval(_LEAST_OF_CLASSES * high_us, high_us),
+        claims=removal.claims,
     )
 
 

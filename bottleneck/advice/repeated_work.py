@@ -3,6 +3,7 @@
 It is of parametrized weights, calls of modules and lines.
 """
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 
@@ -10,7 +11,7 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import work_of
+from bottleneck.advice.kernel_work import Size, work_of
 from bottleneck.advice.quantities import (
     format_count,
     format_per_step,
@@ -20,6 +21,7 @@ from bottleneck.advice.quantities import (
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import (
     LEAST_SHARE,
+    autograd_records,
     backward_of,
     issued_by,
     main_source,
@@ -332,6 +334,81 @@ def repeated_result(evidence: Evidence) -> Draft | None:
     )
 
 
+_NORMS = frozenset({"aten::linalg_vector_norm", "aten::norm"})
+_MULTIPLIES = frozenset({"aten::matmul", "aten::mm", "aten::linear"})
+# Ops from the norm to the product, at most; rows of the normalised operand for each of the other one, at least.
+_NEAR, _FEW = 12, 16
+
+
+def normalised_operand(evidence: Evidence) -> Draft | None:
+    """Finds the far larger operand of a product normalised in each step.
+
+    As the vectors of a search are, which stay the same; where a recording looked at them, ``repeated_result`` says so.
+    Nothing that has a gradient. Gain: the time of the ops from the norm to the division, from half of it: their results
+    may come in new pages in the trace alone.
+    """
+    rows, size = _normalised(evidence)
+    if not rows or repeated_result(evidence) is not None:
+        return None
+    removal, work = removal_of(evidence, rows), work_of(evidence)
+    if evidence.share_of_step(removal.us) < _LEAST_OF_LINES:
+        return None
+    line = main_source(evidence, rows)
+    shown = "x".join(map(str, size))
+    return Draft(
+        slug="repeated-result",
+        title="The larger operand of a product is normalised in each step",
+        evidence=(
+            f"a tensor of {shown} is divided by its norms, and multiplied with at most {size[0] // _FEW} rows; no op "
+            "of the step makes it",
+            f"that takes {format_per_step(evidence, removal.us)}",
+            *work.describe(issued_by(evidence, work, rows)),
+        ),
+        advice=f"If the tensor of {shown} stays the same from step to step, normalise it once, before the "
+        f"loop{at_known(line)}: only the rows of the step are new.",
+        places=(line,),
+        code="vectors = F.normalize(vectors, dim=-1)  # once\nfor queries in batches:\n"
+        "    scores = F.normalize(queries, dim=-1) @ vectors.T",
+        gain_us=Interval(removal.us / 2, removal.gain.high),
+        claims=removal.claims,
+        removes=True,
+        confidence="low",
+    )
+
+
+def _normalised(evidence: Evidence) -> tuple[list[int], Size]:
+    """Finds the outermost ops that normalise such an operand, and its size."""
+    ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
+    names = ops["name"].astype(object).to_numpy()[top].tolist()
+    calls = as_integers(ops["signature"])[top].tolist()
+    sizes = {call: [tuple(size) for size in work.sizes_of(call)] for call in set(calls)}
+    rows: list[int] = []
+    found: Size = ()
+    first = [next(iter(sizes[call]), ()) for call in calls]
+    for at, name in enumerate(names):
+        size = first[at]
+        if name not in _NORMS or len(size) != _OF_ROWS or (found and size != found):
+            continue
+        near = range(at + 1, min(at + _NEAR, top.size))
+        divides = next((one for one in near if names[one] == "aten::div" and first[one] == size), top.size)
+        if any(_multiplies(names[one], sizes[calls[one]], size) for one in near if one > divides):
+            rows += [int(top[one]) for one in range(at, divides + 1) if first[one] in {size, (size[0], 1)}]
+            found = size
+    has_gradient = bool(rows) and autograd_records(evidence, np.array(rows, dtype=np.int64)).any()
+    return ([], ()) if has_gradient else (rows, found)
+
+
+_OF_ROWS = 2  # dimensions of a matrix
+
+
+def _multiplies(name: str, sizes: Sequence[Size], operand: Size) -> bool:
+    """True for a product of few rows with this operand, or with it transposed."""
+    if name not in _MULTIPLIES or len(sizes) < 2 or not {operand, operand[::-1]} & {*sizes[:2]}:
+        return False
+    other = sizes[0] if sizes[1] in {operand, operand[::-1]} else sizes[1]
+    return math.prod(other[:-1]) * _FEW <= operand[0]
+
+
 # Of the step: what is spared by computing once what one step computes several times.
 _LEAST_IN_STEP = 0.05
 
@@ -444,4 +521,4 @@ def _rows_of_module(evidence: Evidence, module: RepeatedModule) -> list[int]:
     return [int(row) for row in top[inside]]
 
 
-RULES = (repeated_parametrization, repeated_module, repeated_result, same_in_step)
+RULES = (repeated_parametrization, repeated_module, repeated_result, normalised_operand, same_in_step)

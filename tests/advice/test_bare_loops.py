@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from bottleneck.advice import advise
-from bottleneck.advice.bare_loops import bare_loop
-from bottleneck.advice.python_loops import looped_op
+from bottleneck.advice.bare_loops import bare_loop, bare_update
+from bottleneck.advice.python_loops import class_by_class, looped_op, tensor_by_tensor
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of
 from tests.builders import Event, complete, op, step
@@ -105,3 +105,61 @@ def test_a_loop_with_recorded_sizes_is_found_where_lines_are_not_known(tmp_path:
 def test_a_little_loop_is_left_alone(tmp_path: Path) -> None:
     evidence = looped(tmp_path, ("aten::index", "aten::sub"), 70)
     assert bare_loop(evidence) is not None and looped_op(evidence) is None
+
+
+def averaged(folder: Path, names: Sequence[str] = ("detach", "mul", "copy_"), sizes: int = 4, **more: str) -> Evidence:
+    """Two steps of a model, and 40 tensors that are changed one by one, 3 us for each op with 2 us between them."""
+    events: list[Event] = []
+    for number in range(2):
+        at_us = 10_000.0 * number
+        events += [step(number, at_us, 9999), op("aten::convolution", at_us + 1, 2000)]
+        at_us += 3000
+        if "inside" in more:
+            events.append(complete(more["inside"], "user_annotation", at_us - 1, 5.0 * len(names) * 40 + 2))
+        for tensor in range(40):
+            for name in names:
+                events.append(op(f"aten::{name}", at_us, 3, dims=[[8 + tensor % sizes, 4], []]))
+                at_us += 5
+    return case_of(folder, events)
+
+
+def test_tensors_of_several_sizes_that_are_changed_one_by_one_ask_for_one_call(tmp_path: Path) -> None:
+    """A moving average by state_dict took 42 % of a traced step; without it a run was 1.64 times as fast."""
+    evidence = averaged(tmp_path / "average")
+    update = bare_update(evidence)
+    assert update is not None
+    assert update.changes == 40 and update.us == pytest.approx(5 * 3 * 40 - 2)
+    draft = tensor_by_tensor(evidence)
+    assert draft is not None and draft.gain_us is not None and "_foreach_lerp_" in draft.advice
+    assert (draft.gain_us.low, draft.gain_us.high) == pytest.approx((0.5 * 598, 0.95 * 598))
+    for name, other in {
+        "one size": averaged(tmp_path / "one", sizes=1),
+        "nothing changed": averaged(tmp_path / "made", ("detach", "mul")),
+        "other work between": averaged(tmp_path / "work", ("mm", "copy_", "relu")),
+        "the optimizer's": averaged(tmp_path / "optimizer", inside="Optimizer.step#Own.step"),
+    }.items():
+        assert bare_update(other) is None, name
+
+
+def test_a_tensor_compared_with_many_numbers_is_a_loop_over_classes(tmp_path: Path) -> None:
+    """Forty classes of a segmentation took 54 % of a traced step; without the loop a run was 2.0 times as fast."""
+
+    def compared(folder: Path, numbers: int) -> Evidence:
+        events: list[Event] = []
+        for number in range(2):
+            at_us = 10_000.0 * number
+            events += [step(number, at_us, 9999), op("aten::convolution", at_us + 1, 2000, dims=[[4, 3, 64, 64]])]
+            at_us += 2500
+            for _ in range(numbers):
+                for name, dims in (("eq", [[4, 64, 64], []]), ("sum", [[4, 64, 64]]), ("item", [[]])):
+                    call = op(f"aten::{name}", at_us, 40, dims=dims)
+                    events.append(call | {"args": call["args"] | {"Sequence number": 5, "Fwd thread id": 0}})
+                    at_us += 42
+        return case_of(folder, events)
+
+    draft = class_by_class(compared(tmp_path / "many", 40))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.evidence[0] == "a tensor of 4x64x64 is compared with a number 40 times per step"
+    assert draft.brief == "Compute all classes at once, with torch.bincount, in place of the loop"
+    assert 2500 < draft.gain_us.high < 40 * 126 and draft.gain_us.low == pytest.approx(0.6 * draft.gain_us.high)
+    assert class_by_class(compared(tmp_path / "few", 8)) is None

@@ -7,12 +7,13 @@ import pytest
 
 from bottleneck.advice import advise
 from bottleneck.advice.repeated_work import (
+    normalised_operand,
     repeated_module,
     repeated_parametrization,
     repeated_result,
     same_in_step,
 )
-from bottleneck.schema.evidence import counted_faults_us
+from bottleneck.schema.evidence import Evidence, counted_faults_us
 from bottleneck.schema.measurements import PageFaults, RepeatedModule
 from bottleneck.schema.records import replace
 from tests.advice.cases import program_line, two_steps
@@ -196,3 +197,33 @@ def test_freeing_what_is_left_out_counts_as_far_as_page_faults_were_counted(tmp_
     assert draft is not None and draft.gain_us is not None
     assert (draft.gain_us.high > 360) == (faults > 0)
     assert draft.gain_us.high <= 360 + 2 * counted_faults_us(case)
+
+
+def searching(folder: Path, queries: int = 8, *, recorded: bool = False, divided: bool = True) -> Evidence:
+    """A step that normalises 4,096 vectors and multiplies a few queries with them."""
+    vectors = [4096, 256]
+    calls: list[tuple[str, float, list[list[int]]]] = [
+        ("aten::linalg_vector_norm", 50, [vectors, [], []]),
+        ("aten::clamp_min", 5, [[4096, 1], []]),
+        ("aten::div" if divided else "aten::mul", 300, [vectors, vectors]),
+        ("aten::numpy_T", 2, [vectors]),
+        ("aten::matmul", 200, [[queries, 256], [256, 4096]]),
+    ]
+    events, at = list[Event](), 100.0
+    for number, (name, us, dims) in enumerate(calls):
+        call = op(name, at, us, dims=dims)
+        numbers = {"Sequence number": number if recorded else 7, "Fwd thread id": 0}
+        events.append(call | {"args": call["args"] | numbers})
+        at += us + 2
+    return two_steps(folder, events)
+
+
+def test_a_large_operand_that_is_normalised_in_each_step_is_to_be_normalised_once(tmp_path: Path) -> None:
+    """30,000 vectors of a search took 3.7 of 8.1 ms; without that a run was 1.43 times as fast."""
+    draft = normalised_operand(searching(tmp_path / "search"))
+    assert draft is not None and draft.gain_us is not None and draft.confidence == "low"
+    assert "If the tensor of 4096x256 stays the same from step to step, normalise it once" in draft.advice
+    assert draft.gain_us.low == pytest.approx(draft.gain_us.high / 2, rel=0.02) and draft.gain_us.high > 350
+    assert normalised_operand(searching(tmp_path / "many", queries=512)) is None
+    assert normalised_operand(searching(tmp_path / "trained", recorded=True)) is None
+    assert normalised_operand(searching(tmp_path / "scaled", divided=False)) is None
