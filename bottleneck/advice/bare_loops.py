@@ -149,7 +149,7 @@ class BareUpdate(Struct, frozen=True):
 
 @remembered
 def bare_update(evidence: Evidence) -> BareUpdate | None:
-    """Finds a run of outermost ops that changes tensors of several sizes one by one.
+    """Finds tensors of several sizes that are changed one by one.
 
     Such as the moving average of a model's weights. Null where lines are known, which tell more.
     """

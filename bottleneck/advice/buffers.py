@@ -54,7 +54,7 @@ def moved_buffer(evidence: Evidence) -> Draft | None:
     removal = with_python(evidence, removal_of(evidence, mine), mine)
     if evidence.share_of_step(removal.us) < _LEAST:
         return None
-    removal = with_freeing(evidence, with_unseen_faults(evidence, removal, mine), mine)
+    removal = with_freeing(evidence, with_unseen_faults(evidence, removal, mine), mine, only_counted=True)
     source = main_source(evidence, mine)
     if source is None:
         return None

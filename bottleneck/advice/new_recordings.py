@@ -149,7 +149,7 @@ def _with_python_first(evidence: Evidence, drafts: list[Draft]) -> list[Draft]:
 
 
 def _likely_us(draft: Draft) -> float:
-    """Returns the middle of a gain, or the lower end of one that the rule itself doubts."""
+    """Returns the middle of a gain, or the lower end of a doubtful one."""
     if draft.gain_us is None:
         return 0.0
     low, high = draft.gain_us.low, draft.gain_us.high

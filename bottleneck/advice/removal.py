@@ -121,16 +121,18 @@ def _part_of_numbers(evidence: Evidence, roots: Sequence[int]) -> float:
     return float(numbers[issued_by(evidence, work, roots)].sum()) / total if total > 0 else 0.0
 
 
-def with_freeing(evidence: Evidence, removal: Removal, roots: Sequence[int]) -> Removal:
+def with_freeing(evidence: Evidence, removal: Removal, roots: Sequence[int], *, only_counted: bool = False) -> Removal:
     """Adds these ops' part of the other Python between ops to the upper end.
 
-    Large tensors on a CPU go back to the system there, which takes as long as many ops do and which no op shows. In a
-    recording it is no more than the page faults that taking them anew causes.
+    Large tensors on a CPU go back to the system there, which takes as long as many ops do and which no op shows. It is
+    no more than the page faults that taking them anew causes, where these were counted; nothing where they were not and
+    ``only_counted``.
     """
     counted_us = removal.claims.get("overhead.python", 0.0)
     between_us = max(math.fsum(row.us for row in idle_rows(evidence, "python")) - counted_us, 0.0)
     us = between_us * _part_of_numbers(evidence, roots)
-    if evidence.recording is not None:
+    is_counted = evidence.recording is not None and evidence.recording.page_faults is not None
+    if is_counted or only_counted:
         us = min(us, counted_faults_us(evidence))
     if us <= 0 or not evidence.is_host_only:
         return removal

@@ -246,7 +246,7 @@ def repeated_module(evidence: Evidence) -> Draft | None:
     removal, work = with_python(evidence, removal_of(evidence, whole), rows), work_of(evidence)
     if evidence.share_of_step(removal.us) < _LEAST_OF_MODULES:
         return None
-    removal = with_freeing(evidence, with_unseen_faults(evidence, removal, whole), whole)
+    removal = with_freeing(evidence, with_unseen_faults(evidence, removal, whole), whole, only_counted=True)
     us = evidence.linked.ops["dur_us"].to_numpy()
     order = sorted(by_module, key=lambda module: -float(us[by_module[module]].sum()))
     first = order[0]
@@ -308,7 +308,7 @@ def repeated_result(evidence: Evidence) -> Draft | None:
     removal, work = with_python(evidence, removal_of(evidence, rows), rows), work_of(evidence)
     if evidence.share_of_step(removal.us) < _LEAST_OF_LINES:
         return None
-    removal = with_freeing(evidence, with_unseen_faults(evidence, removal, rows), rows)
+    removal = with_freeing(evidence, with_unseen_faults(evidence, removal, rows), rows, only_counted=True)
     us = evidence.linked.ops.iloc[rows].groupby("source", observed=True)["dur_us"].sum().sort_values(ascending=False)
     lines = [str(line) for line in us.index][:_NAMED]
     call = _whole_call(evidence, rows)
@@ -383,19 +383,19 @@ def _normalised(evidence: Evidence) -> tuple[list[int], Size]:
     calls = as_integers(ops["signature"])[top].tolist()
     sizes = {call: [tuple(size) for size in work.sizes_of(call)] for call in set(calls)}
     rows: list[int] = []
-    found: Size = ()
+    operand: Size = ()
     first = [next(iter(sizes[call]), ()) for call in calls]
     for at, name in enumerate(names):
         size = first[at]
-        if name not in _NORMS or len(size) != _OF_ROWS or (found and size != found):
+        if name not in _NORMS or len(size) != _OF_ROWS or (operand and size != operand):
             continue
         near = range(at + 1, min(at + _NEAR, top.size))
         divides = next((one for one in near if names[one] == "aten::div" and first[one] == size), top.size)
         if any(_multiplies(names[one], sizes[calls[one]], size) for one in near if one > divides):
             rows += [int(top[one]) for one in range(at, divides + 1) if first[one] in {size, (size[0], 1)}]
-            found = size
+            operand = size
     has_gradient = bool(rows) and autograd_records(evidence, np.array(rows, dtype=np.int64)).any()
-    return ([], ()) if has_gradient else (rows, found)
+    return ([], ()) if has_gradient else (rows, operand)
 
 
 _OF_ROWS = 2  # dimensions of a matrix
