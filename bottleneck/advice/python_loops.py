@@ -1219,10 +1219,12 @@ def _classes_without_lines(evidence: Evidence) -> Draft | None:
     ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
     if not evidence.is_host_only or ops["source"].notna().any():
         return None
+    compares = text_matches(ops["name"], _EQUALS.__contains__)[top]
+    if np.count_nonzero(compares) < LOOP_OF:
+        return None
     calls, step = as_integers(ops["signature"])[top].tolist(), as_integers(ops["step"])[top]
     sizes = {call: work.sizes_of(call) for call in set(calls)}
     first = [tuple(next(iter(sizes[call]), ())) for call in calls]
-    compares = text_matches(ops["name"], _EQUALS.__contains__)[top]
     compares &= np.array([_with_a_number(sizes[call]) for call in calls], dtype=bool)
     counts = Counter((first[at], int(step[at])) for at in np.flatnonzero(compares).tolist())
     (size, _), count = max(counts.items(), key=lambda code: code[1], default=(((), 0), 0))

@@ -379,19 +379,19 @@ def normalised_operand(evidence: Evidence) -> Draft | None:
 def _normalised(evidence: Evidence) -> tuple[list[int], Size]:
     """Finds the outermost ops that normalise such an operand, and its size."""
     ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
-    names = ops["name"].astype(object).to_numpy()[top].tolist()
-    calls = as_integers(ops["signature"])[top].tolist()
-    sizes = {call: [tuple(size) for size in work.sizes_of(call)] for call in set(calls)}
+    norms = np.flatnonzero(text_matches(ops["name"], _NORMS.__contains__)[top])
+    names, codes = ops["name"].cat.categories, ops["name"].cat.codes.to_numpy()[top]
+    calls = as_integers(ops["signature"])[top]
     rows: list[int] = []
     operand: Size = ()
-    first = [next(iter(sizes[call]), ()) for call in calls]
-    for at, name in enumerate(names):
-        size = first[at]
-        if name not in _NORMS or len(size) != _OF_ROWS or (operand and size != operand):
+    for at in norms.tolist():
+        sizes = {one: work.tensors_of(int(calls[one])) for one in range(at, min(at + _NEAR, top.size))}
+        size = next(iter(sizes[at]), ())
+        if len(size) != _OF_ROWS or (operand and size != operand):
             continue
-        near = range(at + 1, min(at + _NEAR, top.size))
-        divides = next((one for one in near if names[one] == "aten::div" and first[one] == size), top.size)
-        if any(_multiplies(names[one], sizes[calls[one]], size) for one in near if one > divides):
+        first = {one: next(iter(given), ()) for one, given in sizes.items()}
+        divides = next((one for one in sizes if names[codes[one]] == "aten::div" and first[one] == size), top.size)
+        if any(_multiplies(names[codes[one]], sizes[one], size) for one in sizes if one > divides):
             rows += [int(top[one]) for one in range(at, divides + 1) if first[one] in {size, (size[0], 1)}]
             operand = size
     has_gradient = bool(rows) and autograd_records(evidence, np.array(rows, dtype=np.int64)).any()
