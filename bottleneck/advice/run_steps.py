@@ -108,8 +108,7 @@ def _brief(run: RunSteps, place: BetweenPlace, loader: str | None) -> str | None
     """The advice with what the run gains; null where torch itself takes the time."""
     if place.kind == "workers":
         faster = _run_speedup(run, place.share, run.held_us)
-        setting = f"persistent_workers=True{at_known(loader)}"
-        return f"Keep the loader's workers: {setting} (the run up to {faster} times as fast)"
+        return f"Set persistent_workers=True{at_known(loader)} (the run up to {faster} times as fast)"
     if place.kind == "elements":
         faster = _run_speedup(run, place.share)
         return f"Loop over plain numbers{at_known(place.inner)} (the run up to {faster} times as fast)"

@@ -216,7 +216,5 @@ def test_workers_that_start_anew_are_kept_at_the_line_that_makes_the_loader(tmp_
     case = replace(case, recording=dataclasses.replace(recording, setting_lines={"loader": ("train.py:38",)}))
     draft = time_between_steps(case)
     assert draft is not None
-    assert draft.brief == (
-        "Keep the loader's workers: persistent_workers=True at train.py:38 (the run up to 1.92 times as fast)"
-    )
+    assert draft.brief == ("Set persistent_workers=True at train.py:38 (the run up to 1.92 times as fast)")
     assert draft.places[-1] == "train.py:38"
