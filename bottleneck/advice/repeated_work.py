@@ -359,8 +359,8 @@ def normalised_operand(evidence: Evidence) -> Draft | None:
         slug="repeated-result",
         title="The larger operand of a product is normalised in each step",
         evidence=(
-            f"a tensor of {shown} is divided by its norms, and multiplied with at most {counted(size[0] // _FEW, 'row')}; "
-            "no op of the step makes it",
+            f"a tensor of {shown} is divided by its norms, and multiplied with {counted(size[0] // _FEW, 'row')} at "
+            "most; no op of the step makes it",
             f"that takes {format_per_step(evidence, removal.us)}",
             *work.describe(issued_by(evidence, work, rows)),
         ),
