@@ -42,7 +42,8 @@ class _Room(Struct, frozen=True):
     ``advised`` the findings after the first with a line on what to do (below 0 the others have no names either),
     ``remarks`` the sentences beneath the findings, ``characters`` those of a text that may be cut, and ``trust`` those
     of the main caveat. Without ``facts`` it is not said how far the recorded steps stand for the run, unless much of
-    the run is elsewhere. ``answer`` cuts the lines of the verdict itself, which happens to none but made-up ones.
+    the run is elsewhere; ``fact`` cuts that. ``answer`` cuts the lines of the verdict itself, which happens to none but
+    made-up ones.
     """
 
     asides: int = 3
@@ -53,6 +54,7 @@ class _Room(Struct, frozen=True):
     characters: int = 200
     trust: int = 148
     facts: bool = True
+    fact: int = 600
     answer: int = 600
 
 
@@ -77,6 +79,8 @@ _SHRINKS: tuple[Mapping[str, int], ...] = (
     {"findings": 2},
     {"findings": 1},
     {"ranks": 0, "asides": 0},
+    {"fact": 140},
+    {"fact": 70},
     *({"answer": characters} for characters in (300, 230, 190, 150, 130, 110, 90, 76)),
 )
 _MUCH_ELSEWHERE = 0.2
@@ -102,7 +106,7 @@ def _screen(analysis: Analysis, whole: Document, room: _Room) -> Document:
         subject=cut_text(whole.subject, room.answer),
         lines=_shortened(whole.lines, room),
         ending=tuple(cut_text(text, room.answer) for text in whole.ending),
-        facts=tuple((label, text) for label, text in whole.facts if label in WHOLE_FACTS)
+        facts=tuple((label, cut_text(text, room.fact)) for label, text in whole.facts if label in WHOLE_FACTS)
         if room.facts or _stands_for_little(analysis)
         else (),
         sections=tuple(filter(None, sections)),

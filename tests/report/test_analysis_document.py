@@ -342,6 +342,22 @@ def test_what_is_not_in_every_step_and_the_first_advice_are_whole_on_a_full_scre
     assert words.count("That is all") == 2  # at the top, and in the line that ends the screen
 
 
+def test_the_verdict_stays_whole_where_the_words_on_the_run_can_be_shorter() -> None:
+    whole = gpu_overhead()
+    bound = "Arithmetic takes most of your program's time: 4.53 of 8.36 ms per step (54.2 %), at 39.4 % of the peak"
+    advice = "Do this instead of that. " * 6 + "That is all."
+    finding = Finding("a-slug", "word " * 20, ("seen",), Interval(1, 2), Interval(1, 2), advice, None, "word")
+    places = tuple(BetweenPlace(f"min_epoch.py:{line}", 0.5, "evaluate_on_a_part_of_the_data") for line in (12, 88))
+    run = RunSteps(100, 1e6, 1000.0, 4e5, 10, places, held_us=2e5)
+    clauses = (Clause("bound", bound), Clause("first", advice, source="a-slug", label="First"))
+    verdict = replace(whole.verdict, sentence=join_clauses(clauses), clauses=clauses)
+    shown = to_screen(replace(whole, run=run, findings=(finding,) * 9, verdict=verdict))
+    assert rows_of(shown) <= SCREEN_LINES
+    words = " ".join(shown.split())
+    assert words.count("That is all") == 2 and words.count(bound) == 2
+    assert "the 10 recorded steps are" in words and "held up" not in words
+
+
 def test_a_late_rank_is_the_headline_and_its_cause_and_the_bound_are_lines_below() -> None:
     late = "Rank 2 is late: ranks 0, 1 and 3 wait 1.01 of 1.10 s per step in collectives for it"
     clauses = (
