@@ -57,7 +57,7 @@ _FEW_KERNELS = 4
 _SMALL_NETWORK = 0.05
 # Without sizes: a step whose ops work for less than this of it, dispatching within them included.
 _SMALL_WORK = 0.1
-# Below this, what was modelled is not the network.
+# Below this, what was modelled is not the network, unless it multiplies matrices.
 _LEAST_NEEDED_US = 1.0
 
 
@@ -253,7 +253,10 @@ def small_network(evidence: Evidence) -> Draft | None:
     is_unknown, on_host = modelled is None or modelled < 1 - 0.2, evidence.is_host_only
     if is_unknown and on_host:
         needed_us = math.fsum(evidence.group_us(group) for group in ("compute", "memory", "unknown"))
-    if needed_us < _LEAST_NEEDED_US or evidence.is_broken or loops_over_parameters(evidence):
+    multiplies = bool((work_of(evidence).cost("matrix_flops") > 0).any())
+    if needed_us < _LEAST_NEEDED_US and not multiplies:
+        return None
+    if evidence.is_broken or loops_over_parameters(evidence):
         return None
     if is_unknown and not on_host:
         return None
@@ -270,7 +273,7 @@ def small_network(evidence: Evidence) -> Draft | None:
             f"its ops work for {format_us(needed_us)} of the {format_us(evidence.step_us)} step at most"
             if is_unknown
             else f"its arithmetic and bytes need {format_us(needed_us)} per step at this device's ceilings; the step "
-            f"takes {format_us(evidence.step_us)}, {evidence.step_us / needed_us:.0f} times as long",
+            f"takes {format_us(evidence.step_us)}, {evidence.step_us / max(needed_us, 1e-9):.0f} times as long",
             f"{format_us(overhead_us)} is Python, dispatching and launching{per_op}",
             *(
                 (f"{format_si(flops, 'FLOP')} in {counted(format_count(evidence.kernels_per_step), 'kernel')} a step",)

@@ -151,6 +151,15 @@ def test_a_network_whose_arithmetic_is_nothing_beside_its_overhead_is_small(tmp_
     assert "threads-1" in draft.tries
 
 
+@pytest.mark.parametrize(("name", "is_told"), [("aten::mm", True), ("aten::mul", False)])
+def test_the_smallest_networks_multiply_and_an_optimizer_alone_does_not(
+    tmp_path: Path, name: str, is_told: bool
+) -> None:
+    """The network of `examples/small_network.py` needs 0.5 us of 167."""
+    case = case_of(tmp_path, cpu_events(6, 3, 8, name=name, dims=[[4, 4], [4, 4]]))
+    assert (small_network(with_ledger(case, OVERHEAD)) is not None) == is_told
+
+
 def test_a_network_that_works_for_its_time_is_not_small(tmp_path: Path) -> None:
     case = case_of(tmp_path, cpu_events(3, 900, 1000, name="aten::mm", dims=[[512, 512], [512, 512]]))
     assert small_network(with_ledger(case, OVERHEAD)) is None
