@@ -656,12 +656,11 @@ def _inner_lines(lines: Mapping[_Place, Counter[tuple[str, int]]]) -> dict[_Plac
     return {place: line for place, (line, count) in most.items() if count >= _MOST_OF_LINE * lines[place].total()}
 
 
-# `values[t + 1]`; a call of anything but these does more than read elements.
-_ELEMENT = re.compile(r"\w\[[A-Za-z_]\w{0,30}(?: ?[+-] ?\w{1,30})?\]")
-_CALL, _PLAIN_CALLS = (
-    re.compile(r"(\w{1,60})\("),
-    frozenset({"len", "float", "int", "bool", "min", "max", "abs", "item"}),
-)
+# `values[t + 1]`, and the loop whose variable it is; a call of anything but these does more than read elements.
+_ELEMENT = re.compile(r"\w\[([A-Za-z_]\w{0,30})(?: ?[+-] ?\w{1,30})?\]")
+_LOOP = re.compile(r"for (.{1,100}?) in ")
+_CALL = re.compile(r"(\w{1,60})\(")
+_PLAIN_CALLS = frozenset({"len", "float", "int", "bool", "min", "max", "abs", "item"})
 
 
 def _element_lines(lines: Mapping[_Place, Counter[tuple[str, int]]]) -> dict[_Place, tuple[str, int]]:
@@ -671,14 +670,42 @@ def _element_lines(lines: Mapping[_Place, Counter[tuple[str, int]]]) -> dict[_Pl
     """
     read: dict[_Place, tuple[str, int]] = {}
     for place, counts in lines.items():
-        elements = Counter({line: count for line, count in counts.items() if _reads_elements(_text_of(*line) or "")})
+        elements = Counter({line: count for line, count in counts.items() if _reads_elements(*line)})
         if elements and elements.total() >= _MOST_OF_LINE * counts.total():
             read[place] = elements.most_common(1)[0][0]
     return read
 
 
-def _reads_elements(text: str) -> bool:
-    return _ELEMENT.search(text) is not None and _PLAIN_CALLS.issuperset(_CALL.findall(text))
+def _reads_elements(file: str, line: int) -> bool:
+    """True for a line that reads at the variable of a loop.
+
+    The loop is around it, and it calls nothing that does more.
+    """
+    text = linecache.getline(file, line)
+    read = set(_ELEMENT.findall(text))
+    return bool(read) and _PLAIN_CALLS.issuperset(_CALL.findall(text)) and bool(read & _loop_variables(file, line))
+
+
+def _loop_variables(file: str, line: int) -> set[str]:
+    """Returns the variables of the loops around a line, within its function."""
+    lines, variables = linecache.getlines(file)[:line], set[str]()
+    indent = _indent(lines[-1]) if lines else 0
+    for text in reversed(lines[-_MOST_AROUND:]):
+        if not text.strip() or _indent(text) >= indent:
+            continue
+        indent, code = _indent(text), text.strip()
+        if code.startswith(("def ", "class ", "async def ")):
+            break
+        if (loop := _LOOP.match(code)) is not None:
+            variables.update(re.findall(r"\w+", loop[1]))
+    return variables
+
+
+_MOST_AROUND = 200  # lines of a function that are looked at
+
+
+def _indent(text: str) -> int:
+    return len(text) - len(text.lstrip())
 
 
 def _places_of(parts: _LongParts) -> tuple[BetweenPlace, ...]:

@@ -374,13 +374,18 @@ _GAE = """def gae(rewards, values, dones):
 def evaluate(net, batches):
     for i in range(len(batches)):
         outputs[i] = net(batches[i])
+def batch(data, labels, chosen):
+    samples = data[chosen]
+    for kind in range(2):
+        wanted = labels[chosen]
+    return samples, wanted
 """
 
 
 @pytest.mark.parametrize(
     ("function", "lines", "kind"),
-    [("gae", (4, 5, 6, 3), "elements"), ("evaluate", (10, 10, 10, 9), None)],
-    ids=["the elements of a tensor", "a network for each batch"],
+    [("gae", (4, 5, 6, 3), "elements"), ("evaluate", (10, 10, 10, 9), None), ("batch", (12, 12, 14, 14), None)],
+    ids=["the elements of a tensor", "a network for each batch", "rows of a batch at once"],
 )
 def test_a_loop_over_elements_between_steps_is_told_from_one_that_calls_a_network(
     tmp_path: Path, function: str, lines: tuple[int, ...], kind: str | None
