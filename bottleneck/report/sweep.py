@@ -338,9 +338,12 @@ def _work(
 ) -> list[TableSection]:
     """Builds a table of achieved rates and their share of the ceilings.
 
-    No table where no point has any. ``with_series`` names each row by its series, in place of its values.
+    No table where no point has any. ``with_series`` names each row by its series, in place of its values. Then all do
+    the same work: one that shows no arithmetic where others do hides it in a call of its engine, and is left out.
     """
     rated = [point for point in points if point.flops_per_s is not None or point.bytes_per_s is not None]
+    if with_series and any(point.flops for point in rated):
+        rated = [point for point in rated if point.flops]
     if not rated:
         return []
     by_peak = {(roof.series, roof.peak): roof for roof in roofs}

@@ -159,6 +159,14 @@ def test_ways_to_run_one_step_are_rows_of_one_table_the_fastest_first() -> None:
     assert "whole-step is clearly the fastest, 2.00 times as fast as eager" in text
 
 
+def test_a_way_that_shows_no_arithmetic_where_others_do_is_held_against_no_roof() -> None:
+    eager = replace(chain_point(1, "eager"), values={})
+    hidden = replace(eager, series="executorch", flops=0.0, flops_per_s=0.0)
+    shown = render(of((eager, hidden), roofs=(roof(),)), "terminal")
+    table, _, roofs = shown.partition("Work against the roofs")
+    assert "executorch" in table and "eager" in roofs and "executorch" not in roofs
+
+
 def test_the_sentence_says_along_which_values_which_bound_holds() -> None:
     assert sentence(chain()) == "The step is memory-bound from repeat=1 to 16, compute-bound from 32 to 256."
     mixed = (chain_point(1), replace(chain_point(2), bound="mixed"), replace(chain_point(4), bound=None))
