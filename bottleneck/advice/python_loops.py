@@ -699,22 +699,14 @@ def tensor_by_tensor(evidence: Evidence) -> Draft | None:
         return _tensors_without_lines(evidence)
     if loop.overhead < _MOSTLY_OVERHEAD or evidence.share_of_step(loop.us) < _LEAST_SHARE:
         return None
-    low, high = _OF_FOREACH
-    return Draft(
-        slug="tensor-by-tensor",
-        title="A Python loop changes tensors one by one",
+    return replace(
+        _one_call(evidence, loop.us, f" {at_source(loop.source)}"),
         evidence=(
             f"{loop.source} changes {counted(format_count(loop.count), 'tensor')} in place per step, outside of any "
             "module and of the optimizer",
             f"{format_per_step(evidence, loop.us)} goes into the lines of the loop{_listed_lines(loop)}",
         ),
-        advice=f"Change all tensors {at_source(loop.source)} in one call (torch._foreach_lerp_, _foreach_mul_, …), "
-        "with lists of them that are made once.",
         places=(loop.source,),
-        code=_FOREACH,
-        gain_us=Interval(low * loop.us, high * loop.us),
-        claims=loop_claims(evidence, high * loop.us),
-        removes=True,
         lines=loop.lines,
     )
 
@@ -725,18 +717,29 @@ def _tensors_without_lines(evidence: Evidence) -> Draft | None:
     us = 0.0 if update is None else update.us * evidence.host_scale
     if update is None or evidence.share_of_step(us) < _LEAST_SHARE:
         return None
-    low, high = _OF_FOREACH
-    return Draft(
-        slug="tensor-by-tensor",
-        title="A Python loop changes tensors one by one",
+    return replace(
+        _one_call(evidence, us, ""),
         evidence=(
             f"{counted(format_count(update.changes), 'tensor')} of several sizes are changed in place per step, one "
             "after the other, outside of the optimizer",
             f"{format_per_step(evidence, us)} goes into that, by the first and the last of these ops",
         ),
-        advice="Change all tensors in one call (torch._foreach_lerp_, _foreach_mul_, …), with lists of them that are "
-        "made once. A moving average of the weights is such a loop.",
         brief="Change all tensors in one call, such as torch._foreach_lerp_ for a moving average of the weights",
+    )
+
+
+def _one_call(evidence: Evidence, us: float, place: str) -> Draft:
+    """The advice for a loop that takes so long per step.
+
+    ``place`` names it, with a space ahead.
+    """
+    low, high = _OF_FOREACH
+    return Draft(
+        slug="tensor-by-tensor",
+        title="A Python loop changes tensors one by one",
+        evidence=(),
+        advice=f"Change all tensors{place} in one call (torch._foreach_lerp_, _foreach_mul_, …), with lists of them "
+        "that are made once.",
         code=_FOREACH,
         gain_us=Interval(low * us, high * us),
         claims=loop_claims(evidence, high * us),
