@@ -58,8 +58,8 @@ class KnownPatch:
     shows: str = ""
 
 
-_STEP = "        optimizer.step()\n"
-_LOGITS = "logits = model(tokens)"
+_AS_THEY_ARE, _COPIED = "model(inputs), labels)", "model(inputs.clone()), labels.clone())"
+_GREEDY, _SAMPLED = "head(x[:, -1]).argmax", "(head(x[:, -1]) / 1.0).softmax(-1).argmax"
 _ENCODED = "self.encoder(self.embedding(tokens))"
 _CHECKPOINT = "torch.utils.checkpoint.checkpoint(self.encoder, self.embedding(tokens), use_reentrant=False)"
 _CUBIC = "0.7978845608 * (x + 0.044715 * x * x * x)"
@@ -84,25 +84,25 @@ PATCHES: tuple[KnownPatch, ...] = (
         shows="fewer",
     ),
     KnownPatch(
-        "no copy of the logits",
-        "examples/transformer.py",
-        {f"{_LOGITS}.clone()": _LOGITS},
+        "no copies of what the model reads",
+        "examples/mlp.py",
+        {_COPIED: _AS_THEY_ARE},
         ("faster",),
-        before={_LOGITS: f"{_LOGITS}.clone()"},
+        before={_AS_THEY_ARE: _COPIED},
         shows="fewer",
     ),
     KnownPatch(
-        "no norm that nobody reads",
-        "examples/mlp.py",
-        {"        model[-1].bias.grad.norm()\n": ""},
+        "no temperature of one before the largest is taken",
+        f"{CORPUS}/cached_decoding.py",
+        {_SAMPLED: _GREEDY},
         ("faster",),
-        before={_STEP: f"        model[-1].bias.grad.norm()\n{_STEP}"},
+        before={_GREEDY: _SAMPLED},
         shows="fewer",
     ),
     KnownPatch(
         "a comment",
-        "examples/transformer.py",
-        {"    def step()": "    # one update\n    def step()"},
+        f"{CORPUS}/cached_decoding.py",
+        {"    def step()": "    # one token after the other\n    def step()"},
         ("no difference",),
     ),
     KnownPatch("another name", "examples/mlp.py", {"labels": "wanted"}, ("no difference",)),
