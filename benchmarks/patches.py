@@ -1,16 +1,16 @@
 """Twelve patches with a known effect, and the same sources twice, judged as `bottleneck judge` does.
 
 python -m benchmarks.patches [--runs 3] [--only NAME] [--results FILE]
-python -m benchmarks.patches --same 50 [--results FILE]
+python -m benchmarks.patches --same 50 [--of PROGRAM] [--results FILE]
 python -m benchmarks.patches --recorded 2000
 python -m benchmarks.patches --table --results FILE [--write benchmarks/results/patches.md]
 
 Each patch changes a few lines of a program of examples/ or benchmarks/corpus. Four make it faster, two of them by about
 two percent; four do nothing; two compute something else; one takes more memory; one moves syncs to another line. With
-`--same` a step is judged against itself, each of four programs in turn: every verdict of faster or slower is wrong. A
-line of the file is one judgement, so that runs of several sessions add up. `--recorded` measures nothing: it judges so
-many sequences of pairs of the same sources that `benchmarks.gate` measured beside other programs (gate_runs.jsonl), in
-whole runs drawn at random, as they are and with a change added to each pair.
+`--same` a step is judged against itself, each of four programs in turn or that of `--of`: every verdict of faster or
+slower is wrong. A line of the file is one judgement, so that runs of several sessions add up. `--recorded` measures
+nothing: it judges so many sequences of pairs of the same sources that `benchmarks.gate` measured beside other programs
+(gate_runs.jsonl), in whole runs drawn at random, as they are and with a change added to each pair.
 """
 
 import argparse
@@ -20,8 +20,9 @@ import random
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -178,9 +179,9 @@ def is_right(patch: KnownPatch, row: Mapping[str, Any]) -> bool:
     return row["verdict"] in patch.verdicts and row["is_same"] is patch.is_same and patch.shows in row["sentence"]
 
 
-def judge_same(number: int, budget_s: float) -> dict[str, Any]:
+def judge_same(number: int, budget_s: float, program: str = "") -> dict[str, Any]:
     """The verdict on a step against itself."""
-    path = ROOT / _SAME[number % len(_SAME)]
+    path = ROOT / (program or _SAME[number % len(_SAME)])
     side = Side("the same", path.parent)
     effort = TimingEffort(time_limit_s=budget_s, seed=number, pairs_at_most=LOOKS[6], change=ChangeRule())
     timed = time_in_pairs(Program(path.name, form=make_program(str(path)).form), side, side, effort)
@@ -188,6 +189,8 @@ def judge_same(number: int, budget_s: float) -> dict[str, Any]:
     return {
         "same": path.stem,
         "verdict": timed.verdict,
+        "reason": timed.reason,
+        "visible": timed.smallest_visible,
         "ratio": ratio,
         "pairs": len(timed.pairs),
         "seconds": timed.seconds,
@@ -209,7 +212,7 @@ def recorded(count: int) -> list[str]:
             sign = draw.choice((1.0, -1.0))
             logs = iter([sign * log - math.log1p(gain) for run in draw.sample(runs, _RUNS_DRAWN) for log in run])
             batches = Batches()
-            take_batches(batches, lambda logs=logs: _pair(next(logs)), ChangeRule(), LOOKS[:7])
+            take_batches(batches, partial(_next_pair, logs), ChangeRule(), LOOKS[:7])
             reached[judge_pairs(batches, ChangeRule()).verdict] += 1
             taken += len(batches.pairs)
         words = ", ".join(f"{number} {_NAMES.get(name, name)}" for name, number in reached.most_common())
@@ -221,7 +224,8 @@ _RUNS_DRAWN = 20
 _NAMES = {"fine": "no difference"}
 
 
-def _pair(log: float) -> ProcessPair:
+def _next_pair(logs: Iterator[float]) -> ProcessPair:
+    log = next(logs)
     return ProcessPair(log, 1000.0, 1000.0 * math.exp(log))
 
 
@@ -268,6 +272,7 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=1)
     parser.add_argument("--only", default="")
     parser.add_argument("--same", type=int, default=0)
+    parser.add_argument("--of", default="")
     parser.add_argument("--recorded", type=int, default=0)
     parser.add_argument("--budget", type=float, default=300.0)
     parser.add_argument("--results", type=Path)
@@ -282,7 +287,7 @@ def main() -> None:
         _show(recorded(options.recorded), options.write, "recorded pairs")
         return
     for number in range(options.same):
-        _write(options.results, judge_same(number, options.budget))
+        _write(options.results, judge_same(number, options.budget, options.of))
     chosen = [patch for patch in PATCHES if options.only in patch.name] if not options.same else []
     for seed in range(options.runs):
         for patch in chosen:

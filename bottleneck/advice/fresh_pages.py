@@ -23,6 +23,7 @@ from bottleneck.schema.evidence import Evidence, counted_faults_us
 from bottleneck.schema.intervals import Flags, Floats
 from bottleneck.schema.op_names import IN_PLACE
 from bottleneck.schema.tables import FRESH_FROM_BYTES
+from bottleneck.system.heap import KEEPS_MEMORY
 from bottleneck.units import counted, format_si, format_us
 
 # Of the step: first touches that the trace shows.
@@ -30,17 +31,14 @@ _LEAST_FAULTS = 0.03
 # Of faults that were only counted: at most so much time, of which half may stay.
 _LEAST_COUNTED = 0.05
 _WORK = ("memory", "compute", *UNMODELLED_ACCOUNTS)
-_BRIEF = (
-    "Start it with MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4611686018427387904 (glibc), so that it keeps the memory "
-    "that it frees"
-)
+_BRIEF = f"Start it with {KEEPS_MEMORY} (glibc), so that it keeps the memory that it frees"
 _ADVICE = (
     "Have the process keep the memory that it frees, by variables of its allocator; or write into tensors that are "
     "kept (in place, or out= where autograd records nothing)."
 )
 
 _KEEPS_MEMORY = (
-    "MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=4611686018427387904 python train.py  # glibc\n"
+    f"{KEEPS_MEMORY} python train.py  # glibc\n"
     "LD_PRELOAD=libjemalloc.so.2 MALLOC_CONF=dirty_decay_ms:-1 python train.py  # or jemalloc"
 )
 

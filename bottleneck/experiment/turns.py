@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from bottleneck.errors import WorkloadError
+from bottleneck.experiment.fault_scatter import TimedTurn, describe_fault_scatter
 from bottleneck.experiment.side import Side, relative_to_root
 from bottleneck.experiment.variants import Built
 from bottleneck.experiment.worker import Refused, Worker
@@ -177,16 +178,26 @@ class NoTurns(Exception):  # noqa: N818 - an outcome, not an error of ours
 class SideWorker(Worker):
     """Process that starts in the folder of its side.
 
-    It imports the packages that lie there.
+    It imports the packages that lie there. ``faults_per_step`` holds the page faults of a step in each turn; null where
+    the system does not tell.
     """
 
     def __init__(self, program: Program, role: Role, side: Side, log: Path) -> None:
         self.role, self._label = role, side.label
+        self.faults_per_step: list[float | None] = []
         try:
             super().__init__(program, log, side.variables, folder=side.folder)
         except OSError as error:
             reason = f"no process could be started: {error}"
             raise SideFailed(role, side.label, reason, is_for_memory=error.errno == errno.ENOMEM) from None
+
+    def turn(self, name: str, steps: int, lead: int, usual_us: float) -> list[float]:
+        """Returns microseconds of each step of a turn, and counts its page faults."""
+        before = self.page_faults()
+        times_us = super().turn(name, steps, lead, usual_us)
+        after = self.page_faults()
+        self.faults_per_step.append(None if before is None or after is None else (after - before) / (steps + lead))
+        return times_us
 
     def refusal(self, refused: Refused) -> Exception:
         """The exception that names the side."""
@@ -291,6 +302,7 @@ class PairedProcesses:
         self._draw = random.Random(f"pairs {self.effort.seed}")  # noqa: S311 - an order, not a secret
         self._started, self._usual_s = self.clock(), 0.0
         self._is_alone, self._is_over = False, False
+        self._turns: dict[Role, list[TimedTurn]] = {"base": [], "candidate": []}
 
     def result(self) -> TimeResult:
         """Takes all pairs, and returns the result.
@@ -335,6 +347,7 @@ class PairedProcesses:
             reason,
             limit if result.verdict == "undecided" else None,
             result.reason,
+            describe_fault_scatter(list(self._turns.values())) if result.verdict == "undecided" else None,
             _ALONE if self._is_alone else None,
         )
         return replace(
@@ -377,6 +390,9 @@ class PairedProcesses:
             base, candidate = (replace(step, usual_us=usual_us) for step in steps)
             pairing = Pairing(base, candidate, self._draw)
             self._take_turns(pairing)
+        for role, us in zip(ROLES, (pairing.original_us, pairing.changed_us), strict=True):
+            counted = zip(us, workers[role].faults_per_step[-len(us) :], strict=True)
+            self._turns[role] += [TimedTurn(step_us, faults) for step_us, faults in counted if faults is not None]
         base_us, candidate_us = statistics.median(pairing.original_us), statistics.median(pairing.changed_us)
         return ProcessPair(statistics.median(pairing.logs), base_us, candidate_us)
 

@@ -26,6 +26,7 @@ from bottleneck.harness.program import says_out_of_memory
 from bottleneck.harness.supervise import CHILD, last_line, read_tail
 from bottleneck.schema.measurements import Difference, LoaderSetting, TrialVerdict
 from bottleneck.system.child_process import Child
+from bottleneck.system.process_usage import page_faults_of
 
 VARIANTS_CHILD = (CHILD, "bottleneck.experiment.child_entry:serve_variants")
 
@@ -153,6 +154,10 @@ class Worker:
         """
         seconds = max(TURN_SECONDS_AT_LEAST, 100 * (steps + lead) * usual_us / 1e6)
         return cast("list[float]", self._ask(seconds, do="turn", name=name, steps=steps, lead=lead))
+
+    def page_faults(self) -> int | None:
+        """Counts the process's page faults so far; null where the system does not tell."""
+        return page_faults_of(self._child.process)
 
     def refusal(self, refused: Refused) -> Exception:
         """The exception to raise for a refusal."""

@@ -14,6 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+# Variables with which glibc keeps the memory that a process frees: no block is mapped by itself, nothing is trimmed.
+KEEPS_MEMORY = f"MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_={2**62}"
+
 # Below the size from which glibc maps a block apart from the heap (M_MMAP_THRESHOLD is 128 KiB at first).
 _PIECE_BYTES = 64 * 1024
 _PAGE_BYTES = mmap.PAGESIZE

@@ -44,6 +44,7 @@ class FakeMachine:
 
     us: dict[Role, float]
     noise: Callable[[random.Random], float] = lambda _: 0.0
+    faults: Callable[[float], float | None] = lambda _: None
     failures: dict[tuple[Role, int], str] = field(default_factory=dict)
     needs_both_out: bool = False
     happened: list[str] = field(default_factory=list)
@@ -74,6 +75,7 @@ class FakeWorker:
     role: Role
     label: str
     number: int
+    faults_per_step: list[float | None] = field(default_factory=list)
 
     def __enter__(self) -> "FakeWorker":
         self.machine.alive += 1
@@ -97,7 +99,9 @@ class FakeWorker:
 
     def turn(self, name: str, steps: int, lead: int, usual_us: float) -> list[float]:
         self.machine.happened.append(f"turn {self.role} {steps}+{lead}")
-        return [self.machine.us[self.role] * math.exp(self.machine.noise(self.machine.draw))] * steps
+        scatter = self.machine.noise(self.machine.draw)
+        self.faults_per_step.append(self.machine.faults(scatter))
+        return [self.machine.us[self.role] * math.exp(scatter)] * steps
 
 
 def machine(candidate: float = 1.0, **more: Any) -> FakeMachine:
@@ -121,6 +125,21 @@ def test_an_unchanged_step_is_fine_after_seven_pairs_of_fresh_processes() -> Non
     assert found.base_us is not None and found.base_us.n == 7
     assert found.smallest_visible is not None and found.smallest_visible < 0.03
     assert found.seconds == 7 * 10.0
+
+
+def test_scatter_that_is_of_page_faults_is_named_with_what_takes_it_away() -> None:
+    found = machine(noise=wild, faults=lambda scatter: 1000 * math.exp(scatter)).time()
+    assert found.verdict == "undecided"
+    assert "100 % of the scatter is that of page faults" in (found.reason or "")
+    assert "MALLOC_MMAP_MAX_=0" in (found.reason or "")
+    other = machine(noise=wild, faults=lambda _: 100.0).time()
+    assert other.verdict == "undecided"
+    assert "page faults" not in (other.reason or "")
+
+
+def test_a_verdict_says_nothing_of_page_faults() -> None:
+    found = machine(noise=calm, faults=lambda scatter: 1000 * math.exp(scatter)).time()
+    assert (found.verdict, found.reason) == ("fine", None)
 
 
 def test_a_slower_step_is_red_once_fresh_pairs_confirm_it() -> None:
