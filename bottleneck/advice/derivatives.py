@@ -5,7 +5,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.advice.python_loops import BACKWARD_CALL
+from bottleneck.advice.loop_lines import BACKWARD_CALL
 from bottleneck.advice.quantities import (
     claims_of,
     format_count,

@@ -12,9 +12,10 @@ import numpy as np
 
 from bottleneck.advice.hot_lines import hottest_line
 from bottleneck.advice.kernel_work import has_backward_pass
+from bottleneck.advice.loop_lines import layer_lines
 from bottleneck.advice.looped_functions import looped_function
+from bottleneck.advice.parameter_loops import reading_loop
 from bottleneck.advice.process_pools import SLEEPS, waits_beside_pools
-from bottleneck.advice.python_loops import layer_lines, reading_loop
 from bottleneck.advice.quantities import (
     claims_of,
     format_count,

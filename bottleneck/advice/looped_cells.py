@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 
 from bottleneck.advice.kernel_work import Size, has_double, work_of
-from bottleneck.advice.python_loops import LOOP_OF, LOST_OF_DOUBLES, looped_op
+from bottleneck.advice.loop_lines import LOOP_OF
+from bottleneck.advice.python_loops import LOST_OF_DOUBLES, looped_op
 from bottleneck.advice.quantities import format_count, format_per_step, outermost_us, rows_of_ops
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.recurrent_cells import CELLS, saved_by_sequence_us

@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from bottleneck.advice.hot_lines import HotLine
 from bottleneck.advice.line_patterns import adds_to_item
-from bottleneck.advice.python_loops import LOOP_OF, loop_claims
+from bottleneck.advice.loop_lines import LOOP_OF, loop_claims
 from bottleneck.advice.quantities import event_spans, format_count, format_per_step, ops_in_window, outermost_spans
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval

@@ -5,7 +5,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.advice.python_loops import loop_claims
+from bottleneck.advice.loop_lines import loop_claims
 from bottleneck.advice.quantities import (
     event_spans,
     format_count,

@@ -12,7 +12,7 @@ from functools import partial
 from msgspec import Struct
 
 from bottleneck.advice.kernel_work import work_of
-from bottleneck.advice.python_loops import loop_claims, loop_of, program_ops
+from bottleneck.advice.loop_lines import loop_claims, loop_of, program_ops
 from bottleneck.advice.quantities import format_count, format_per_step, is_compiled
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval

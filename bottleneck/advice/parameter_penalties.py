@@ -11,7 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.kernel_work import Size, work_of
-from bottleneck.advice.python_loops import parameter_sizes
+from bottleneck.advice.parameter_loops import parameter_sizes
 from bottleneck.advice.quantities import format_count, format_per_step, optimizer_names, outermost_spans
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import (

@@ -8,19 +8,11 @@ from bottleneck.advice.data_loading import code_for_twice_the_batch
 from bottleneck.advice.dispatch import graph_name
 from bottleneck.advice.host import other_threads
 from bottleneck.advice.kernel_work import has_backward_pass, work_of
+from bottleneck.advice.loop_lines import LOOP_OF, layer_lines
+from bottleneck.advice.loop_remedies import FEW_ROWS, rows_of_call
 from bottleneck.advice.optimizers import loops_over_parameters
-from bottleneck.advice.python_loops import (
-    FEW_ROWS,
-    LOOP_OF,
-    goes_in_order,
-    layer_lines,
-    logged_parameters,
-    looped_op,
-    op_loop,
-    python_line,
-    rows_of_call,
-    tensor_by_tensor,
-)
+from bottleneck.advice.parameter_loops import logged_parameters, tensor_by_tensor
+from bottleneck.advice.python_loops import goes_in_order, looped_op, op_loop
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
@@ -34,6 +26,7 @@ from bottleneck.advice.quantities import (
 )
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import backward_passes
+from bottleneck.advice.slow_lines import python_line
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Confidence, Interval
 from bottleneck.schema.evidence import Evidence

@@ -13,7 +13,7 @@ import pandas as pd
 from msgspec import Struct
 
 from bottleneck.advice.kernel_work import KernelWork, Size, has_backward_pass, is_size, work_of
-from bottleneck.advice.python_loops import parameter_sizes, tensor_loop
+from bottleneck.advice.parameter_loops import parameter_sizes, tensor_loop
 from bottleneck.advice.quantities import (
     format_count,
     format_per_step,

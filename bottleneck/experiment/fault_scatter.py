@@ -1,7 +1,7 @@
 """Tells how much of the scatter of step times is page faults.
 
-On a CPU: glibc gives freed memory back to the system and takes it anew, more of it in some steps than in others. Steps that
-allocate tensors above 128 KiB then scatter by percents where nothing else runs.
+On a CPU: glibc gives freed memory back to the system and takes it anew, more of it in some steps than in others. Steps
+that allocate tensors above 128 KiB then scatter by percents where nothing else runs.
 Source: `python -m benchmarks.patches --same 1 --of examples/transformer.py`, with and without ``KEEPS_MEMORY``.
 """
 

@@ -7,7 +7,9 @@ import pytest
 
 from bottleneck.advice import advise
 from bottleneck.advice.bare_loops import bare_loop, bare_update
-from bottleneck.advice.python_loops import class_by_class, looped_op, tensor_by_tensor
+from bottleneck.advice.class_loops import class_by_class
+from bottleneck.advice.parameter_loops import tensor_by_tensor
+from bottleneck.advice.python_loops import looped_op
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of
 from tests.builders import Event, complete, op, step

@@ -5,19 +5,15 @@ from typing import Any
 
 import pytest
 
+from bottleneck.advice.class_loops import class_by_class
 from bottleneck.advice.host import item_calls
-from bottleneck.advice.python_loops import (
-    class_by_class,
-    layer_lines,
-    logged_parameters,
-    looped_op,
-    printed_tensor,
-    python_line,
-    reading_loop,
-    tensor_by_tensor,
-)
+from bottleneck.advice.loop_lines import layer_lines
+from bottleneck.advice.parameter_loops import logged_parameters, reading_loop, tensor_by_tensor
+from bottleneck.advice.printed_tensors import printed_tensor
+from bottleneck.advice.python_loops import looped_op
 from bottleneck.advice.ranking import rank
 from bottleneck.advice.removal import backward_passes
+from bottleneck.advice.slow_lines import python_line
 from bottleneck.advice.small_steps import larger_batch
 from bottleneck.schema.evidence import Evidence
 from tests.advice.cases import case_of
