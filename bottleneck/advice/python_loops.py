@@ -1,6 +1,7 @@
 """Rules of loops over tensors in Python.
 
-They cost a call for each row and op. A loop is seen by its lines, by rows that are picked one by one, by the order of ops, or by many passes.
+They cost a call for each row and op. A loop is seen by its lines, by rows that are picked one by one, by the order of
+ops, or by many passes.
 """
 
 import re

@@ -302,6 +302,10 @@ class ChangeRule:
         """Returns the result that these pairs alone show."""
         return look_for_change(pairs, self)
 
+    def refutes(self, batches: "Batches") -> bool:
+        """True where the fresh batch shows no change, and neither do all pairs together."""
+        return self.look(batches.confirming) == "fine" == self.look(batches.pairs)
+
 
 PairRule = SlowdownRule | ChangeRule
 
@@ -384,6 +388,8 @@ def judge_pairs(batches: Batches, rule: PairRule) -> "TimeResult":
     is_again = first in rule.confirmed and rule.look(batches.confirming) == first
     is_decided = first != "open" and (is_again or first not in rule.confirmed)
     verdict: TimeVerdict = first if first != "open" and is_decided else "undecided"
+    if isinstance(rule, ChangeRule) and first in rule.confirmed and rule.refutes(batches):
+        verdict = "fine"
     return TimeResult(
         verdict=verdict,
         reason=_undecided_reason(batches, rule) if verdict == "undecided" else None,

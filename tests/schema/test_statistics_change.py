@@ -51,6 +51,17 @@ def test_a_speedup_needs_a_fresh_batch_as_a_slowdown_does() -> None:
     )
 
 
+def test_a_little_change_that_fresh_pairs_refute_is_none_where_all_pairs_together_show_none() -> None:
+    first, fresh = changed_by(0.006), changed_by(0.0)
+    assert look_for_change(first, RULE) == "slower"
+    refuted = judge_pairs(Batches(first, [*fresh, *fresh]), RULE)
+    assert (refuted.verdict, refuted.reason, refuted.is_confirmed) == ("fine", None, False)
+    assert refuted.ratio is not None and refuted.ratio.low > 0.99 and refuted.ratio.high < 1.01
+    # As few fresh pairs as first ones: together they show a change of 1 % neither way, or they stay open.
+    assert judge_pairs(Batches(first, fresh[:6]), RULE).verdict == "undecided"
+    assert judge_pairs(Batches(first, changed_by(-0.006)), RULE).verdict == "undecided"
+
+
 def test_pairs_that_scatter_leave_it_undecided_with_what_they_could_show() -> None:
     judged = judge_pairs(Batches(pairs([0.05, -0.06, 0.01, -0.05, 0.06, -0.02, -0.04])), RULE)
     assert judged.verdict == "undecided"
