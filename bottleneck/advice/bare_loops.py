@@ -50,7 +50,7 @@ def bare_loop(evidence: Evidence) -> BareLoop | None:
     ops = evidence.linked.ops
     if not evidence.is_host_only or ops["source"].notna().any() or is_compiled(evidence) or find_server(evidence):
         return None
-    rows = _rows(evidence)
+    rows = main_ops(evidence)
     code = ops["name"].cat.codes.to_numpy().astype(np.int64)[rows]
     names = ops["name"].cat.categories
     picks = _kinds(code, len(names), text_matches(ops["name"], _PICKS.search)[rows])
@@ -66,8 +66,8 @@ def bare_loop(evidence: Evidence) -> BareLoop | None:
     return BareLoop(sequence, rounds / evidence.steps, us / evidence.steps)
 
 
-def _rows(evidence: Evidence) -> Integers:
-    """Returns outermost ops of the main thread in order of time.
+def main_ops(evidence: Evidence) -> Integers:
+    """Returns rows of the main thread's outermost ops, in order of time.
 
     None of the backward pass, an optimizer or a loader.
     """
@@ -156,7 +156,7 @@ def bare_update(evidence: Evidence) -> BareUpdate | None:
     ops = evidence.linked.ops
     if not evidence.is_host_only or ops["source"].notna().any() or is_compiled(evidence) or find_server(evidence):
         return None
-    rows = _rows(evidence)
+    rows = main_ops(evidence)
     changes, makes = (text_matches(ops["name"], pattern.search)[rows] for pattern in (_CHANGES, _MAKES))
     begin_us, dur_us = (ops[name].to_numpy()[rows] for name in ("ts_us", "dur_us"))
     edges = np.flatnonzero(np.diff(np.concatenate(([False], changes | makes, [False])).astype(np.int8)))

@@ -196,6 +196,13 @@ def loop_claims(evidence: Evidence, high_us: float) -> dict[str, float]:
     return claims_of(evidence, *accounts, most_us=high_us)
 
 
+def with_backward_us(evidence: Evidence, us: float) -> float:
+    """Adds as much of the backward pass to a time as it is of the forward pass."""
+    phase_us = {phase.name: phase.us for phase in evidence.analysis.phases}
+    forward_us, backward_us = phase_us.get("forward", 0.0), phase_us.get("backward", 0.0)
+    return us + (min(us / forward_us, 1.0) * backward_us if forward_us > 0 else 0.0)
+
+
 LINE_NAME = re.compile(r"(?:^|[/\\])(?P<file>[^/\\]+)\((?P<line>\d+)\): (?P<function>.*)$")
 
 

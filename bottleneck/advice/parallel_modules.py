@@ -9,18 +9,23 @@ import re
 from collections.abc import Sequence
 from functools import partial
 
+import numpy as np
 from msgspec import Struct
 
+from bottleneck.advice.bare_loops import main_ops
 from bottleneck.advice.kernel_work import work_of
-from bottleneck.advice.loop_lines import loop_claims, loop_of, program_ops
+from bottleneck.advice.loop_lines import loop_claims, loop_of, program_ops, with_backward_us
 from bottleneck.advice.quantities import format_count, format_per_step, is_compiled
 from bottleneck.advice.ranking import Draft
+from bottleneck.advice.servers import find_server
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.intervals import Integers
 from bottleneck.schema.op_names import at_source
+from bottleneck.schema.records import replace
 from bottleneck.schema.source_text import parse_line
-from bottleneck.schema.tables import text_matches
-from bottleneck.units import counted, format_share
+from bottleneck.schema.tables import as_integers, text_matches
+from bottleneck.units import counted, format_share, listed
 
 _LAYER = re.compile(r"^aten::(?:linear|conv\w*|bilinear|embedding)$")
 _JOINS = ("aten::cat", "aten::stack")
@@ -32,8 +37,10 @@ _SURE = 0.6
 # 62 and 64 % less than 8 and 4 heads of 16 numbers, in inference 57 and 50 % (torch 2.13, EPYC, two threads).
 _OF_HEADS = 0.75
 _SOFTENS = re.compile(r"^aten::_?softmax$")
+# Of a round in a trace without lines: its ops, and how many of them are named.
+_MOST_OPS, _SHOWN = 40, 3
 _ANY = (
-    "Compute all of them at once in place of the loop {at}: keep their weights in one tensor (one wide Linear whose "
+    "Compute all of them at once in place of the loop{at}: keep their weights in one tensor (one wide Linear whose "
     "result is split, a batched product, a convolution with groups), or stack existing modules with "
     "torch.func.stack_module_state and vmap."
 )
@@ -42,7 +49,7 @@ _ANY_CODE = (
     "out = torch.baddbmm(bias, x.expand(count, -1, -1), weight)  # an ensemble: weight is count x inputs x outputs"
 )
 _HEADS = (
-    "Compute all heads at once in place of the loop {at}: one Linear for the queries, keys and values of all of them, "
+    "Compute all heads at once in place of the loop{at}: one Linear for the queries, keys and values of all of them, "
     "and scaled_dot_product_attention, which writes no scores."
 )
 _HEADS_CODE = (
@@ -157,9 +164,11 @@ def parallel_modules(evidence: Evidence) -> Draft | None:
     They are of one size, and none takes the result of another. Gain: the time of the line that is no arithmetic, less
     one round of it; from 60 % of that.
     """
-    called = None if is_compiled(evidence) else _in_comprehensions(evidence) or _joined(evidence)
-    if called is None:
+    if is_compiled(evidence):
         return None
+    called = _in_comprehensions(evidence) or _joined(evidence)
+    if called is None:
+        return _parallel_without_lines(evidence)
     loop = loop_of(evidence, {line: (count, count) for line, count in called.often.items()}, called.lines)
     high_us = loop.overhead * loop.us * (1 - 1 / loop.count)
     if loop.overhead < _LEAST_OVERHEAD or evidence.share_of_step(high_us) < _LEAST_SHARE:
@@ -167,24 +176,113 @@ def parallel_modules(evidence: Evidence) -> Draft | None:
     low_us, are_heads = _SURE * high_us, _softens(evidence, loop.lines)
     if are_heads:
         high_us = max(high_us, _OF_HEADS * loop.us)
-    return Draft(
-        slug="parallel-modules",
-        title="The heads of an attention are called one after the other in a loop"
-        if are_heads
-        else "Modules of one size are called one after the other in a loop",
+    return replace(
+        _draft(evidence, f" {at_source(called.place)}", Interval(low_us, high_us), are_heads=are_heads),
         evidence=(
             called.words,
             f"{format_per_step(evidence, loop.us)} goes into the line and its backward pass, "
             f"{format_share(loop.overhead)} of it calls that compute next to nothing",
         ),
-        advice=(_HEADS if are_heads else _ANY).format(at=at_source(called.place)),
-        brief=f"Compute all {'heads' if are_heads else 'modules'} of the loop {at_source(called.place)} at once",
         places=(called.place,),
-        code=_HEADS_CODE if are_heads else _ANY_CODE,
-        gain_us=Interval(low_us, high_us),
-        claims=loop_claims(evidence, high_us),
-        removes=True,
         lines=loop.lines,
+    )
+
+
+def _draft(evidence: Evidence, place: str, gain_us: Interval, *, are_heads: bool) -> Draft:
+    """The advice for a loop of modules; ``place`` names it, with a space ahead."""
+    return Draft(
+        slug="parallel-modules",
+        title="The heads of an attention are called one after the other in a loop"
+        if are_heads
+        else "Modules of one size are called one after the other in a loop",
+        evidence=(),
+        advice=(_HEADS if are_heads else _ANY).format(at=place),
+        brief=f"Compute all {'heads' if are_heads else 'modules'} of the loop{place} at once",
+        code=_HEADS_CODE if are_heads else _ANY_CODE,
+        gain_us=gain_us,
+        claims=loop_claims(evidence, gain_us.high),
+        removes=True,
+    )
+
+
+class _Rounds(Struct, frozen=True):
+    """Rounds of the same ops on the same sizes, whose results are joined by one call.
+
+    ``rows`` are those of OPS in one round, ``count`` the rounds, ``us`` and ``idle_us`` the time of all of them per
+    step and what passes between their ops.
+    """
+
+    rows: tuple[int, ...]
+    count: int
+    us: float
+    idle_us: float
+
+
+def _joined_rounds(evidence: Evidence) -> _Rounds | None:
+    """Finds rounds of ops that are called one after the other, in a trace without lines.
+
+    Each has a layer on inputs of one size, and gives one piece of what is joined after the last of them.
+    """
+    ops = evidence.linked.ops
+    if not evidence.is_host_only or ops["source"].notna().any() or find_server(evidence):
+        return None
+    rows = main_ops(evidence)
+    calls, names = as_integers(ops["signature"])[rows], ops["name"].cat.codes.to_numpy().astype(np.int64)[rows]
+    code = np.unique(np.stack([names, calls]), axis=1, return_inverse=True)[1].ravel()
+    begin_us, dur_us = (ops[name].to_numpy()[rows] for name in ("ts_us", "dur_us"))
+    is_layer = text_matches(ops["name"], _LAYER.search)[rows]
+    us, busy_us, found_at = 0.0, 0.0, (0, 0, 0)
+    for at in np.flatnonzero(ops["name"].isin(_JOINS).to_numpy()[rows] & (calls >= 0)).tolist():
+        pieces = _pieces(evidence, calls[at])
+        if len(pieces) < _LEAST_MODULES or len(set(pieces)) != 1:
+            continue
+        period = _period(code[:at], len(pieces))
+        start = at - period * len(pieces)
+        layers = calls[start : start + period][is_layer[start : start + period]]
+        taken = {sizes[0] for call in layers.tolist() if call >= 0 and (sizes := work_of(evidence).sizes_of(call))}
+        if period and len(taken) == 1 and pieces[0] not in taken:
+            us += float(begin_us[at - 1] + dur_us[at - 1] - begin_us[start])
+            busy_us += float(dur_us[start:at].sum())
+            found_at = max(found_at, (len(pieces), start, period))
+    count, start, period = found_at
+    scale = evidence.host_scale / evidence.steps
+    return _Rounds(tuple(rows[start : start + period].tolist()), count, us * scale, (us - busy_us) * scale)
+
+
+def _period(code: Integers, count: int) -> int:
+    """Returns the length of so many equal rounds at the end; 0 where there are none."""
+    for period in range(1, min(_MOST_OPS, code.size // count) + 1):
+        rounds = code[code.size - period * count :].reshape(count, period)
+        if (rounds == rounds[0]).all():
+            return period
+    return 0
+
+
+def _parallel_without_lines(evidence: Evidence) -> Draft | None:
+    """Finds such modules by their ops alone.
+
+    Gain: what passes between their ops, less one round, from 60 % of it; of heads up to 75 % of all their time.
+    """
+    rounds = _joined_rounds(evidence)
+    if rounds is None or not rounds.count:
+        return None
+    whole_us = with_backward_us(evidence, rounds.us)
+    high_us = whole_us * (rounds.idle_us / rounds.us) * (1 - 1 / rounds.count)
+    low_us, names = _SURE * high_us, evidence.linked.ops["name"].iloc[list(rounds.rows)].astype(str).tolist()
+    are_heads = any(map(_SOFTENS.match, names))
+    if are_heads:
+        high_us = max(high_us, _OF_HEADS * whole_us)
+    if evidence.share_of_step(high_us) < _LEAST_SHARE:
+        return None
+    shown = listed([name.removeprefix("aten::") for name in dict.fromkeys(names)][:_SHOWN])
+    return replace(
+        _draft(evidence, "", Interval(low_us, high_us), are_heads=are_heads),
+        evidence=(
+            f"{counted(rounds.count, 'time')} in a row the same {counted(len(rounds.rows), 'op')} on the same sizes "
+            f"({shown}, …), and one call joins what they give",
+            f"{format_per_step(evidence, whole_us)} goes into that and its part of the backward pass; the trace has no "
+            "source lines",
+        ),
     )
 
 

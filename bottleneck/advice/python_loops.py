@@ -28,6 +28,7 @@ from bottleneck.advice.loop_lines import (
     loop_of,
     loops_by_source,
     program_ops,
+    with_backward_us,
 )
 from bottleneck.advice.loop_remedies import (
     CARRIED,
@@ -357,9 +358,7 @@ def _looped_order(evidence: Evidence) -> Draft | None:
     loop = bare_loop(evidence)
     if loop is None or evidence.share_of_step(loop.us) < _LEAST_ORDER:
         return None
-    phase_us = {phase.name: phase.us for phase in evidence.analysis.phases}
-    forward_us, backward_us = phase_us.get("forward", 0.0), phase_us.get("backward", 0.0)
-    whole_us = loop.us + (min(loop.us / forward_us, 1.0) * backward_us if forward_us > 0 else 0.0)
+    whole_us = with_backward_us(evidence, loop.us)
     low_us, high_us = (part * whole_us for part in _OF_ORDER)
     works = listed([name.removeprefix("aten::") for name in loop.works[:_SHOWN]])
     times = counted(format_count(loop.rounds), "time")

@@ -6,8 +6,8 @@ import pytest
 
 from bottleneck.advice.parallel_modules import parallel_modules
 from bottleneck.schema.evidence import Evidence
-from tests.advice.cases import program_line, two_steps
-from tests.builders import Event, frame, op
+from tests.advice.cases import case_of, program_line, two_steps
+from tests.builders import Event, frame, op, step
 
 
 def called(folder: Path, text: str, modules: int = 12) -> Evidence:
@@ -71,3 +71,40 @@ def test_a_module_that_joins_pieces_and_holds_no_layers_has_no_children(tmp_path
     events.append(op("aten::cat", 60, 10, dims=[pieces, []], types=["TensorList", "Scalar"]))
     events += [frame("nn.Module: Linear_0", 160, 50), op("aten::linear", 170, 10, dims=[[8, 16], [4, 16], [4]])]
     assert parallel_modules(two_steps(tmp_path, events)) is None
+
+
+def bare(folder: Path, names: tuple[str, ...], width: int = 4, heads: int = 8) -> Evidence:
+    """So many rounds of these ops, 10 us in 20 us each, on inputs of 16 numbers; their results are joined."""
+    events: list[Event] = []
+    for number in range(heads * len(names)):
+        dims = [[8, 16], [width, 16], [width]]
+        events.append(op(names[number % len(names)], 50.0 + 20 * number, 10, dims=dims))
+    events.append(op("aten::cat", 60.0 + 20 * len(events), 10, dims=[[[8, width]] * heads, []]))
+    return case_of(folder, [event for number in range(2) for event in one_step(events, number)])
+
+
+def one_step(events: list[Event], number: int) -> list[Event]:
+    """A step of 800 us with these events."""
+    return [step(number, 800.0 * number, 799), *(event | {"ts": event["ts"] + 800.0 * number} for event in events)]
+
+
+def test_rounds_whose_results_are_joined_are_told_in_a_trace_without_lines(tmp_path: Path) -> None:
+    draft = parallel_modules(bare(tmp_path, ("aten::linear", "aten::relu")))
+    assert draft is not None and draft.gain_us is not None and draft.removes
+    assert "8 times in a row the same 2 ops" in draft.evidence[0]
+    # 16 ops of 10 us in 310 us: 150 us between them, of which one round in eight stays.
+    assert draft.gain_us.high == pytest.approx(150 * 7 / 8)
+    assert draft.gain_us.low == pytest.approx(0.6 * 150 * 7 / 8)
+    assert "Modules of one size" in draft.title and "heads" not in str(draft.brief)
+
+
+def test_rounds_with_a_softmax_are_heads_of_an_attention(tmp_path: Path) -> None:
+    draft = parallel_modules(bare(tmp_path, ("aten::linear", "aten::softmax")))
+    assert draft is not None and draft.gain_us is not None
+    assert "heads" in draft.title and draft.gain_us.high == pytest.approx(0.75 * 310)
+
+
+def test_layers_in_a_row_rounds_without_a_layer_and_few_rounds_are_none(tmp_path: Path) -> None:
+    assert parallel_modules(bare(tmp_path / "row", ("aten::linear", "aten::relu"), width=16)) is None
+    assert parallel_modules(bare(tmp_path / "none", ("aten::mul", "aten::relu"))) is None
+    assert parallel_modules(bare(tmp_path / "few", ("aten::linear", "aten::relu"), heads=3)) is None
