@@ -1,6 +1,6 @@
 """Twelve patches with a known effect, and the same sources twice, judged as `bottleneck judge` does.
 
-python -m benchmarks.patches [--runs 3] [--only NAME] [--results FILE]
+python -m benchmarks.patches [--runs 3] [--first-run 0] [--only NAME] [--results FILE]
 python -m benchmarks.patches --same 50 [--of PROGRAM] [--results FILE]
 python -m benchmarks.patches --recorded 2000
 python -m benchmarks.patches --table --results FILE [--write benchmarks/results/patches.md]
@@ -270,6 +270,7 @@ def main() -> None:
     """Judges, or prints the table of what was judged."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=1)
+    parser.add_argument("--first-run", type=int, default=0)
     parser.add_argument("--only", default="")
     parser.add_argument("--same", type=int, default=0)
     parser.add_argument("--of", default="")
@@ -289,7 +290,7 @@ def main() -> None:
     for number in range(options.same):
         _write(options.results, judge_same(number, options.budget, options.of))
     chosen = [patch for patch in PATCHES if options.only in patch.name] if not options.same else []
-    for seed in range(options.runs):
+    for seed in range(options.first_run, options.first_run + options.runs):
         for patch in chosen:
             result = judge(patch, seed, options.budget)
             row = {"patch": patch.name, "run": seed, "verdict": result.verdict, "is_same": result.is_same}

@@ -208,11 +208,12 @@ def test_long_turns_are_fewer(turn_s: float, measured_s: float, turns: int) -> N
 def test_a_short_limit_takes_fewer_turns_a_pair_so_that_two_batches_fit() -> None:
     slow_us = 200_000.0  # a turn of both sides takes 1.2 s
     counts = []
-    for limit_s in (240.0, 600.0):
+    for limit_s in (255.0, 600.0):
         here = FakeMachine({"base": slow_us, "candidate": slow_us}, noise=calm)
         here.time(TimingEffort(time_limit_s=limit_s, pairs_at_most=7))
         counts.append(sum(line.startswith("turn") for line in here.happened))
-    assert counts == [7 * 2 * (1 + 8), 7 * 2 * (1 + 13)]
+    # Making a pair takes 10 s, known from the first one on: of 255 s / 15 it leaves 7 s, which are five turns of each.
+    assert counts == [2 * (1 + 8) + 6 * 2 * (1 + 5), 7 * 2 * (1 + 13)]
 
 
 def test_a_base_that_fails_is_not_the_fault_of_the_candidate() -> None:
