@@ -12,6 +12,7 @@ from bottleneck.advice.quantities import is_compiled, ops_in_window, outermost_s
 from bottleneck.advice.servers import find_server
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Integers
+from bottleneck.schema.loading import LOADER_CALL
 from bottleneck.schema.op_names import AUTOGRAD_PREFIX, OPTIMIZER_STEP
 from bottleneck.schema.tables import main_thread, text_matches
 
@@ -22,7 +23,6 @@ _PICKS = re.compile(r"^aten::(?:index|select|narrow|slice|gather|item|_local_sca
 _WORKS = re.compile(r"mm$|linear|matmul|conv|einsum|lstm|gru|rnn|attention|embedding|_norm")
 # Ops that only look at a tensor, or hand it on.
 _HANDS_ON = re.compile(r"^aten::(?:to|lift_fresh|detach|resolve_conj|resolve_neg|item|_local_scalar_dense)$")
-_LOADER = re.compile(r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader_next")
 
 
 class BareLoop(Struct, frozen=True):
@@ -76,7 +76,7 @@ def main_ops(evidence: Evidence) -> Integers:
     chosen = ops_in_window(evidence) & (ops["depth"] == 0).to_numpy() & (ops["thread"] == thread).to_numpy()
     chosen &= ~text_matches(ops["name"], re.compile(re.escape(AUTOGRAD_PREFIX)).match)
     start_us = ops["ts_us"].to_numpy()
-    for pattern in (OPTIMIZER_STEP, _LOADER):
+    for pattern in (OPTIMIZER_STEP, LOADER_CALL):
         chosen &= ~outermost_spans(evidence, pattern).hold(start_us)
     rows = np.flatnonzero(chosen)
     return rows[np.argsort(start_us[rows], kind="stable")]

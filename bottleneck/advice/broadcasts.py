@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import KernelWork, Size, is_size, work_of
+from bottleneck.advice.kernel_work import KernelWork, Size, broadcast, is_size, size_words, work_of
 from bottleneck.advice.quantities import format_per_step, ops_in_window
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import (
@@ -79,7 +79,7 @@ def _spreads(evidence: Evidence) -> tuple[_Spread, ...]:
     spreads = []
     for at, (row, name) in enumerate(zip(top.tolist(), names, strict=True)):
         sizes = work.tensors_of(calls[at])[:2] if name in _PAIRS or name in _COMPARES else []
-        result = _broadcast(sizes)
+        result = broadcast(sizes)
         if len(sizes) < 2 or math.prod(result) < _LEAST_NUMBERS:
             continue
         if any(math.prod(size) * _TIMES_LARGER > math.prod(result) for size in sizes):
@@ -129,12 +129,6 @@ def _spreads_by_name(evidence: Evidence) -> tuple[_Spread, ...]:
     return tuple(spreads)
 
 
-def _broadcast(sizes: Sequence[Size]) -> Size:
-    rank = max(map(len, sizes), default=0)
-    padded = [(1,) * (rank - len(size)) + tuple(size) for size in sizes]
-    return tuple(max(column) for column in zip(*padded, strict=True))
-
-
 def _axes(concrete: Sequence[object], rank: int) -> list[int]:
     """Gives the dimensions that a reduction names, counted from the front.
 
@@ -169,8 +163,8 @@ def spread_product(evidence: Evidence) -> Draft | None:
         removal = with_freeing(evidence, with_unseen_faults(evidence, removal, rows), rows)
     line, is_product, is_sized = main_source(evidence, forward), largest.kind == "product", bool(largest.result)
     made = (
-        f"{_by(largest.operands[0])} and {_by(largest.operands[1])} make a {largest.kind} of "
-        f"{_by(largest.result)} numbers{at_known(line)}"
+        f"{size_words(largest.operands[0])} and {size_words(largest.operands[1])} make a {largest.kind} of "
+        f"{size_words(largest.result)} numbers{at_known(line)}"
         if is_sized
         else f"operands get another dimension, and make a {largest.kind}{at_known(line)} (sizes were not recorded)"
     )
@@ -312,7 +306,7 @@ def expanded_product(evidence: Evidence) -> Draft | None:
     )
     if gain.low <= 0 or evidence.share_of_step(gain.high) < 2 * LEAST_SHARE:
         return None
-    line, size = main_source(evidence, products.rows), _by(products.matrix)
+    line, size = main_source(evidence, products.rows), size_words(products.matrix)
     return Draft(
         slug="expanded-product",
         title="One matrix is multiplied with each place of a batch by itself",
@@ -361,12 +355,12 @@ def broadcast_product(evidence: Evidence) -> Draft | None:
         return None
     removal = with_freeing(evidence, removal, rows)
     line, (one, other) = main_source(evidence, forward), sizes_of_row[forward[0]]
-    count, (low, high) = math.prod(_broadcast([one[:-2], other[:-2]])), _SPARED_BY_EINSUM
+    count, (low, high) = math.prod(broadcast([one[:-2], other[:-2]])), _SPARED_BY_EINSUM
     return Draft(
         slug="broadcast-product",
         title="A matmul of broadcast stacks copies them, and multiplies tiny matrices one by one",
         evidence=(
-            f"matmul of {_by(one)} and {_by(other)}{at_known(line)} makes {counted(count, 'product')} of "
+            f"matmul of {size_words(one)} and {size_words(other)}{at_known(line)} makes {counted(count, 'product')} of "
             f"{one[-2]}x{one[-1]} and {other[-2]}x{other[-1]}",
             f"that takes {format_per_step(evidence, removal.us)}, with the copies and the backward pass",
             *work.describe(issued_by(evidence, work, np.array(rows))),
@@ -390,13 +384,9 @@ def _multiplies_tiny(sizes: Sequence[Size]) -> bool:
     if len(sizes) < 2 or min(map(len, sizes)) < 3:
         return False
     one, other = sizes
-    batch = _broadcast([one[:-2], other[:-2]])
+    batch = broadcast([one[:-2], other[:-2]])
     lacks = [math.prod(batch) > math.prod(size[:-2]) for size in sizes]
     return all(lacks) and math.prod(batch) >= _LEAST_PRODUCTS and one[-2] * one[-1] * other[-1] <= _MOST_EACH
-
-
-def _by(size: Sequence[int]) -> str:
-    return "x".join(map(str, size))
 
 
 RULES = (spread_product, repeated_tensor, expanded_product, broadcast_product)

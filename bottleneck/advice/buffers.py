@@ -42,7 +42,7 @@ def moved_buffer(evidence: Evidence) -> Draft | None:
     lines, from 90 % of it, and their part of the page faults that no op shows; at most also their part of the Python
     between ops, where the tensors of before go back to the system.
     """
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = evidence.source_texts
     trained = {forward_of(fold.name) for fold in evidence.analysis.lines if is_backward(fold.name)}
     lines = {source for source, text in texts.items() if source not in trained and _moves_all(source, text)}
     top = top_rows(evidence)

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from bottleneck.advice.kernel_work import work_of
+from bottleneck.advice.kernel_work import size_words, work_of
 from bottleneck.advice.loop_lines import LEAST_SHARE, LOOP_OF, has_backward_fold, loop_claims, program_ops
 from bottleneck.advice.quantities import format_per_step
 from bottleneck.advice.ranking import Draft
@@ -54,7 +54,7 @@ def class_by_class(evidence: Evidence) -> Draft | None:
     return replace(
         _class_draft(size, count, _comparing_line(evidence, source, us)),
         evidence=(
-            f"{source} compares a tensor of {'x'.join(map(str, size))} with a number {count} times per step",
+            f"{source} compares a tensor of {size_words(size)} with a number {count} times per step",
             f"{format_per_step(evidence, us)} goes into {', '.join(lines[:4])}",
         ),
         gain_us=Interval(_LEAST_OF_CLASSES * high_us, high_us),
@@ -70,7 +70,7 @@ def _class_draft(size: Sequence[int], count: int, line: str | None) -> Draft:
     return Draft(
         slug="class-by-class",
         title="A loop goes over all data once for each class",
-        evidence=(f"a tensor of {'x'.join(map(str, size))} is compared with a number {count} times per step",),
+        evidence=(f"a tensor of {size_words(size)} is compared with a number {count} times per step",),
         advice=f"Compute all classes at once in place of {loop}: one torch.bincount of target * classes + prediction "
         "is the confusion matrix, whose diagonal, rows and columns hold the sums of all classes.",
         brief=f"Compute all classes at once, with torch.bincount, in place of {loop}",

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import KernelWork, Size, work_of
+from bottleneck.advice.kernel_work import KernelWork, Size, broadcast, work_of
 from bottleneck.advice.quantities import format_count, format_per_step, outermost_spans
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import (
@@ -25,7 +25,8 @@ from bottleneck.advice.removal import (
 )
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Integers
-from bottleneck.schema.op_names import IN_PLACE, at_source, is_backward, place_of
+from bottleneck.schema.loading import NOT_THE_PROGRAMS
+from bottleneck.schema.op_names import IN_PLACE, at_source, is_backward, is_line, place_of
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted
 
@@ -91,10 +92,7 @@ def _program_rows(evidence: Evidence) -> Integers:
     ops, rows = evidence.linked.ops, top_rows(evidence)
     rows = rows[ops["signature"].notna().to_numpy()[rows] & ops["source"].notna().to_numpy()[rows]]
     rows = rows[~text_matches(ops["source"], is_backward)[rows]]
-    return rows[~outermost_spans(evidence, _OTHERS).hold(ops["ts_us"].to_numpy()[rows])]
-
-
-_OTHERS = re.compile(r"^Optimizer\.|^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader_next")
+    return rows[~outermost_spans(evidence, NOT_THE_PROGRAMS).hold(ops["ts_us"].to_numpy()[rows])]
 
 
 def _makes_node(evidence: Evidence, rows: Integers) -> Flags:
@@ -150,7 +148,7 @@ def _follow(
             if result is not None and not IN_PLACE.search(call.name) and result not in sizes[:1] * _is_view(call):
                 constants[result] += 1
         else:
-            data |= {size for size in sizes if not constants[size]} | {_broadcast(sizes)}
+            data |= {size for size in sizes if not constants[size]} | {broadcast(sizes)}
             data |= set(sizes[:1]) if IN_PLACE.search(call.name) or call.makes_node else set()
     return chain, data
 
@@ -205,13 +203,7 @@ def _result_size(evidence: Evidence, work: KernelWork, call: _OuterOp, sizes: Se
     if call.name == "aten::outer":
         return (*sizes[0], *sizes[-1])
     family = evidence.costs["family"].iloc[call.signature]
-    return _broadcast(sizes) if call.name in _SAME_SIZES or family == "pointwise" else None
-
-
-def _broadcast(sizes: Sequence[Size]) -> Size:
-    rank = max(map(len, sizes), default=0)
-    padded = [(1,) * (rank - len(size)) + tuple(size) for size in sizes]
-    return tuple(max(column) for column in zip(*padded, strict=True))
+    return broadcast(sizes) if call.name in _SAME_SIZES or family == "pointwise" else None
 
 
 def _view_size(work: KernelWork, call: _OuterOp, size: Size) -> Size | None:
@@ -267,9 +259,7 @@ def constant_in_step(evidence: Evidence) -> Draft | None:
     if evidence.share_of_step(removal.us) < LEAST_SHARE:
         return None
     us = ops.iloc[list(rows)].groupby("source", observed=True)["dur_us"].sum().sort_values(ascending=False)
-    lines = [
-        str(source) for source in us.index if (place := place_of(str(source))) is not None and not place.is_function
-    ]
+    lines = [str(source) for source in us.index if is_line(str(source))]
     line = main_source(evidence, rows)
     count = format_count(len(rows) / evidence.steps)
     return Draft(

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import KernelWork, Size, has_backward_pass, requires_gain, work_of
+from bottleneck.advice.kernel_work import KernelWork, Size, has_backward_pass, requires_gain, size_words, work_of
 from bottleneck.advice.quantities import ISSUE_ACCOUNTS, claims_of, format_count, overhead_us_per_op, rows_of_ops
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import backward_of, issued_by, main_source, removal_of, roots_of, top_rows
@@ -323,7 +323,7 @@ def _searched_sizes(evidence: Evidence, rows: Integers) -> str:
     ops, work = evidence.linked.ops, work_of(evidence)
     _, first = np.unique(as_integers(ops["step"])[rows], return_index=True)
     inputs = [work.sizes_of(call)[:1] for call in as_integers(ops["signature"])[rows[first]].tolist()]
-    shown = list(dict.fromkeys("x".join(map(str, size)) for sizes in inputs for size in sizes if size))
+    shown = list(dict.fromkeys(size_words(size) for sizes in inputs for size in sizes if size))
     more = ", …" if len(shown) > _MOST_SHOWN else ""
     return f" (first on {', '.join(shown[:_MOST_SHOWN])}{more})" if shown else ""
 
@@ -362,8 +362,6 @@ _MUCH_BEYOND = 0.1
 _OWN_LOOPS = re.compile(r"slow_conv")
 # Input and result, each read once and written once; fp32.
 _TURNED, _ITEM_BYTES = 4.0, 4.0
-# A convolution far from its floors shows a machine whose memory is slower than calibrated, by at most so much.
-_SLOWER_MEMORY = 3.0
 # Of the time of convolutions of a CPU that may gain by it: a network of depthwise and 1x1 ones took 1.15 and 1.29
 # times as long by planes, VGG19 1.05 to 1.13 times, an upscaler of 3x3 ones 1.40 to 1.50 times (torch 2.13, an EPYC).
 _MOST_BY_PIXELS = 0.35
@@ -520,7 +518,7 @@ def _on_host(work: KernelWork, rows: Flags) -> Draft | None:
     asks = work.share(rows) < _ON_CPU or share_of_step(float(turned_us.sum())) < _LEAST_SHARE
     if asks and share_of_step(float(beyond.sum())) < _MUCH_BEYOND:
         return None
-    slower = np.clip(work.us / np.maximum(work.floor_us(), 1e-9), 1.0, _SLOWER_MEMORY)
+    slower = work.memory_slowdown()
     less = np.minimum(turned_us * slower, beyond)
     if share_of_step(float(less.sum())) >= _LEAST_SHARE:
         less = np.maximum(less, np.where(rows, _MOST_BY_PIXELS * work.us, 0.0))
@@ -709,7 +707,7 @@ def long_convolution(evidence: Evidence) -> Draft | None:
         slug="long-convolution",
         title="A convolution with a very long kernel is computed tap by tap",
         evidence=(
-            f"kernels of {'x'.join(map(str, longest[2:]))} numbers with {longest[1]} channel"
+            f"kernels of {size_words(longest[2:])} numbers with {longest[1]} channel"
             f"{'' if longest[1] == 1 else 's'} per result {at_source(line)}: {format_us(removal.us)} per step "
             f"({format_share(evidence.share_of_step(removal.us))}), where Fourier transforms need about "
             f"{format_us(kept_us)}",
@@ -845,7 +843,7 @@ def late_upsampling(evidence: Evidence) -> Draft | None:
         slug="late-upsampling",
         title="Features are enlarged before they are reduced to a few channels",
         evidence=(
-            f"{small[1]} channels of {'x'.join(map(str, small[2:]))} become as many of {'x'.join(map(str, large[2:]))} "
+            f"{small[1]} channels of {size_words(small[2:])} become as many of {size_words(large[2:])} "
             f"{at_source(line)}, and a convolution of single places then makes fewer of them: {format_us(removal.us)} "
             f"per step ({format_share(evidence.share_of_step(removal.us))})",
         ),

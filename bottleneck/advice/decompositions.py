@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import KernelWork, Size, work_of
+from bottleneck.advice.kernel_work import KernelWork, Size, size_words, work_of
 from bottleneck.advice.quantities import (
     format_count,
     format_per_step,
@@ -253,9 +253,9 @@ def _of_full_matrices(evidence: Evidence, calls: Sequence[_DecompositionCall]) -
     line = main_source(evidence, [call.row for call in full])
     return _DecompositionCase(
         title="An SVD makes far more columns than the matrix has",
-        advice=f"Pass full_matrices=False {at_source(line)}: of {_by(longest.size)} the full SVD makes a factor of "
-        f"{m}x{m}, of which {n} columns belong to singular values. Where few of these are used, torch.svd_lowrank or "
-        "torch.linalg.eigh of the small Gram matrix is cheaper still; in an optimizer, renew it only every so many "
+        advice=f"Pass full_matrices=False {at_source(line)}: of {size_words(longest.size)} the full SVD makes a factor "
+        f"of {m}x{m}, of which {n} columns belong to singular values. Where few of these are used, torch.svd_lowrank "
+        "or torch.linalg.eigh of the small Gram matrix is cheaper still; in an optimizer, renew it only every so many "
         "steps.",
         code="u, s, vh = torch.linalg.svd(a, full_matrices=False)",
         brief=f"Pass full_matrices=False {at_source(line)}",
@@ -279,8 +279,8 @@ def _of_one_matrix(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> _
     return _DecompositionCase(
         title="One matrix is decomposed for each place of a batch",
         advice=f"Call {function} {at_source(line)} with the matrix itself before it is expanded or repeated, and let "
-        f"the result broadcast: the batch of {_by(most.size)} holds one matrix {most.copies} times, and each copy is "
-        f"taken through the {way.words} anew, in the backward pass too.",
+        f"the result broadcast: the batch of {size_words(most.size)} holds one matrix {most.copies} times, and each "
+        f"copy is taken through the {way.words} anew, in the backward pass too.",
         code=f"result = {function}(matrix)  # once: not of matrix.expand(batch, -1, -1); a number broadcasts",
         brief=f"Call {function} {at_source(line)} with the matrix before it is expanded or repeated",
         removal=removal,
@@ -311,8 +311,8 @@ def _of_same_matrix(evidence: Evidence, calls: Sequence[_DecompositionCall]) -> 
     names = " and ".join(dict.fromkeys(_torch_call([call]) for call in groups[0]))
     return _DecompositionCase(
         title="One matrix is factorised several times in a step",
-        advice=f"Factorise the matrix of {_by(mine[0].size)} once{at_known(line)}, and take from the factor what "
-        f"{names} give: torch.linalg.cholesky where it is symmetric and positive, with cholesky_solve for the "
+        advice=f"Factorise the matrix of {size_words(mine[0].size)} once{at_known(line)}, and take from the factor "
+        f"what {names} give: torch.linalg.cholesky where it is symmetric and positive, with cholesky_solve for the "
         "right-hand side and the logarithms of its diagonal for the determinant; else lu_factor and lu_solve. No "
         "inverse is needed for a product with it.",
         code="factor = torch.linalg.cholesky(k)  # once\n"
@@ -444,10 +444,6 @@ def _us_of(us: Floats, calls: Sequence[_DecompositionCall], way: _CheaperWay) ->
     return math.fsum(float(us[call.row]) for call in calls if call.way == way)
 
 
-def _by(size: Sequence[int]) -> str:
-    return "x".join(map(str, size))
-
-
 def _matrices(evidence: Evidence, rows: Sequence[int]) -> str:
     """Gives the matrices' number per step and sizes: '2 of 192x384'."""
     wanted, counts = set(rows), dict[Size, int]()
@@ -455,7 +451,7 @@ def _matrices(evidence: Evidence, rows: Sequence[int]) -> str:
         if call.row in wanted:
             counts[call.size] = counts.get(call.size, 0) + 1
     ranked = sorted(counts, key=lambda size: -counts[size] * math.prod(size) * min(size[-2:]))
-    shown = [f"{format_count(counts[size] / evidence.steps)} of {_by(size)}" for size in ranked[:_MOST_SIZES]]
+    shown = [f"{format_count(counts[size] / evidence.steps)} of {size_words(size)}" for size in ranked[:_MOST_SIZES]]
     return ", ".join(shown) + (" and others" if len(ranked) > _MOST_SIZES else "")
 
 

@@ -46,7 +46,7 @@ class _Passes(Struct, frozen=True):
 
 
 def _most_passes(evidence: Evidence) -> _Passes | None:
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = evidence.source_texts
     spans, us, count = outermost_frames(evidence, BACKWARD_CALL), dict[str, float](), dict[str, int]()
     for start, end in zip(spans.start.tolist(), spans.end.tolist(), strict=True):
         line = line_at(evidence, start)

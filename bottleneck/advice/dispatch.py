@@ -15,6 +15,7 @@ from bottleneck.advice.optimizers import issued_within, loops_over_parameters, o
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     MANY_READS,
+    SMALLEST_OP_US,
     claims_of,
     format_count,
     format_per_step,
@@ -467,7 +468,6 @@ FUSED, _KEPT = (0.4, 0.95), (-0.3, 0.2)
 # Overhead per op beyond so many times the smallest op is not that of issuing it (13 us forward and backward), but of a
 # processor that others use too.
 _EACH_OPS = 25.0
-_OP_US = 0.54
 # Where the smallest op of the machine is not known, it is this part of the overhead per op (0.54 of 13 us there).
 _SMALLEST_OP = 0.04
 _PRODUCT = re.compile(
@@ -613,7 +613,10 @@ def compiled_call_us(evidence: Evidence) -> Interval:
     if known_us is not None:
         factors, us = _MODEL_CALLS[trains], known_us
     else:
-        factors, us = _CALL_OPS[trains], device.launch_floor_us or max(_OP_US, _SMALLEST_OP * us_per_call(evidence))
+        factors, us = (
+            _CALL_OPS[trains],
+            device.launch_floor_us or max(SMALLEST_OP_US, _SMALLEST_OP * us_per_call(evidence)),
+        )
     return Interval(*(factor * us for factor in factors))
 
 

@@ -11,11 +11,11 @@ from msgspec import Struct
 
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, work_of
 from bottleneck.advice.quantities import format_per_step
-from bottleneck.advice.ranking import Draft
+from bottleneck.advice.ranking import FITS_ALL, OF_KINDS, Draft
 from bottleneck.advice.removal import roots_of
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags
-from bottleneck.schema.op_names import at_source, forward_of, place_of
+from bottleneck.schema.op_names import at_source, forward_of, is_line
 from bottleneck.units import format_share, format_us
 
 # Of the step: what a line takes at least, with its backward pass; what another finding may gain at most.
@@ -224,14 +224,10 @@ class _DominantLine(Struct, frozen=True):
     kind: OpKind
 
 
-# General advice, which does not say why a line takes long; and findings on the rest of the step.
-_FITS_ALL = frozenset(
-    {"half-precision", "fresh-pages", "larger-batch", "slow-cpu-products", "onednn-products", "channels-first"}
-)
+# Findings on the rest of the step.
 _OF_THE_REST = frozenset(
     {"input-wait", "step-waits", "python-line", "host-overhead", "eager-overhead", "unfused-optimizer"}
 )
-_OF_KINDS = frozenset({"needless-copies", "unfused-chain", "unfused-norm", "scattered-lookups", "strided-access"})
 
 
 def _explains(evidence: Evidence, draft: Draft, line: _DominantLine) -> bool:
@@ -241,12 +237,12 @@ def _explains(evidence: Evidence, draft: Draft, line: _DominantLine) -> bool:
     """
     if draft.comes_first or draft.corrects_results:
         return True
-    if draft.gain_us is None or draft.slug in _FITS_ALL:
+    if draft.gain_us is None or draft.slug in FITS_ALL:
         return False
     most_us = draft.gain_us.high
     if draft.slug in _OF_THE_REST:
         return most_us >= line.us
-    if draft.slug in _OF_KINDS:
+    if draft.slug in OF_KINDS:
         return most_us >= line.us / 2
     return evidence.share_of_step(most_us) >= _EXPLAINED
 
@@ -279,7 +275,7 @@ def _words_on(evidence: Evidence, line: _DominantLine) -> Draft:
     The time is with their backward pass, and half or more is of one kind. No gain is predicted, as the time of another
     form of the line is not known.
     """
-    work, kind, text = work_of(evidence), line.kind, _text_of(evidence, line.source)
+    work, kind, text = work_of(evidence), line.kind, evidence.source_texts.get(line.source, "")
     reached = work.mean(np.nan_to_num(work.roof("explained")), line.rows)
     place = f"{at_source(line.source)}{f' (`{text}`)' if text and len(text) <= _LONGEST_TEXT else ''}"
     return Draft(
@@ -313,7 +309,7 @@ def _longest_line(evidence: Evidence, work: KernelWork) -> tuple[str, Flags, Fla
     """
     column = evidence.linked.kernels["source"].cat
     names = [forward_of(str(text)) for text in column.categories]
-    lines = sorted({name for name in names if _is_line(evidence, name)})
+    lines = sorted({name for name in names if _does_work(evidence, name)})
     if not lines:
         return None
     number = {name: at for at, name in enumerate(lines)}
@@ -332,17 +328,12 @@ def _longest_line(evidence: Evidence, work: KernelWork) -> tuple[str, Flags, Fla
     return lines[at], rows, rows & ~is_node[root]
 
 
-def _is_line(evidence: Evidence, name: str) -> bool:
+def _does_work(evidence: Evidence, name: str) -> bool:
     """True for a line that does something itself.
 
     One that only runs the backward pass or an optimizer does not.
     """
-    place = place_of(name)
-    return place is not None and not place.is_function and _CALLS_ALL.search(_text_of(evidence, name)) is None
-
-
-def _text_of(evidence: Evidence, source: str) -> str:
-    return "" if evidence.recording is None else evidence.recording.source_texts.get(source, "")
+    return is_line(name) and _CALLS_ALL.search(evidence.source_texts.get(name, "")) is None
 
 
 def _main_kind(evidence: Evidence, work: KernelWork, rows: Flags) -> OpKind | None:

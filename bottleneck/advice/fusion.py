@@ -10,7 +10,15 @@ import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.dispatch import FUSED, compiled_parts, drawn_ahead, us_per_call
-from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, loop_times, requires_gain, work_of
+from bottleneck.advice.kernel_work import (
+    PRODUCTS,
+    KernelWork,
+    has_backward_pass,
+    loop_times,
+    requires_gain,
+    size_words,
+    work_of,
+)
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
@@ -655,7 +663,7 @@ def written_loss(evidence: Evidence) -> Draft | None:
     of_softmax = softmax | work.op_like(_SOFTMAX_BACKWARD)
     low = np.where(rows & ~of_softmax, work.us / 2, 0.0)
     high = np.where(rows, work.us * (1 - _KEPT_OF_LOSS), 0.0)
-    size = "x".join(map(str, max(logits, key=math.prod)))
+    size = size_words(max(logits, key=math.prod))
     return Draft(
         slug="written-loss",
         title="A cross-entropy is written out over all classes",

@@ -593,7 +593,7 @@ def _freeing_lines(evidence: Evidence) -> frozenset[str]:
 
     The time there is not Python's.
     """
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = evidence.source_texts
     return frozenset(line for line, text in texts.items() if _FREES.search(text))
 
 
@@ -831,7 +831,7 @@ def waiting(evidence: Evidence) -> Draft | None:
         if _FOR_A_PROCESS.search(rows[0].detail or "")
         else "Do at once for the whole batch (NumPy, torch), or in processes, what threads do for which the step waits "
         f"{where}, and make the pool once, before the loop: of the threads of Python one computes at a time."
-        if _GIVES_TO_THREADS.search(_text_at(evidence, rows[0].source))
+        if _GIVES_TO_THREADS.search(evidence.source_texts.get(rows[0].source or "", ""))
         else f"Begin the work that the step waits for {where} earlier, or give it more threads.",
         places=(rows[0].source,),
         gain_us=up_to(spent_us),
@@ -842,11 +842,6 @@ def waiting(evidence: Evidence) -> Draft | None:
 
 
 _GIVES_TO_THREADS = re.compile(r"ThreadPool|\.(?:map|submit|result|apply_async|imap\w*|starmap|join|shutdown)\(")
-
-
-def _text_at(evidence: Evidence, source: str | None) -> str:
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
-    return texts.get(source or "", "")
 
 
 def other_threads(evidence: Evidence) -> Draft | None:

@@ -11,13 +11,12 @@ from collections.abc import Mapping
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.advice.quantities import idle_rows
+from bottleneck.advice.quantities import events_in_window, events_of_source, idle_rows
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import Flags, Spans, union
+from bottleneck.schema.intervals import Spans, union
 from bottleneck.schema.measurements import LEAST_SAMPLED_US, SampledLine, SearchedContainer
-from bottleneck.schema.op_names import at_source, is_backward, place_of
+from bottleneck.schema.op_names import at_source, place_of
 from bottleneck.schema.records import replace
-from bottleneck.schema.tables import text_matches
 from bottleneck.units import format_share
 
 # A function of a library that holds this part of a line's time is what the line does.
@@ -202,7 +201,7 @@ def _traced(evidence: Evidence, source: str, us: float, sampled: SampledLine | N
 
 def _following(evidence: Evidence, source: str) -> tuple[str, ...]:
     """Texts of the next lines of the file, as far as they are known."""
-    texts, place = {} if evidence.recording is None else evidence.recording.source_texts, place_of(source)
+    texts, place = evidence.source_texts, place_of(source)
     if place is None or place.is_function:
         return ()
     file = source.rpartition(":")[0]
@@ -211,7 +210,7 @@ def _following(evidence: Evidence, source: str) -> tuple[str, ...]:
 
 
 def _text(evidence: Evidence, source: str, sampled: SampledLine | None) -> str:
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = evidence.source_texts
     return texts.get(source) or (None if sampled is None else sampled.text) or ""
 
 
@@ -221,19 +220,9 @@ def _spans_of(evidence: Evidence, source: str) -> Spans:
     They are of the events of a line, or of the frames of a function.
     """
     events = evidence.linked.trace.events
-    low, high = evidence.linked.window.host_us
     start, end = events["ts_us"].to_numpy(), (events["ts_us"] + events["dur_us"]).to_numpy()
-    rows = _rows_of(evidence, source) & (start >= low) & (start < high)
-    return union(start[rows], np.minimum(end[rows], high))
-
-
-def _rows_of(evidence: Evidence, source: str) -> Flags:
-    events, place = evidence.linked.trace.events, place_of(source)
-    if place is None or is_backward(source):
-        return np.zeros(len(events), dtype=bool)
-    category = "python" if place.is_function else "line"
-    ending = re.compile(rf"(?:^|[/\\]){re.escape(place.file)}\({place.line}\): ")
-    return np.asarray((events["category"] == category).to_numpy() & text_matches(events["name"], ending.search))
+    rows = events_of_source(evidence, source)
+    return union(start[rows], np.minimum(end[rows], evidence.linked.window.host_us[1]))
 
 
 def _called(evidence: Evidence, source: str) -> tuple[str, ...]:
@@ -242,9 +231,8 @@ def _called(evidence: Evidence, source: str) -> tuple[str, ...]:
     whole_us = spans.total()
     if whole_us <= 0:
         return ()
-    is_frame = (events["category"] == "python").to_numpy() & ~_rows_of(evidence, source)
     start, dur = events["ts_us"].to_numpy(), events["dur_us"].to_numpy()
-    rows = np.flatnonzero(is_frame)
+    rows = np.flatnonzero(events_in_window(evidence, "python") & ~events_of_source(evidence, source))
     rows = rows[spans.hold(start[rows])]
     codes = events["name"].cat.codes.to_numpy()[rows]
     us = np.bincount(codes, weights=dur[rows], minlength=len(events["name"].cat.categories))

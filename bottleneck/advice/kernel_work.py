@@ -6,7 +6,7 @@ It also prices what shorter kernels are worth.
 import json
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, wraps
 from typing import TypeGuard
 
@@ -35,12 +35,25 @@ _OUTSIDE_MODEL = re.compile(r"^Optimizer\.(?:step|zero_grad)#|^enumerate\(DataLo
 _BACKWARD = re.compile(r"^aten::\w+_backward")
 _NAME_LIMIT = 1000
 _LONGEST = 80
+_SLOWER_MEMORY = 3.0
 LEAST_GAIN = 0.001  # of the step
 _SETS_THE_PACE = 0.8  # of the step that a device works
 # What a compiled loop takes at most, as a multiple of its floor: on a CPU measured 1.2 to 1.7 (Inductor's C++ on a
 # chain of 8 multiplications of 16 million numbers). A device reaches the share of its bandwidth that timings taught
 # (schema/learned_rates.py), less where it reduces.
 _SLACK = 2.0
+
+
+def size_words(size: Iterable[int]) -> str:
+    """'64x128'."""
+    return "x".join(map(str, size))
+
+
+def broadcast(sizes: Sequence[Size]) -> Size:
+    """The sizes of what an elementwise op makes of operands of these sizes."""
+    rank = max(map(len, sizes), default=0)
+    padded = [(1,) * (rank - len(size)) + tuple(size) for size in sizes]
+    return tuple(max(column) for column in zip(*padded, strict=True))
 
 
 class KernelWork(Struct, frozen=True):
@@ -159,6 +172,13 @@ class KernelWork(Struct, frozen=True):
         """
         floor = np.fmax(self.roof("compute_us"), self.roof("memory_us"))
         return np.minimum(np.nan_to_num(floor) * self.scale / self.evidence.steps, self.us)
+
+    def memory_slowdown(self) -> Floats:
+        """Returns by how many times memory is slower than calibrated.
+
+        Work far from its floors shows that. At most three times.
+        """
+        return np.clip(self.us / np.maximum(self.floor_us(), 1e-9), 1.0, _SLOWER_MEMORY)
 
     def memory_us(self) -> Floats:
         """Gives the floor of the bytes, per step.
@@ -304,7 +324,7 @@ class KernelWork(Struct, frozen=True):
 
     def _shown_sizes(self, signature: int) -> str:
         sizes = self.sizes_of(signature)
-        shown = ", ".join("x".join(map(str, size)) for size in sizes[:3] if size)
+        shown = ", ".join(size_words(size) for size in sizes[:3] if size)
         return f" on {shown}" if shown and len(shown) <= _LONGEST else ""
 
     def sizes_of(self, signature: int) -> Sizes:

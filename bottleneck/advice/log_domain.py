@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import Size, work_of
+from bottleneck.advice.kernel_work import Size, broadcast, size_words, work_of
 from bottleneck.advice.quantities import format_count, format_per_step
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import backward_of, issued_by, main_source, removal_of, top_rows
@@ -64,7 +64,7 @@ def log_domain_rounds(evidence: Evidence) -> Draft | None:
     removal, line = removal_of(evidence, rows, certain=1.0), main_source(evidence, forward)
     if evidence.share_of_step(removal.us) < _LEAST:
         return None
-    count, by = format_count(sums[size] / evidence.steps), "x".join(map(str, size))
+    count, by = format_count(sums[size] / evidence.steps), size_words(size)
     low, high = _SAVES
     return Draft(
         slug="log-domain-rounds",
@@ -147,10 +147,9 @@ def _is_spread(call: _LogCall, size: Size) -> bool:
     if _ADDS.match(call.name) is None or len(call.sizes) != 2:
         return False
     numbers = sorted(math.prod(operand) for operand in call.sizes)
-    rank = max(map(len, call.sizes))
-    padded = [(1,) * (rank - len(operand)) + tuple(operand) for operand in call.sizes]
-    result = tuple(max(pair) for pair in zip(*padded, strict=True))
-    return result == tuple(size) and 1 < numbers[0] < math.prod(size) and numbers[0] * 4 <= math.prod(size)
+    return (
+        broadcast(call.sizes) == tuple(size) and 1 < numbers[0] < math.prod(size) and numbers[0] * 4 <= math.prod(size)
+    )
 
 
 RULES = (log_domain_rounds,)

@@ -15,6 +15,8 @@ from msgspec import Struct
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
+    events_in_window,
+    events_of_source,
     idle_rows,
     model_runs,
     ops_in_window,
@@ -24,13 +26,13 @@ from bottleneck.advice.quantities import (
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Fold
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.intervals import Flags, Spans, union
-from bottleneck.schema.op_names import AUTOGRAD_PREFIX, RUNS_BACKWARD, backward_of, is_backward, place_of
+from bottleneck.schema.intervals import Spans, union
+from bottleneck.schema.loading import NOT_THE_PROGRAMS
+from bottleneck.schema.op_names import AUTOGRAD_PREFIX, RUNS_BACKWARD, backward_of, is_backward, is_line, place_of
 from bottleneck.schema.tables import text_matches
 
 # A loop repeats an op on the same sizes at least so often in a step, in the same module or in none.
 LOOP_OF = 16
-NOT_THE_PROGRAMS = re.compile(r"^Optimizer\.|^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader_next")
 # Loops with less of the step are not worth a change.
 LEAST_SHARE = 0.05
 # A line with fewer of the runs of all loops of a step is no part of them.
@@ -116,12 +118,6 @@ def line_number(source: str) -> int:
     return 0 if place is None else place.line
 
 
-def is_line(source: str) -> bool:
-    """True for a line, false for a function as a whole."""
-    place = place_of(source)
-    return place is not None and not place.is_function
-
-
 def has_backward_fold(evidence: Evidence, source: str) -> bool:
     """True where a backward pass belongs to ops of this line."""
     return any(fold.name == backward_of(source) for fold in evidence.analysis.lines)
@@ -159,34 +155,6 @@ def _part_of_backward(evidence: Evidence, folds: Iterable[Fold]) -> float:
     return mine / calls if calls > 0 else 0.0
 
 
-def line_texts(evidence: Evidence) -> Mapping[str, str]:
-    """Returns the text of each recorded line."""
-    return {} if evidence.recording is None else evidence.recording.source_texts
-
-
-def events_in_window(evidence: Evidence, category: str) -> Flags:
-    """Mask of the trace's events of this category that begin in the window."""
-    events = evidence.linked.trace.events
-    low, high = evidence.linked.window.host_us
-    inside = (events["ts_us"] >= low) & (events["ts_us"] < high) & (events["category"] == category)
-    return np.asarray(inside.to_numpy())
-
-
-@remembered
-def _lines_and_frames(evidence: Evidence) -> tuple[Flags, Flags]:
-    return events_in_window(evidence, "line"), events_in_window(evidence, "python")
-
-
-def events_of_source(evidence: Evidence, source: str) -> Flags:
-    """Mask of a line's events, or a function's frames, in the window."""
-    events, place = evidence.linked.trace.events, place_of(source)
-    if place is None or is_backward(source):
-        return np.zeros(len(events), dtype=bool)
-    lines, frames = _lines_and_frames(evidence)
-    ending = re.compile(rf"(?:^|[/\\]){re.escape(place.file)}\({place.line}\): ")
-    return (frames if place.is_function else lines) & text_matches(events["name"], ending.search)
-
-
 def loop_claims(evidence: Evidence, high_us: float) -> dict[str, float]:
     """Returns the accounts that the time of a loop's lines comes from.
 
@@ -197,7 +165,7 @@ def loop_claims(evidence: Evidence, high_us: float) -> dict[str, float]:
 
 
 def with_backward_us(evidence: Evidence, us: float) -> float:
-    """Adds as much of the backward pass to a time as it is of the forward pass."""
+    """Adds to a time of the forward pass its part of the backward pass."""
     phase_us = {phase.name: phase.us for phase in evidence.analysis.phases}
     forward_us, backward_us = phase_us.get("forward", 0.0), phase_us.get("backward", 0.0)
     return us + (min(us / forward_us, 1.0) * backward_us if forward_us > 0 else 0.0)

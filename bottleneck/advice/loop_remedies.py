@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from bottleneck.advice.kernel_work import work_of
 from bottleneck.advice.line_patterns import cuts_windows
-from bottleneck.advice.loop_lines import BACKWARD_CALL, LOOP_OF, OpLoop, events_in_window, line_texts, program_ops
-from bottleneck.advice.quantities import format_count, model_calls, outermost_frames
+from bottleneck.advice.loop_lines import BACKWARD_CALL, LOOP_OF, OpLoop, program_ops
+from bottleneck.advice.quantities import events_in_window, format_count, model_calls, outermost_frames
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import grouped, union
 from bottleneck.schema.op_names import place_of
@@ -130,7 +130,7 @@ def remedy_by_text(evidence: Evidence, loop: OpLoop) -> LoopRemedy | None:
 
     Or the calls at them. Null where neither tells.
     """
-    texts = line_texts(evidence)
+    texts = evidence.source_texts
     text = texts.get(loop.source, "")
     table = (
         (_DIFFERENTIATES.search(text), _DIFFERENTIATED),
@@ -172,7 +172,7 @@ def adapts_weights(evidence: Evidence, loop: OpLoop) -> bool:
     Each takes the weights of the one before, so that none can be joined. With torch.func.vmap over its gradients such a
     program was 0.57 to 0.63 times as fast.
     """
-    texts = line_texts(evidence)
+    texts = evidence.source_texts
     return any(_STEPS_BY_GRADIENT.search(texts.get(line, "")) for line in (loop.source, *loop.lines))
 
 

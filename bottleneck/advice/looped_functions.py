@@ -185,7 +185,7 @@ def _counting_line(evidence: Evidence, loop: LoopedFunction) -> str | None:
 
     Null where none does.
     """
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = evidence.source_texts
     return next(
         (source for source in sorted(loop.lines) if adds_to_item(HotLine(source, (), 0.0, texts.get(source, "")))), None
     )

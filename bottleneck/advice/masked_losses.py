@@ -57,7 +57,7 @@ def _masked_heads(evidence: Evidence) -> tuple[_Head, ...]:
     names = ops["name"].astype(object).to_numpy()[top].tolist()
     calls = as_integers(ops["signature"])[top].tolist()
     sources = ops["source"].astype(object).to_numpy()[top].tolist()
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = evidence.source_texts
     marks = {call for call in set(calls) if any(map(_LEFT_OUT.match, map(str, _scalars(work, call))))}
     is_marked = any(call in marks and not _LOSSES.match(name) for call, name in zip(calls, names, strict=True))
     heads: list[_Head] = []

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import KernelWork, Size, work_of
+from bottleneck.advice.kernel_work import KernelWork, Size, size_words, work_of
 from bottleneck.advice.quantities import (
     format_count,
     format_per_step,
@@ -157,7 +157,7 @@ def one_hot_product(evidence: Evidence) -> Draft | None:
         title="A product with one-hot rows only looks rows of a table up",
         evidence=(
             f"one-hot rows are made and multiplied {format_times(len(one_hots) / evidence.steps)} per step, "
-            f"{_by(largest.size)} with a table of {_by(largest.table)} at most",
+            f"{size_words(largest.size)} with a table of {size_words(largest.table)} at most",
             f"making, casting and multiplying them takes {format_per_step(evidence, removal.us)}",
             *work.describe(issued_by(evidence, work, rows)),
         ),
@@ -169,10 +169,6 @@ def one_hot_product(evidence: Evidence) -> Draft | None:
         removes=True,
         confidence="high",
     )
-
-
-def _by(size: Sequence[int]) -> str:
-    return "x".join(map(str, size))
 
 
 def _backward_products(evidence: Evidence, sizes: set[Size], sources: set[str]) -> list[int]:

@@ -90,7 +90,7 @@ def _made(evidence: Evidence) -> list[_Remade]:
     frames = frames[(events["category"].to_numpy()[frames] == "python")]
     frames = frames[np.isin(start[frames], outermost_frames(evidence, _MAKES).start)]
     frames = frames[[_FOREIGN.search(str(name)) is None for name in names[frames]]] if frames.size else frames
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = evidence.source_texts
     by_line: dict[str, list[int]] = {}
     for row, line in zip(frames.tolist(), _lines_around(evidence, start[frames]), strict=True):
         by_line.setdefault(line, []).append(row)

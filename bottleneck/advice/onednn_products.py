@@ -6,9 +6,9 @@ import re
 import numpy as np
 
 from bottleneck.advice.kernel_work import KernelWork, requires_gain, work_of
-from bottleneck.advice.quantities import format_per_step
+from bottleneck.advice.quantities import format_per_step, smallest_op_us
 from bottleneck.advice.ranking import Draft
-from bottleneck.schema.device import ONEDNN_PEAK, Device
+from bottleneck.schema.device import ONEDNN_PEAK
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Flags, Floats
 from bottleneck.schema.op_names import MULTIPLIES
@@ -19,7 +19,7 @@ _FASTER = 1.25
 _LEAST_SHARE = 0.05
 # What a call of oneDNN takes beside its arithmetic, in times of the machine's smallest op: 9 to 12 us for products of
 # 32x64x64 to 128x128x128 by `python -m benchmarks.onednn_products` (torch 2.13, EPYC with AVX-512, two threads).
-_CALL_OPS, _OP_US = (17.0, 24.0), 0.54
+_CALL_OPS = (17.0, 24.0)
 # Only arithmetic becomes faster: of what it saves at the two ceilings, so much is sure of products with so many FLOPs
 # and more, and of smaller ones. Products of 50 MFLOP gained 14 % to 74 % in training of small language models, those of
 # 300 MFLOP 120 % (the same machine).
@@ -53,7 +53,7 @@ def onednn_products(evidence: Evidence) -> Draft | None:
     rows = work.family("matmul") & work.dtype("fp32") & work.op_like(MULTIPLIES) & (work.cost("matrix_flops") > 0)
     if work.share(rows) < _LEAST_SHARE:
         return None
-    low, high = _saved_us(work, rows, device, multiplied / faster)
+    low, high = _saved_us(work, rows, multiplied / faster)
     if low.sum() + high.sum() <= 0:
         return None
     return Draft(
@@ -83,12 +83,12 @@ def onednn_is_faster(evidence: Evidence) -> bool:
     return evidence.is_host_only and bool(usual and faster and faster >= _FASTER * usual)
 
 
-def _saved_us(work: KernelWork, rows: Flags, device: Device, ratio: float) -> tuple[Floats, Floats]:
+def _saved_us(work: KernelWork, rows: Flags, ratio: float) -> tuple[Floats, Floats]:
     """Returns what each product saves, at least and at most.
 
     Less than nothing where it takes longer. ``ratio`` is the time of arithmetic by oneDNN in that of the usual library.
     """
-    calls_us = [ops * (device.launch_floor_us or _OP_US) / work.evidence.steps for ops in _CALL_OPS]
+    calls_us = [ops * smallest_op_us(work.evidence) / work.evidence.steps for ops in _CALL_OPS]
     flops = work.cost("matrix_flops")
     sure = np.where(flops >= _LARGE_FLOPS, _SURE_OF_LARGE, _SURE_OF_SMALL)
     is_large = _BYTES * flops >= 2 * _LARGE_RESULT * work.cost("k")

@@ -65,8 +65,6 @@ _NEWER_TORCH = (
     "do all in one call (Adam and AdamW since 2.0, SGD since 2.3)."
 )
 _NEARLY_ALL = 0.9
-# Kernels of one op for each parameter that one kernel for lists of tensors replaces.
-_LAUNCHES_OF_ONE = 10
 # Of the time of bytes that a fused pass spares, this part is certain where no floor of the bytes is known.
 _LEAST_OF_PASSES = 0.6
 _LEAST_SHARE = 0.01

@@ -94,9 +94,7 @@ def _in_comprehensions(evidence: Evidence) -> _LoopOfModules | None:
 
     Its text tells.
     """
-    if evidence.recording is None:
-        return None
-    texts, ops = evidence.recording.source_texts, program_ops(evidence)
+    texts, ops = evidence.source_texts, program_ops(evidence)
     layers = ops[text_matches(ops["name"], _LAYER.search) & ops["module"].notna().to_numpy()]
     same = ["source", "signature", "step"]
     counts = layers.groupby(same, observed=True)["module"].nunique().groupby(level="source", observed=True).max()
@@ -205,8 +203,8 @@ def _draft(evidence: Evidence, place: str, gain_us: Interval, *, are_heads: bool
     )
 
 
-class _Rounds(Struct, frozen=True):
-    """Rounds of the same ops on the same sizes, whose results are joined by one call.
+class _JoinedRounds(Struct, frozen=True):
+    """Rounds of the same ops, whose results are joined by one call.
 
     ``rows`` are those of OPS in one round, ``count`` the rounds, ``us`` and ``idle_us`` the time of all of them per
     step and what passes between their ops.
@@ -218,8 +216,8 @@ class _Rounds(Struct, frozen=True):
     idle_us: float
 
 
-def _joined_rounds(evidence: Evidence) -> _Rounds | None:
-    """Finds rounds of ops that are called one after the other, in a trace without lines.
+def _joined_rounds(evidence: Evidence) -> _JoinedRounds | None:
+    """Finds rounds of the same ops in a trace without lines.
 
     Each has a layer on inputs of one size, and gives one piece of what is joined after the last of them.
     """
@@ -246,11 +244,11 @@ def _joined_rounds(evidence: Evidence) -> _Rounds | None:
             found_at = max(found_at, (len(pieces), start, period))
     count, start, period = found_at
     scale = evidence.host_scale / evidence.steps
-    return _Rounds(tuple(rows[start : start + period].tolist()), count, us * scale, (us - busy_us) * scale)
+    return _JoinedRounds(tuple(rows[start : start + period].tolist()), count, us * scale, (us - busy_us) * scale)
 
 
 def _period(code: Integers, count: int) -> int:
-    """Returns the length of so many equal rounds at the end; 0 where there are none."""
+    """Returns the length of so many equal rounds; 0 for none."""
     for period in range(1, min(_MOST_OPS, code.size // count) + 1):
         rounds = code[code.size - period * count :].reshape(count, period)
         if (rounds == rounds[0]).all():

@@ -16,12 +16,9 @@ from bottleneck.advice.loop_lines import (
     LINE_NAME,
     LOOP_OF,
     MOSTLY_OVERHEAD,
-    NOT_THE_PROGRAMS,
     OpLoop,
-    events_in_window,
     functions_of_lines,
     has_backward_fold,
-    is_line,
     line_number,
     loop_claims,
     loop_of,
@@ -32,6 +29,7 @@ from bottleneck.advice.loop_lines import (
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
+    events_in_window,
     format_count,
     format_per_step,
     ops_in_window,
@@ -44,7 +42,8 @@ from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Spans, union
-from bottleneck.schema.op_names import OPTIMIZER_STEP, at_source, place_of
+from bottleneck.schema.loading import NOT_THE_PROGRAMS
+from bottleneck.schema.op_names import OPTIMIZER_STEP, at_source, is_line, place_of
 from bottleneck.schema.records import replace
 from bottleneck.schema.tables import text_matches
 from bottleneck.units import counted, format_us, listed

@@ -124,7 +124,7 @@ def parameter_penalty(evidence: Evidence) -> Draft | None:
     by_line: dict[str, list[_Penalty]] = {}
     for penalty in _penalties(evidence):
         by_line.setdefault(penalty.source, []).append(penalty)
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = evidence.source_texts
     mine = [
         penalty
         for source, group in by_line.items()

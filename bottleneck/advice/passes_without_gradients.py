@@ -105,7 +105,7 @@ def _lines(evidence: Evidence) -> Iterator[_LineEvent]:
 
     Where the trace has none, they are the calls of functions of the program, which ops are told to be in.
     """
-    events, texts = evidence.linked.trace.events, {} if evidence.recording is None else evidence.recording.source_texts
+    events, texts = evidence.linked.trace.events, evidence.source_texts
     low_us, high_us = evidence.linked.window.host_us
     start, dur = events["ts_us"].to_numpy(), events["dur_us"].to_numpy()
     is_line = (events["category"] == "line").to_numpy()
@@ -290,7 +290,7 @@ def _is_reduced_loss(evidence: Evidence, row: int) -> bool:
 
 def _up_to_loss(evidence: Evidence, rows: Sequence[int]) -> _Pass:
     """Makes a pass of these ops, at the line of the last one."""
-    ops, recording = evidence.linked.ops, evidence.recording
+    ops = evidence.linked.ops
     source = ops["source"].astype(object).iloc[rows[-1]]
     source = source if isinstance(source, str) else ""
     modules = ops["module"].astype(object).iloc[list(rows)].tolist()
@@ -298,7 +298,7 @@ def _up_to_loss(evidence: Evidence, rows: Sequence[int]) -> _Pass:
         tuple(rows),
         ops["step"].iloc[rows[-1]],
         source,
-        "" if recording is None else recording.source_texts.get(source, ""),
+        evidence.source_texts.get(source, ""),
         True,
         frozenset(word.partition(".")[0] for word in modules if isinstance(word, str)),
     )

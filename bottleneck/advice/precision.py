@@ -21,7 +21,7 @@ from bottleneck.advice.kernel_work import (
     requires_gain,
     work_of,
 )
-from bottleneck.advice.quantities import format_per_step, is_compiled, rows_of_ops, setting_line
+from bottleneck.advice.quantities import format_per_step, is_compiled, rows_of_ops, setting_line, smallest_op_us
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import DISPATCH, backward_of, removal_of, top_rows
 from bottleneck.schema.accounts import FEW_FLOPS_PER_BYTE
@@ -56,7 +56,6 @@ _OTHER_KERNEL = (1 - 1 / 2.1, 1 - 1 / 7.7)
 # to 1024 rows), in times of the machine's smallest op. A bf16 product goes through oneDNN, whose call takes 10 to 15 us
 # longer than the fp32 product of a small matrix; casts of both operands and the bias take 5 to 9 us, with gradients and
 # their own backward ops 16 to 30 us.
-_OP_US = 0.54
 _PRODUCT_OPS = (19.0, 28.0)
 _CASTS_OPS = {False: (9.0, 16.0), True: (30.0, 55.0)}
 # An element is read in four bytes and written in two; a weight, at most, also once more into the order of oneDNN.
@@ -69,8 +68,6 @@ _SURELY_CONVOLVED = {False: 2.6, True: 2.1}
 _SURELY_RECURRENT = 1.2
 # And so many times at most: four more trainings (ResNet students, RetinaNet, U-Net, VQ-VAE) came to 1.5 to 2.3 times.
 _MOST_CONVOLVED = {False: 3.2, True: 2.8}
-# A product far from its floors shows a machine whose memory is slower than calibrated, by at most so much.
-_SLOWER_MEMORY = 3.0
 # What the middle of the interval must promise on a CPU, where casts and calls may cost as much as bf16 saves.
 _HOST_PAYS = 0.05
 # Products of so much of the step make a reader ask for bf16.
@@ -513,17 +510,17 @@ def _only_measuring_tells(work: KernelWork, products: Flags) -> bool:
 def _host_cost_us(work: KernelWork, products: Flags) -> tuple[float, float, float]:
     """Returns the cost of autocast on a CPU per step.
 
-    At least and at most, and the number of products. And the number of products. Each product of the forward pass casts
+    At least and at most, and the number of products. Each product of the forward pass casts
     its weight, and its input where that is fp32; in training the gradients of both are cast back. That the weight of a
     loop is cast once per step is left out of account: loops pay for calls.
     """
     device, steps, trains = work.evidence.analysis.device, work.evidence.steps, has_backward_pass(work.evidence)
-    op_us, bytes_per_us = device.launch_floor_us or _OP_US, (device.bandwidth_bytes_per_s or math.inf) / US_PER_S
+    op_us, bytes_per_us = smallest_op_us(work.evidence), (device.bandwidth_bytes_per_s or math.inf) / US_PER_S
     forward = products & ~work.inside(_BACKWARD)
     multiplies = products & work.family("matmul")
     weight, image = _operands(work, forward)
     passes = _CAST_BYTES * (2 if trains else 1) / steps / bytes_per_us
-    slower = np.clip(work.us / np.maximum(work.floor_us(), 1e-9), 1.0, _SLOWER_MEMORY)
+    slower = work.memory_slowdown()
     low, high = (
         op_us * (calls * np.count_nonzero(multiplies) + casts * np.count_nonzero(forward)) / steps
         for calls, casts in zip(_PRODUCT_OPS, _CASTS_OPS[trains], strict=True)
@@ -999,7 +996,7 @@ def _ratio_of_rates(work: KernelWork, dtype: str, peak: float | None, single: fl
 
 def _autocasts(evidence: Evidence) -> bool:
     """True where casts, or lines of the program, show autocast."""
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = evidence.source_texts
     return "aten::_autocast_to_reduced_precision" in evidence.op_sums or any(
         "autocast" in text for text in texts.values()
     )

@@ -2,7 +2,7 @@
 
 import re
 
-from bottleneck.advice.loop_lines import FORMATS_TENSORS, LEAST_SHARE, line_texts, loop_claims
+from bottleneck.advice.loop_lines import FORMATS_TENSORS, LEAST_SHARE, loop_claims
 from bottleneck.advice.quantities import format_count, format_per_step, line_at, outermost_frames
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
@@ -32,7 +32,7 @@ def printed_tensor(evidence: Evidence) -> Draft | None:
         line = line_at(evidence, start)
         us_at[line] = us_at.get(line, 0.0) + end - start
     line = max(us_at, key=lambda place: us_at[place])
-    texts = line_texts(evidence)
+    texts = evidence.source_texts
     is_logged = _LOGS_MADE_TEXT.search(texts.get(line or "", "")) is not None
     return Draft(
         slug="printed-tensor",

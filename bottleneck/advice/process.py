@@ -7,6 +7,7 @@ import numpy as np
 
 from bottleneck.advice.kernel_work import PRODUCTS, work_of
 from bottleneck.advice.quantities import (
+    SMALLEST_OP_US,
     claims_of,
     format_count,
     format_per_step,
@@ -14,6 +15,7 @@ from bottleneck.advice.quantities import (
     ops_in_window,
     outermost_us,
     setting_line,
+    smallest_op_us,
 )
 from bottleneck.advice.ranking import Draft, SourcedLine, up_to
 from bottleneck.schema.accounts import UNMODELLED_ACCOUNTS
@@ -28,7 +30,6 @@ _REPLICATES = re.compile(r"^(Broadcast|Scatter|Gather|ReduceAddCoalesced)(Backwa
 # What autograd's record of one op costs, in times of the smallest op of the machine (0.54 us): 1.8 us (linear layers of
 # 64 to 256 on 1 to 64 rows, torch 2.13, one thread: 3.1 us without gradients, 4.9 us with), 3 to 6 us in LeNet.
 _NODE_OPS = (2.5, 7.0)
-_OP_US = 0.54
 _NODES = 4
 # What autograd keeps for a backward pass is not reused by the next op: on a CPU part of it comes in new pages in each
 # step, and without gradients in next to none. That was 0 to 53 % of the results below 32 MiB, which are new pages
@@ -205,8 +206,7 @@ def unused_gradients(evidence: Evidence) -> Draft | None:
     if nodes < _NODES:
         return None
     low, high = (
-        nodes * ops * ((evidence.analysis.device.launch_floor_us if evidence.is_host_only else None) or _OP_US)
-        for ops in _NODE_OPS
+        nodes * ops * (smallest_op_us(evidence) if evidence.is_host_only else SMALLEST_OP_US) for ops in _NODE_OPS
     )
     most_us = (
         evidence.account_us("overhead.dispatch", "overhead.python", "overhead.launch_floor")

@@ -122,7 +122,7 @@ def _pool_wait(evidence: Evidence) -> _PoolWait | None:
 
 
 def _has_worker_threads(evidence: Evidence) -> bool:
-    texts = () if evidence.recording is None else evidence.recording.source_texts.values()
+    texts = evidence.source_texts.values()
     return any(_SAYS_THREADS.search(text) for text in texts) or rows_of_events(evidence, _WORKER_THREADS).size > 0
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import KernelWork, Size, work_of
+from bottleneck.advice.kernel_work import KernelWork, Size, size_words, work_of
 from bottleneck.advice.quantities import format_count, format_per_step, ops_in_window
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import LEAST_SHARE, backward_of, issued_by, main_source, removal_of, roots_of, top_rows
@@ -99,7 +99,7 @@ def product_chains(evidence: Evidence) -> tuple[ProductChain, ...]:
     products = set(np.flatnonzero(is_product).tolist())
     parent = as_integers(ops["parent"])
     is_inside = np.append(nearest_ancestor(parent, is_product) >= 0, False)[parent]
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = evidence.source_texts
     for row in rows.tolist():
         if is_inside[row]:  # what a product does itself
             continue
@@ -351,7 +351,7 @@ def _factored_draft(evidence: Evidence) -> Draft | None:
         return None
     line, work = main_source(evidence, making), work_of(evidence)
     largest = max(weights, key=lambda weight: float(np.prod(weight.size)))
-    size = "x".join(map(str, largest.size))
+    size = size_words(largest.size)
     claims = {name: us * (1 - left) for name, us in removal.claims.items()}
     for name, us in gradients.claims.items():
         claims[name] = claims.get(name, 0.0) + us / 2
@@ -385,7 +385,7 @@ def _diagonal_products(evidence: Evidence) -> dict[int, int]:
     names = ops["name"].astype(object).to_numpy()[top].tolist()
     sources = ops["source"].astype(object).to_numpy()[top].tolist()
     signatures = as_integers(ops["signature"])[top].tolist()
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = evidence.source_texts
     maker: dict[int, int] = {}
     for at, name in enumerate(names):
         sizes = work.tensors_of(signatures[at])[:1] if _DIAGONAL.search(str(name)) else []

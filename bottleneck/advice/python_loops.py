@@ -18,12 +18,8 @@ from bottleneck.advice.loop_lines import (
     LOOP_OF,
     MOSTLY_OVERHEAD,
     OpLoop,
-    events_in_window,
-    events_of_source,
     functions_of_lines,
-    is_line,
     layer_lines,
-    line_texts,
     loop_claims,
     loop_of,
     loops_by_source,
@@ -48,6 +44,8 @@ from bottleneck.advice.parameter_loops import reading_loop, tensor_loop
 from bottleneck.advice.quantities import (
     ISSUE_ACCOUNTS,
     claims_of,
+    events_in_window,
+    events_of_source,
     format_count,
     format_per_step,
     host_us_per_launch,
@@ -66,7 +64,8 @@ from bottleneck.advice.servers import find_server
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Integers, union
-from bottleneck.schema.op_names import at_source, place_of
+from bottleneck.schema.loading import LOADER_CALL
+from bottleneck.schema.op_names import at_source, is_line, place_of
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted, format_share, format_us, listed
 
@@ -81,7 +80,6 @@ _PICKS = ("aten::select", "aten::narrow", "aten::slice")
 _INDEX = re.compile(r'^\["[^"]*", ?"[^"]*", ?"(-?\d{1,18})"')
 _WHOLE = re.compile(r"^-?\d{1,3}$")
 _LIBRARY_FRAME = re.compile(r"^<|^nn\.Module: |(?:^|[/\\])torch[/\\]")
-_LOADER = re.compile(r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader_next")
 _LEAST_PICKED = 0.02
 
 
@@ -146,7 +144,7 @@ def _looped_ops(evidence: Evidence) -> Draft | None:
     if carrying is None and remedy in {ROW_BY_ROW, IN_FUNCTION} and goes_in_order(evidence, loop):
         remedy, (low_us, high_us) = IN_ORDER, (part * high_us for part in _OF_SOLVED)
     elif carrying is not None:
-        remedy, parts = (SOLVED, _OF_SOLVED) if _ADDS.match(line_texts(evidence)[carrying]) else (CARRIED, _OF_CARRIED)
+        remedy, parts = (SOLVED, _OF_SOLVED) if _ADDS.match(evidence.source_texts[carrying]) else (CARRIED, _OF_CARRIED)
         source, (low_us, high_us) = carrying, (part * high_us for part in parts)
     cell = cell_of(evidence, loop.source)
     if cell is not None and _has_doubles(evidence, loop.source):
@@ -183,7 +181,7 @@ def _carrying_line(evidence: Evidence, loop: OpLoop) -> str | None:
     It is a line of the loop (`h = torch.tanh(x[t] + self.h(h))`), or calls the function that is a round of it
     (`h = self.cell(x[:, t], h)`). Null where none is known.
     """
-    texts = line_texts(evidence)
+    texts = evidence.source_texts
     carrying = [source for source, text in texts.items() if _CARRIES.search(text) or _adds_to_input(source, texts)]
     inside = next((source for source in carrying if source in loop.lines), None)
     if inside is not None or not carrying:
@@ -224,7 +222,7 @@ def _head_of_loop(evidence: Evidence, loop: OpLoop) -> str:
 
     A comparison of tensors calls nothing that tells its own line.
     """
-    texts = line_texts(evidence)
+    texts = evidence.source_texts
     place = place_of(loop.source)
     if place is None or place.is_function or texts.get(loop.source, "").startswith(("for ", "while ")):
         return loop.source
@@ -322,7 +320,7 @@ def _looped_picks(evidence: Evidence) -> Draft | None:
         gain_us = Interval(high_us / ops_per_round, high_us)
     if evidence.share_of_step(high_us) < _LEAST_PICKED:
         return None
-    text = "" if evidence.recording is None or source is None else evidence.recording.source_texts.get(source, "")
+    text = evidence.source_texts.get(source or "", "")
     remedy = WINDOW_BY_WINDOW if cuts_windows(text) else PICK_BY_PICK
     times = counted(format_count(count), "time")
     return Draft(
@@ -427,7 +425,7 @@ def _outermost_ops(evidence: Evidence, rows: Integers, *, with_lines: bool = Tru
     """
     ops = evidence.linked.ops
     rows = rows[(ops["depth"].to_numpy()[rows] == 0) & (ops["source"].notna().to_numpy()[rows] | (not with_lines))]
-    rows = rows[~outermost_spans(evidence, _LOADER).hold(ops["ts_us"].to_numpy()[rows])]
+    rows = rows[~outermost_spans(evidence, LOADER_CALL).hold(ops["ts_us"].to_numpy()[rows])]
     columns = ["source", "name", "module", "thread", "step", "signature", "ts_us"]
     return ops.iloc[rows][columns].reset_index(drop=True)
 

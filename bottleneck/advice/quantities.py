@@ -21,7 +21,7 @@ from bottleneck.schema.kernel_names import between
 from bottleneck.schema.linked_trace import LONGEST_ISSUE_US
 from bottleneck.schema.loading import LOADER
 from bottleneck.schema.measurements import SettingName
-from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP, place_of
+from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP, is_backward, is_line, place_of
 from bottleneck.schema.tables import after_backward, text_matches
 from bottleneck.units import format_share, format_us
 
@@ -176,6 +176,27 @@ def _inside(evidence: Evidence, at_us: Floats) -> Flags:
     return np.asarray((at_us >= low) & (at_us < high))
 
 
+def events_in_window(evidence: Evidence, category: str) -> Flags:
+    """Mask of the trace's events of this category that begin in the window."""
+    events = evidence.linked.trace.events
+    return _inside(evidence, events["ts_us"].to_numpy()) & (events["category"] == category).to_numpy()
+
+
+@remembered
+def _lines_and_frames(evidence: Evidence) -> tuple[Flags, Flags]:
+    return events_in_window(evidence, "line"), events_in_window(evidence, "python")
+
+
+def events_of_source(evidence: Evidence, source: str) -> Flags:
+    """Mask of a line's events, or a function's frames, in the window."""
+    events, place = evidence.linked.trace.events, place_of(source)
+    if place is None or is_backward(source):
+        return np.zeros(len(events), dtype=bool)
+    lines, frames = _lines_and_frames(evidence)
+    ending = re.compile(rf"(?:^|[/\\]){re.escape(place.file)}\({place.line}\): ")
+    return (frames if place.is_function else lines) & text_matches(events["name"], ending.search)
+
+
 def work_in_window(evidence: Evidence) -> Flags:
     """Marks the rows of KERNELS in the window that compute.
 
@@ -204,6 +225,16 @@ def host_us_per_launch(evidence: Evidence) -> float | None:
     distance, same = np.diff(at_us[order]), np.diff(thread[order]) == 0
     distance = distance[same & (distance > 0)]
     return float(np.median(distance)) * evidence.host_scale if distance.size else None
+
+
+# What the smallest op takes on the machine that rules were measured on (torch 2.13, EPYC, one thread), for those where
+# it is not known.
+SMALLEST_OP_US = 0.54
+
+
+def smallest_op_us(evidence: Evidence) -> float:
+    """The time of the machine's smallest op, for rules that count in it."""
+    return evidence.analysis.device.launch_floor_us or SMALLEST_OP_US
 
 
 def overhead_us_per_op(evidence: Evidence) -> float | None:
@@ -365,8 +396,7 @@ def model_calls(evidence: Evidence) -> dict[str, tuple[float, float]]:
     calls: dict[str, tuple[float, float]] = {}
     runs = model_runs(evidence)
     for source, us in zip(runs["source"].astype(object), (runs["us"] / evidence.steps).tolist(), strict=True):
-        place = place_of(source) if isinstance(source, str) else None
-        if place is not None and not place.is_function:
+        if isinstance(source, str) and is_line(source):
             before = calls.get(source, (0.0, 0.0))
             calls[source] = (before[0] + us, before[1] + 1 / evidence.steps)
     return calls

@@ -101,24 +101,12 @@ class Draft(Struct, frozen=True):
     equal_gain_us: float | None = None
 
 
-# Advice that fits nearly every program, whatever its work is for.
-GENERAL = frozenset(
-    {
-        "half-precision",
-        "needless-copies",
-        "scattered-lookups",
-        "strided-access",
-        "unfused-chain",
-        "unfused-norm",
-        "fresh-pages",
-        "slow-cpu-products",
-        "onednn-products",
-        "channels-first",
-        "larger-batch",
-        "unfused-optimizer",
-        "host-overhead",
-    }
+# Advice that fits nearly every program, whatever its work is for: all of its ops, or those of one kind.
+FITS_ALL = frozenset(
+    {"half-precision", "fresh-pages", "larger-batch", "slow-cpu-products", "onednn-products", "channels-first"}
 )
+OF_KINDS = frozenset({"needless-copies", "unfused-chain", "unfused-norm", "scattered-lookups", "strided-access"})
+GENERAL = FITS_ALL | OF_KINDS | {"unfused-optimizer", "host-overhead"}
 # Of the step: a finding of needless work that gains less at least does not stand before general advice.
 _LEAST_SPECIFIC = 0.05
 # Advice that does the same work with less, or on more, where the program asks for that by mistake as a rule.

@@ -14,7 +14,7 @@ from bottleneck.advice.quantities import claims_of, idle_rows, kept_pages_gain, 
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, counted_faults_us, remembered
 from bottleneck.schema.intervals import Flags, Integers
-from bottleneck.schema.op_names import IN_PLACE, place_of
+from bottleneck.schema.op_names import IN_PLACE, is_line
 from bottleneck.schema.tables import as_integers
 from bottleneck.units import US_PER_S
 
@@ -159,7 +159,7 @@ def main_source(evidence: Evidence, rows: Sequence[int]) -> str | None:
     us = ops.groupby("source", observed=True)["dur_us"].sum()
     if us.empty:
         return None
-    lines = [str(label) for label in us.index if (place := place_of(str(label))) is not None and not place.is_function]
+    lines = [str(label) for label in us.index if is_line(str(label))]
     return max(lines or list(map(str, us.index)), key=lambda label: float(us[label]))
 
 

@@ -124,7 +124,7 @@ def _same_text(evidence: Evidence, first: _Instance, second: _Instance) -> tuple
 
     And the two lines; null where the lines share none.
     """
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = evidence.source_texts
     pairs = [pair for pair in zip(first.lines, second.lines, strict=False) if pair[0] != pair[1]]
     one, other = (
         pairs[0] if pairs else (first.lines[-1], second.lines[-1]) if first.lines and second.lines else (-1, -1)

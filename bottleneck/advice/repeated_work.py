@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import Size, work_of
+from bottleneck.advice.kernel_work import Size, size_words, work_of
 from bottleneck.advice.quantities import (
     format_count,
     format_per_step,
@@ -354,7 +354,7 @@ def normalised_operand(evidence: Evidence) -> Draft | None:
     if evidence.share_of_step(removal.us) < _LEAST_OF_LINES:
         return None
     line = main_source(evidence, rows)
-    shown = "x".join(map(str, size))
+    shown = size_words(size)
     return Draft(
         slug="repeated-result",
         title="The larger operand of a product is normalised in each step",
@@ -504,7 +504,7 @@ def _rows_of_later_rounds(evidence: Evidence, lines: Mapping[str, int]) -> list[
 
 
 def _line_with_text(evidence: Evidence, source: str | None) -> str:
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = evidence.source_texts
     text = texts.get(source or "", "")
     return f"{at_source(source)}{f' (`{text}`)' if text else ''}"
 

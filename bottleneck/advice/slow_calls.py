@@ -1165,7 +1165,7 @@ def _brief(call: SlowCall, words: Mapping[str, str], line: HotLine) -> str:
 
 
 # Findings that say less of the same time: its place or its kind, without the remedy of the one that they stand under.
-_GENERAL: Mapping[str, frozenset[str]] = {
+_SAYS_LESS: Mapping[str, frozenset[str]] = {
     "row-fetching": frozenset({"loader-hot-spot", "loader-without-workers"}),
     "slow-call": frozenset({"python-line", "python-call", "loader-hot-spot", "side-work"}),
     "class-by-class": frozenset({"looped-op", "needless-copies", "unfused-chain"}),
@@ -1186,7 +1186,7 @@ def without_general(drafts: Sequence[Draft]) -> list[Draft]:
         if draft.gain_us is None
         or not any(
             draft.slug in general and most_us.get(slug, 0.0) >= _MOST_OF_IT * draft.gain_us.high
-            for slug, general in _GENERAL.items()
+            for slug, general in _SAYS_LESS.items()
         )
     ]
 

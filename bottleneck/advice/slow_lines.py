@@ -7,13 +7,13 @@ import math
 
 from msgspec import Struct
 
-from bottleneck.advice.loop_lines import is_line, line_texts, spans_without_torch
+from bottleneck.advice.loop_lines import spans_without_torch
 from bottleneck.advice.quantities import claims_of, format_per_step, idle_rows
 from bottleneck.advice.ranking import Draft
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Spans
-from bottleneck.schema.op_names import at_source, place_of
+from bottleneck.schema.op_names import at_source, is_line, place_of
 
 # Lines of Python below this part of the step are not worth a change.
 _LEAST_LINE = 0.1
@@ -71,7 +71,7 @@ def python_line(evidence: Evidence) -> Draft | None:
     line = slow_line(evidence)
     if line is None or evidence.share_of_step(line.us) < _LEAST_LINE:
         return None
-    texts = line_texts(evidence)
+    texts = evidence.source_texts
     text = texts.get(line.source, "")
     low, high = (part * line.us for part in _OF_LINE)
     return Draft(

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 
-from bottleneck.advice.kernel_work import KernelWork, Size, work_of
+from bottleneck.advice.kernel_work import KernelWork, Size, size_words, work_of
 from bottleneck.advice.quantities import format_count, format_per_step
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import issued_by, main_source, removal_of, top_rows
@@ -47,7 +47,7 @@ def slow_argmax(evidence: Evidence) -> Draft | None:
         title=f"{name} along a dimension that is not the last runs without vectors",
         evidence=(
             f"{counted(format_count(len(rows) / evidence.steps), 'call')} per step {at_source(line)}, along dimension "
-            f"{dim} of {'x'.join(map(str, size))}: {format_per_step(evidence, removal.us)}",
+            f"{dim} of {size_words(size)}: {format_per_step(evidence, removal.us)}",
             *work.describe(issued_by(evidence, work, np.array(rows))),
         ),
         advice=f"Take the places from x.{quick}({dim}).indices {at_source(line)}, in place of x.{name}({dim}): on a "

@@ -8,7 +8,7 @@ import re
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import KernelWork, Size, work_of
+from bottleneck.advice.kernel_work import KernelWork, Size, size_words, work_of
 from bottleneck.advice.quantities import format_count, format_per_step, ops_in_window
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import (
@@ -103,7 +103,7 @@ def sparse_product(evidence: Evidence) -> Draft | None:
         evidence=(
             f"{counted(format_count(len(call.rows) / evidence.steps), 'product')} per step with a sparse matrix "
             f"({'compressed: CSR, CSC or BSR' if call.is_compressed else 'coordinates: COO'}), "
-            f"most time {at_source(line)}: " + " by ".join("x".join(map(str, size)) for size in call.sizes[:2]),
+            f"most time {at_source(line)}: " + " by ".join(size_words(size) for size in call.sizes[:2]),
             f"that takes {format_per_step(evidence, removal.us)}"
             + (
                 f"; dense products of these sizes need {format_us(dense[0])} to {format_us(dense[1])}"

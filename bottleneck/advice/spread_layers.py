@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import KernelWork, Size, is_size, work_of
+from bottleneck.advice.kernel_work import KernelWork, Size, broadcast, is_size, size_words, work_of
 from bottleneck.advice.quantities import format_count, format_per_step
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import (
@@ -159,9 +159,7 @@ def _added(work: KernelWork, signature: int) -> tuple[float, float, Size] | None
     strides = work.text_column("strides", signature)[:2]
     if len(sizes) < 2:
         return None
-    rank = max(map(len, sizes))
-    padded = [(1,) * (rank - len(size)) + size for size in sizes]
-    result = tuple(max(column) for column in zip(*padded, strict=True))
+    result = broadcast(sizes)
     copies = [_copies(list(size), stride) for size, stride in zip(sizes, (*strides, None, None), strict=False)]
     times = min(math.prod(result) / max(math.prod(size), 1) * copy for size, copy in zip(sizes, copies, strict=True))
     return (1.0, times, result) if times >= _TIMES and all(size[-1] == result[-1] for size in sizes) else None
@@ -362,7 +360,7 @@ def spread_layer(evidence: Evidence) -> Draft | None:
     line = main_source(evidence, makers or layers)
     layer_line = main_source(evidence, layers)
     place = at_source(line) + (f" (the layer: {layer_line})" if layer_line not in (None, line) else "")
-    size = "x".join(map(str, first.size))
+    size = size_words(first.size)
     part = "" if first.part >= _NEARLY_WHOLE else f"{100 * first.part:.0f} % of the features of "
     return Draft(
         slug="spread-layer",

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from bottleneck.advice.kernel_work import size_words
 from bottleneck.advice.quantities import format_count, format_per_step, ops_in_window, optimizer_names
 from bottleneck.advice.ranking import Draft, SourcedLine
 from bottleneck.advice.removal import top_rows
@@ -139,7 +140,7 @@ def _held(odd: Sequence[OddTensor]) -> tuple[str, ...]:
     for one in odd:
         if (one.subnormal_share, one.sizes) not in seen:
             seen.add((one.subnormal_share, one.sizes))
-            sizes = "x".join(map(str, one.sizes))
+            sizes = size_words(one.sizes)
             lines.append(
                 f"{one.place} {one.name}{at_known(one.source)}: {format_share(one.subnormal_share)} of its numbers "
                 f"({sizes}) are subnormal, nearer to zero than any normal number"

@@ -244,7 +244,7 @@ def _gathering_line(evidence: Evidence, rows: Flags) -> str | None:
 
     Its text gathers along the last dimension: ``table[:, rows]``.
     """
-    most, texts = _main_line(evidence, rows), {} if evidence.recording is None else evidence.recording.source_texts
+    most, texts = _main_line(evidence, rows), evidence.source_texts
     if most is None:
         return None
     return most if gathers_columns(HotLine(most, (most,), 0.0, texts.get(most, ""))) else None

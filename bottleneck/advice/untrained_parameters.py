@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import Size, work_of
+from bottleneck.advice.kernel_work import Size, size_words, work_of
 from bottleneck.advice.quantities import (
     format_per_step,
     model_runs,
@@ -280,11 +280,7 @@ def _describe(evidence: Evidence, gradients: Sequence[_Gradient], modules: Seque
     largest = max(gradients, key=lambda one: math.prod(one.size)).size
     of = f" of {', '.join(modules[:_NAMED])}" if modules else ""
     count = max(len(gradients) // evidence.steps, 1)
-    return f"{counted(count, 'gradient')}{of} ({format_si(numbers, 'numbers').strip()}, such as {_by(largest)})"
-
-
-def _by(size: Size) -> str:
-    return "x".join(map(str, size))
+    return f"{counted(count, 'gradient')}{of} ({format_si(numbers, 'numbers').strip()}, such as {size_words(largest)})"
 
 
 def _last_call(evidence: Evidence, modules: Sequence[str], before_us: float = math.inf) -> str | None:

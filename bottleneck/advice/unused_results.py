@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import Size, work_of
+from bottleneck.advice.kernel_work import Size, broadcast, size_words, work_of
 from bottleneck.advice.quantities import format_per_step, outermost_spans
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import (
@@ -231,18 +231,12 @@ def _result(call: _UsingCall) -> Size | None:
         return (*sizes[0][:-1], sizes[1][0]) if len(sizes) > 1 and len(sizes[1]) == 2 else None
     if call.name in _PRODUCTS:
         are_matrices = len(sizes) > 1 and min(map(len, sizes[:2])) >= 2
-        return (*_broadcast([sizes[0][:-2], sizes[1][:-2]]), sizes[0][-2], sizes[1][-1]) if are_matrices else None
+        return (*broadcast([sizes[0][:-2], sizes[1][:-2]]), sizes[0][-2], sizes[1][-1]) if are_matrices else None
     if call.name == "aten::cdist":
         return (*sizes[0][:-1], sizes[1][-2]) if len(sizes) > 1 and len(sizes[1]) >= 2 else None
     if call.is_pointwise:
-        return _broadcast(sizes)
+        return broadcast(sizes)
     return sizes[0] if call.name in _SAME | _SORTS | _SOFT else None
-
-
-def _broadcast(sizes: Sequence[Size]) -> Size:
-    rank = max(map(len, sizes), default=0)
-    padded = [(1,) * (rank - len(size)) + tuple(size) for size in sizes]
-    return tuple(max(column) for column in zip(*padded, strict=True))
 
 
 def unused_result(evidence: Evidence) -> Draft | None:
@@ -280,8 +274,8 @@ def unused_result(evidence: Evidence) -> Draft | None:
         slug="unused-result",
         title="Far more is computed than what is taken from the result",
         evidence=(
-            f"of a tensor of {_by(largest.size)} by {largest.name}{elsewhere} only {format_share(largest.used)} is "
-            f"taken{at_known(line)}",
+            f"of a tensor of {size_words(largest.size)} by {largest.name}{elsewhere} only {format_share(largest.used)} "
+            f"is taken{at_known(line)}",
             f"making it takes {format_per_step(evidence, removal.us)}",
             *work.describe(issued_by(evidence, work, rows)),
         ),
@@ -296,10 +290,6 @@ def unused_result(evidence: Evidence) -> Draft | None:
         removes=True,
         confidence="high" if made_at == line and line is not None else "medium",
     )
-
-
-def _by(size: Sequence[int]) -> str:
-    return "x".join(map(str, size))
 
 
 def _takes_diagonal(evidence: Evidence, one: Unused) -> bool:
@@ -323,8 +313,8 @@ def _advice(one: Unused, line: str | None, *, is_diagonal: bool = False) -> str:
     if is_diagonal:
         return (
             f"Multiply row by row{where} in place of the full product: the diagonal of a @ b.T is "
-            f"(a * b).sum(-1), its sum (a trace) is (a * b).sum(). The product of {_by(one.size)} numbers, and its "
-            "backward pass, then need not be made."
+            f"(a * b).sum(-1), its sum (a trace) is (a * b).sum(). The product of {size_words(one.size)} numbers, and "
+            "its backward pass, then need not be made."
         )
     if name in _SORTS:
         return f"Take the few values that are used{where} with torch.topk, kthvalue, max or min: no sort is needed."

@@ -219,7 +219,7 @@ def _averaged(evidence: Evidence) -> Integers:
         return none
     calls = calls[calls["module"].isna() & calls["name"].map(_ARITHMETIC.match).notna()]
     calls = calls[calls["signature"].map(lambda call: _are_parameters(work, call, sizes)).astype(bool)]
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = evidence.source_texts
     calls = calls[~calls["source"].map(lambda line: _NEEDED.search(texts.get(line, "")) is not None).astype(bool)]
     loop = tensor_loop(evidence)
     calls = calls[~calls["source"].isin(() if loop is None else loop.lines)]

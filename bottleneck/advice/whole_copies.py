@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import KernelWork, Size, work_of
+from bottleneck.advice.kernel_work import KernelWork, Size, size_words, work_of
 from bottleneck.advice.line_patterns import dotted
 from bottleneck.advice.quantities import format_count, format_per_step
 from bottleneck.advice.ranking import Draft
@@ -81,7 +81,7 @@ def whole_tensor_copy(evidence: Evidence) -> Draft | None:
     left = 1 - first.written
     if evidence.share_of_step(left * of_ops.gain.high) < _LEAST:
         return None
-    size = "x".join(map(str, first.size))
+    size = size_words(first.size)
     return Draft(
         slug="whole-tensor-copy",
         title="A whole tensor is copied to change few of its rows",
@@ -125,7 +125,7 @@ def _copies(evidence: Evidence) -> tuple[_WholeCopy, ...]:
 def _top_calls(evidence: Evidence, work: KernelWork) -> list[_TopCall]:
     top = top_rows(evidence)
     ops = evidence.linked.ops.iloc[top]
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = evidence.source_texts
     names, sources = (ops[column].astype(object).tolist() for column in ("name", "source"))
     calls = []
     for row, name, source, number in zip(

@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 
-from bottleneck.advice.kernel_work import KernelWork, Size, requires_gain, work_of
+from bottleneck.advice.kernel_work import KernelWork, Size, requires_gain, size_words, work_of
 from bottleneck.advice.quantities import format_count, format_per_step, ops_in_window
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import BYTES_OF_NUMBER, issued_by, main_source, moved_us, removal_of, roots_of
@@ -102,7 +102,7 @@ def picked_parts(evidence: Evidence) -> Draft | None:
     source = main_source(evidence, rows)
     place = "" if source is None else f" {at_source(forward_of(source))}"
     size, part = max(many, key=lambda sizes: math.prod(sizes[0]) * len(many[sizes]))
-    such = f", such as {'x'.join(map(str, part))} of {'x'.join(map(str, size))}" if has_sizes else ""
+    such = f", such as {size_words(part)} of {size_words(size)}" if has_sizes else ""
     return Draft(
         slug="picked-parts",
         title="Parts that a loop picks by index each get a gradient of the whole tensor",

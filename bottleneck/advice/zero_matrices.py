@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bottleneck.advice.kernel_work import Size, work_of
+from bottleneck.advice.kernel_work import Size, size_words, work_of
 from bottleneck.advice.quantities import format_count, format_per_step, ops_in_window
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import (
@@ -65,7 +65,7 @@ def zero_matrix_product(evidence: Evidence) -> Draft | None:
     least_us, most_us = (us * numbers for us in _FOUND_US)
     gain = (low * removal.gain.low - most_us, high * removal.gain.high - least_us)
     forward = [row for row in rows if not is_backward(str(evidence.linked.ops["source"].iloc[row]))]
-    line, size = main_source(evidence, forward or rows), "x".join(map(str, matrix.sizes))
+    line, size = main_source(evidence, forward or rows), size_words(matrix.sizes)
     made = "" if matrix.source is None else f", made {at_source(matrix.source)},"
     return Draft(
         slug="zero-matrix-product",
@@ -126,7 +126,7 @@ def _products_with(evidence: Evidence, matrix: OddTensor) -> list[int]:
         for signature in set(signatures)
         if any(size[-2:] in wanted for size in work.tensors_of(signature)[-2:])
     }
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = evidence.source_texts
     name = rf"(?<![.\w]){re.escape(matrix.name)}"
     multiplies = re.compile(rf"{name}(?:\s*@|\.(?:mm|matmul)\()|\b(?:mm|matmul)\(\s*{name}\s*,")
     named = text_matches(ops["source"], lambda source: bool(multiplies.search(texts.get(forward_of(source), ""))))[
@@ -152,7 +152,7 @@ def _making(evidence: Evidence, matrix: OddTensor, products: Sequence[int]) -> l
         np.isin(roots_of(evidence), products) & text_matches(ops["name"], _PRODUCTS.__contains__)
     ):
         sizes.update(size for size in work.tensors_of(int(signatures[row]))[-2:-1] if len(size) == 2)
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = evidence.source_texts
     word = re.compile(rf"(?<![.\w]){re.escape(matrix.name)}\b")
     named = text_matches(ops["source"], lambda source: bool(word.search(texts.get(source, ""))))
     rows = np.flatnonzero(named & ops_in_window(evidence) & ~np.isin(roots_of(evidence), products))
@@ -183,7 +183,7 @@ def masked_attention(evidence: Evidence) -> Draft | None:
             continue
         high, low = (max(0.0, 1 - times * (1 - mask.zero_share)) for times in _PER_NUMBER)
         removal = with_freeing(evidence, removal, rows)
-        size, made = "x".join(map(str, mask.sizes)), "" if mask.source is None else f", made {at_source(mask.source)},"
+        size, made = size_words(mask.sizes), "" if mask.source is None else f", made {at_source(mask.source)},"
         work = work_of(evidence)
         return Draft(
             slug="masked-attention",
@@ -226,7 +226,7 @@ def _masking_line(evidence: Evidence, mask: OddTensor) -> str | None:
 
     if not work.calls_that(work.op_like(_SOFTMAX), is_on_pairs).any():
         return None
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
+    texts = evidence.source_texts
     rows = work.row[work.calls_that(work.op_like(_MASKS), is_masked)]
     for source in dict.fromkeys(kernels["source"].iloc[rows].dropna().astype(str)):
         if not is_backward(source) and _leaves_out_zeros(texts.get(source, ""), mask.name.rpartition(".")[2]):

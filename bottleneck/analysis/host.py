@@ -26,11 +26,12 @@ from bottleneck.schema.intervals import (
     union,
 )
 from bottleneck.schema.linked_trace import Linked, Trace
+from bottleneck.schema.loading import LOADER_CALL
 from bottleneck.schema.op_names import OWN_FRAME, OWN_STRETCH
 from bottleneck.schema.tables import FRESH_FROM_BYTES, WAITS, as_integers, main_thread, text_matches
 from bottleneck.system.working_memory import return_freed_memory, returns_memory
 
-LOADER = r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader_next|\b(load|wait_for|next)_batch\b"
+LOADER = rf"{LOADER_CALL.pattern}|\b(load|wait_for|next)_batch\b"
 _SYNC_OP = r"^aten::(item|_local_scalar_dense|nonzero|is_nonzero)$"
 # Ops that compute, on whatever device their tensors are; views, metadata and allocations are not among them.
 _COMPUTING_OP = (

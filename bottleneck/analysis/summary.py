@@ -83,7 +83,7 @@ def total(rows: KernelTimes, kernels: Sequence[KernelSummary], device: Device) -
         peak_memory_bytes=None if result.host_only else _peak_memory(linked),
         peak_memory_reason=_NO_PEAK if result.host_only else None,
         model_flops_utilization=_utilisation(amounts["flops"], device.peaks_flops_per_s.get(peak or ""), wall_us),
-        bandwidth_utilization=_utilisation(amounts["bytes_low"], _bandwidth(device), wall_us),
+        bandwidth_utilization=_utilisation(amounts["bytes_low"], device.main_bandwidth_bytes_per_s, wall_us),
         peak=peak,
     )
 
@@ -174,16 +174,6 @@ def _peak_of(kernel: KernelSummary, device: Device) -> str | None:
         rate = kernel.flops / kernel.compute_us * US_PER_S
         return min(keys, key=lambda key: abs(math.log(peaks[key] / rate)), default=None)
     return next(iter(keys), None)
-
-
-def _bandwidth(device: Device) -> float | None:
-    """Gives bytes per second from memory.
-
-    Of a CPU, it is that of its largest measured working set.
-    """
-    if device.bandwidth_bytes_per_s is None and device.bandwidth_by_bytes:
-        return device.bandwidth_by_bytes[-1][1]
-    return device.bandwidth_bytes_per_s
 
 
 def _utilisation(amount: float | None, per_s: float | None, wall_us: float) -> float | None:

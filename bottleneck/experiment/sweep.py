@@ -33,7 +33,6 @@ from bottleneck.experiment.worker import Refused, Worker
 from bottleneck.harness.messages import Program, RecordOptions
 from bottleneck.pipeline import analyse
 from bottleneck.schema.analysis import Analysis, Interval
-from bottleneck.schema.device import Device
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.recording import Recording
 from bottleneck.schema.records import replace
@@ -520,16 +519,10 @@ def _roof(series: str, analysis: Analysis, ceilings: Ceilings) -> Roof:
         device=device.name,
         peak=peak,
         flops_per_s=device.peaks_flops_per_s.get(peak or ""),
-        bytes_per_s=_bandwidth(device),
+        bytes_per_s=device.main_bandwidth_bytes_per_s,
         memory_bytes=memory,
         kind=device.kind,
     )
-
-
-def _bandwidth(device: Device) -> float | None:
-    if device.bandwidth_bytes_per_s is None and device.bandwidth_by_bytes:
-        return device.bandwidth_by_bytes[-1][1]
-    return device.bandwidth_bytes_per_s
 
 
 def _take_turns(

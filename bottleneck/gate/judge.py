@@ -21,6 +21,7 @@ from bottleneck.report.ci.phrases import (
 from bottleneck.schema.comparison import Comparison
 from bottleneck.schema.counters import COUNTERS, Counts, Lock, Value
 from bottleneck.schema.gate_result import (
+    COMPARED,
     EXIT_CODES,
     Cause,
     CounterChange,
@@ -40,7 +41,6 @@ from bottleneck.units import counted, format_us
 _COLLAPSED = 0.5
 _UPDATE = "bottleneck gate --update"
 _RED = frozenset({"broken", "gone", "removed"})
-_COMPARED = frozenset({"same", "improved", "within budget", "broken", "accepted"})
 # The name by which other outputs are accepted, beside those of the counters.
 NUMERICS = "numerics"
 # Almost any change affects these counters, so they are listed after the more specific ones.
@@ -114,7 +114,7 @@ def is_red(change: CounterChange) -> bool:
 
 def is_compared(changes: Sequence[CounterChange]) -> bool:
     """True if any counter was compared with a baseline."""
-    return any(change.verdict in _COMPARED for change in changes)
+    return any(change.verdict in COMPARED for change in changes)
 
 
 def with_accepted(changes: Sequence[CounterChange], lock: Lock, base: Lock | None) -> tuple[CounterChange, ...]:

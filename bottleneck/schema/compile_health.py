@@ -173,10 +173,6 @@ class CompileHealth:
         named = (one for one in self.recompiles if one.guard is not None)
         return tuple(sorted(named, key=lambda one: -(one.seconds or 0.0)))
 
-    def break_of(self, compile_id: str) -> BreakHealth | None:
-        """Returns the break at which a graph ends; null where it ends without."""
-        return next((one for one in self.breaks if compile_id in one.compile_ids), None)
-
 
 @dataclass(frozen=True)
 class CompileLog:

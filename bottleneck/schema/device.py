@@ -70,6 +70,16 @@ class Device:
     architecture: Annotated[str | None, Doc("generation, as the tables of devices name it; null where unknown")] = None
 
     @property
+    def main_bandwidth_bytes_per_s(self) -> float | None:
+        """Bytes per second from memory.
+
+        Of a CPU, it is that of its largest measured working set.
+        """
+        if self.bandwidth_bytes_per_s is None and self.bandwidth_by_bytes:
+            return self.bandwidth_by_bytes[-1][1]
+        return self.bandwidth_bytes_per_s
+
+    @property
     def is_gpu(self) -> bool:
         """Tells whether people call the device a GPU."""
         return self.kind in {"cuda", "rocm", "xpu"} or (self.vendor == "Apple" and self.kind != "cpu")

@@ -135,6 +135,11 @@ class Evidence:
         return self.analysis.steps.wall_us
 
     @property
+    def source_texts(self) -> Mapping[str, str]:
+        """The text of each recorded line, by its place; empty without a recording."""
+        return {} if self.recording is None else self.recording.source_texts
+
+    @property
     def steps(self) -> int:
         """Steps in the window: what sums over rows of the tables are divided by."""
         return max(1, self.analysis.steps.count)

@@ -25,6 +25,7 @@ Policy = Literal["pass", "warn", "fail"]
 CounterVerdict = Literal[
     "same", "improved", "within budget", "broken", "gone", "removed", "new", "unstable", "not compared", "accepted"
 ]
+COMPARED: frozenset[CounterVerdict] = frozenset({"same", "improved", "within budget", "broken", "accepted"})
 
 # "not run" has its reason; "advisory" is the time of two recordings that did not take turns.
 TimeVerdict = Literal["slower", "fine", "faster", "undecided", "not run", "advisory"]

@@ -10,6 +10,9 @@ import numpy as np
 from bottleneck.schema.intervals import Flags, Floats
 
 # The mark of a batch that a loader gives.
+# A call of a loader, by any torch; and what is not the program's own.
+LOADER_CALL = re.compile(r"^enumerate\(DataLoader\)|DataLoader\w*\.__next__|dataloader_next")
+NOT_THE_PROGRAMS = re.compile(rf"^Optimizer\.|{LOADER_CALL.pattern}")
 LOADER = re.compile(r"^enumerate\(DataLoader\)#(?P<kind>\w+)\.__next__")
 WORKERS_ITERATOR = "_MultiProcessingDataLoaderIter"
 # Handing a batch from a worker to the training process: a message, and a shared file per tensor. (ours: 1.6 ms of CPU

@@ -10,8 +10,6 @@ from typing import Annotated, Literal
 
 from bottleneck.schema.records import Doc
 
-DigestKind = Literal["returned", "parameter"]
-
 
 @dataclass(frozen=True)
 class TensorDigest:

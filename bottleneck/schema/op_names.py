@@ -112,6 +112,12 @@ def place_of(source: str) -> Place | None:
     return Place(file, int(line), is_function) if file and line.isdecimal() and len(line) < 10 else None
 
 
+def is_line(source: str) -> bool:
+    """True for a line; false for a function, and without a place."""
+    place = place_of(source)
+    return place is not None and not place.is_function
+
+
 def function_source(function: str, line: str) -> str:
     """'step() (model.py:4)'; '<module> (model.py:1)'. A lambda or a comprehension is its line."""
     if function.startswith("<") and function != "<module>":

@@ -63,8 +63,7 @@ def _is_for_own(evidence: Evidence, source: str | None) -> bool:
 
     Such a wait looks like a server's wait.
     """
-    texts = {} if evidence.recording is None else evidence.recording.source_texts
-    text = texts.get(source or "", "")
+    text = evidence.source_texts.get(source or "", "")
     return any(pattern.search(text) for pattern in (POOL_CALL, PIPE_CALL, MANAGER_ACCESS))
 
 

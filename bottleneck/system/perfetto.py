@@ -7,8 +7,6 @@ packets: https://perfetto.dev/docs/reference/trace-packet-proto.
 import zlib
 from pathlib import Path
 
-# The tag of a packet in a trace: field 1, with its length before it.
-_PACKET_TAG = 0x0A
 _VARINT, _FIXED64, _SIZED, _FIXED32 = 0, 1, 2, 5
 _LONGEST_VARINT = 10
 _PACKETS_TRIED, _LOOKED_AT_BYTES = 8, 4096

@@ -15,10 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from bottleneck.experiment.interventions.subject import Change, Missing, NotApplicable, Subject
-from bottleneck.harness.machine import usable_processors
+from bottleneck.harness.machine import usable_cores, usable_processors
 from bottleneck.harness.stopwatch import Step, within
 
-_PROCESSORS = Path("/sys/devices/system/cpu")
 _MAPS = Path("/proc/self/maps")
 _OPENMP = re.compile(r"(/.*/lib(?:gomp|omp|iomp5)[^/\n]*\.so[^/\n]*)$", re.MULTILINE)
 _PAUSE_HARD = 2  # omp_pause_hard, OpenMP 5.0, section 3.2.44: what the runtime holds is given up
@@ -51,7 +50,7 @@ def run_on_threads(subject: Subject, wanted: Callable[[int], int]) -> Step:
 
     Processes that it starts run on as many.
     """
-    torch, cores = subject.torch, usable_cores()
+    torch, cores = subject.torch, usable_cores() or usable_processors()
     threads = wanted(cores)
     if threads == torch.get_num_threads():
         raise NotApplicable(f"needs another number of threads than {threads}, which is what the program has now")
@@ -170,21 +169,6 @@ def release_threads() -> bool:
         return all(ctypes.CDLL(library).omp_pause_resource_all(_PAUSE_HARD) == 0 for library in libraries)
     except (OSError, AttributeError):  # no such file, or a runtime of before OpenMP 5.0
         return False
-
-
-def usable_cores(processors: Path = _PROCESSORS) -> int:
-    """Counts the physical cores that this process may use.
-
-    Processors count where the system does not show which share a core.
-    """
-    try:
-        siblings = {
-            (processors / f"cpu{number}" / "topology" / "thread_siblings_list").read_text(encoding="ascii")
-            for number in os.sched_getaffinity(0)
-        }
-    except (OSError, AttributeError):
-        return usable_processors()
-    return len(siblings)
 
 
 def _half(cores: int) -> int:

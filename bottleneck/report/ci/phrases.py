@@ -11,6 +11,7 @@ from bottleneck.report.document import LabelledLine
 from bottleneck.report.text import UNKNOWN
 from bottleneck.schema.counters import COUNTERS, Counter, cost_rank
 from bottleneck.schema.gate_result import (
+    COMPARED,
     EXIT_CODES,
     CounterChange,
     CounterVerdict,
@@ -334,12 +335,11 @@ def verdict_words(gate: Gate) -> str:
 
 
 _IN_PART = "NOT ALL MEASURED"
-_COMPARED: frozenset[CounterVerdict] = frozenset({"broken", "same", "improved", "within budget", "accepted"})
 
 
 def workload_verdict(result: WorkloadResult) -> str:
     """Words the verdict on a workload: some of its counters may have been measured."""
-    if result.verdict == "nothing measured" and any(change.verdict in _COMPARED for change in result.counters):
+    if result.verdict == "nothing measured" and any(change.verdict in COMPARED for change in result.counters):
         return _IN_PART
     return VERDICTS[result.verdict]
 

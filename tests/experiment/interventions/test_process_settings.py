@@ -14,11 +14,11 @@ from bottleneck.experiment.interventions.process_settings import (
     keep_pages,
     run_without_gradients,
     stop_anomaly_detection,
-    usable_cores,
     use_jemalloc,
 )
 from bottleneck.experiment.interventions.process_settings import run_on_threads as run_on
 from bottleneck.experiment.interventions.subject import Missing, NotApplicable, Subject, subject_of
+from bottleneck.harness.machine import usable_cores
 
 torch: Any = pytest.importorskip("torch")
 nn = torch.nn
@@ -94,7 +94,7 @@ def test_processors_that_share_a_core_count_once(tmp_path: Path, monkeypatch: py
         folder.mkdir(parents=True)
         (folder / "thread_siblings_list").write_text(f"{number % 2},{number % 2 + 2}\n")
     assert usable_cores(tmp_path) == 2
-    assert usable_cores(tmp_path / "nowhere") == 4
+    assert usable_cores(tmp_path / "nowhere") is None
 
 
 PAGES = """
