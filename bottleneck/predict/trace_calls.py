@@ -10,9 +10,11 @@ import pandas as pd
 
 from bottleneck.predict.step_kernels import split
 from bottleneck.schema.evidence import Evidence
-from bottleneck.schema.op_names import BACKWARD_NODE
+from bottleneck.schema.intervals import Flags, Integers, union
+from bottleneck.schema.op_names import BACKWARD_NODE, OPTIMIZER_STEP
 from bottleneck.schema.reasons import Reason
 from bottleneck.schema.step_calls import EngineSettings, Phase, StepCall, StepCalls
+from bottleneck.schema.tables import text_matches
 from bottleneck.units import counted, format_share, format_us
 
 _ENGINE_ROWS = "backward", BACKWARD_NODE
@@ -53,13 +55,13 @@ def calls_of_trace(evidence: Evidence) -> StepCalls:
             types=_text(types),
             strides=_text(strides),
             concrete=_text(concrete),
-            phase=_phase(evidence, op, name),
+            phase="optimizer" if is_update else _phase(evidence, op, name),
             module=_name(module),
             source=_name(source),
             host_ops=count,
         )
-        for (name, dims, types, strides, concrete), (module, source), op, count in zip(
-            texts, places, ops.tolist(), host_ops.tolist(), strict=True
+        for (name, dims, types, strides, concrete), (module, source), op, count, is_update in zip(
+            texts, places, ops.tolist(), host_ops.tolist(), _in_updates(evidence, ops).tolist(), strict=True
         )
     ]
     device = evidence.analysis.device
@@ -121,6 +123,15 @@ def _host_ops(evidence: Evidence, ops: "np.ndarray[tuple[int], np.dtype[np.int64
     at_us = evidence.linked.ops["ts_us"].to_numpy()[ops]
     place = np.searchsorted(starts, at_us, side="right")
     return pd.Series(np.maximum(np.diff(place, prepend=place[0] - 1), 1))
+
+
+def _in_updates(evidence: Evidence, ops: Integers) -> Flags:
+    """Marks ops in a step of an optimizer: those of single tensors have no names of their own."""
+    events = evidence.linked.trace.events
+    rows = np.flatnonzero(text_matches(events["name"], OPTIMIZER_STEP.search))
+    start = events["ts_us"].to_numpy()[rows]
+    spans = union(start, start + events["dur_us"].to_numpy()[rows])
+    return spans.hold(evidence.linked.ops["ts_us"].to_numpy()[ops])
 
 
 def _phase(evidence: Evidence, op: int, name: str) -> Phase:

@@ -30,6 +30,7 @@ def test_calls_have_their_phase_and_no_views(transformer: StepCalls) -> None:
     phase = {call.name: call.phase for call in transformer.calls}
     assert phase["aten::addmm"] == "forward"
     assert phase["aten::native_layer_norm_backward"] == "backward"
+    assert phase["aten::addcdiv_"] == "optimizer"  # AdamW on single tensors, in the mark of its step
     assert not {"aten::view", "aten::t", "aten::expand", "aten::linear"} & phase.keys()
     assert transformer.settings.training
 
