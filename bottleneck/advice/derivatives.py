@@ -11,11 +11,10 @@ from bottleneck.advice.quantities import (
     format_count,
     format_per_step,
     line_at,
-    ops_in_window,
     outermost_frames,
 )
 from bottleneck.advice.ranking import Draft
-from bottleneck.advice.removal import forward_threads, removal_of, sequence_numbers
+from bottleneck.advice.removal import backward_rows, forward_threads, removal_of, sequence_numbers
 from bottleneck.advice.untrained_parameters import ACCUMULATES
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
@@ -114,8 +113,8 @@ class _RepeatedPasses(Struct, frozen=True):
 def _repeated_passes(evidence: Evidence) -> _RepeatedPasses:
     """Finds calls from one output through nodes that an earlier call has run."""
     ops, number = evidence.linked.ops, sequence_numbers(evidence)
-    at_us, is_node = ops["ts_us"].to_numpy(), ops["is_autograd"].to_numpy() & (ops["depth"] == 0).to_numpy()
-    nodes = np.flatnonzero(is_node & ops_in_window(evidence) & (number >= 0))
+    at_us, nodes = ops["ts_us"].to_numpy(), backward_rows(evidence)
+    nodes = nodes[number[nodes] >= 0]
     nodes = nodes[np.argsort(at_us[nodes], kind="stable")]
     if np.unique(forward_threads(evidence)[nodes]).size > 1:
         return _RepeatedPasses([], [])

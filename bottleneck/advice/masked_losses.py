@@ -159,7 +159,7 @@ def masked_positions(evidence: Evidence) -> Draft | None:
         code="keep = labels != -100\nloss = F.cross_entropy(head(hidden[keep]), labels[keep])  # in place of all "
         "positions",
         gain_us=Interval(least * removal.gain.low, _MOST * removal.gain.high),
-        claims={name: _MOST * us for name, us in removal.claims.items()},
+        claims=removal.claims_of_part(_MOST),
         removes=True,
         confidence="medium" if largest.sure else "low",
     )

@@ -24,6 +24,7 @@ from bottleneck.advice.removal import (
     BYTES_OF_NUMBER,
     LEAST_SHARE,
     MOVES_AT,
+    backward_rows,
     forward_threads,
     issued_by,
     main_source,
@@ -318,8 +319,7 @@ def _repeated_nodes(evidence: Evidence) -> _Repeated | None:
     two passes changes what the second one computes.
     """
     ops, number = evidence.linked.ops, sequence_numbers(evidence)
-    is_node = ops["is_autograd"].to_numpy() & (ops["depth"] == 0).to_numpy()
-    nodes = np.flatnonzero(is_node & ops_in_window(evidence))
+    nodes = backward_rows(evidence)
     adds = text_matches(ops["name"], _ADDS_GRADIENT.__eq__)[nodes]
     numbered_at = np.flatnonzero((number[nodes] >= 0) & ~adds)
     if numbered_at.size < 2:

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from bottleneck.advice.kernel_work import Size, work_of
 from bottleneck.advice.parameter_loops import parameter_sizes
-from bottleneck.advice.quantities import format_count, format_per_step, optimizer_names, outermost_spans
+from bottleneck.advice.quantities import format_count, format_per_step, optimizer_names
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import (
     LEAST_SHARE,
@@ -20,11 +20,11 @@ from bottleneck.advice.removal import (
     backward_of,
     issued_by,
     main_source,
+    program_rows,
     removal_of,
-    top_rows,
 )
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.op_names import OPTIMIZER_STEP, at_source
+from bottleneck.schema.op_names import at_source
 from bottleneck.schema.tables import as_integers
 from bottleneck.units import counted
 
@@ -63,8 +63,7 @@ def _penalties(evidence: Evidence) -> tuple[_Penalty, ...]:
     parameters = {size for size in parameter_sizes(evidence) if math.prod(size) > 1}
     if not parameters:
         return ()
-    ops, work, top = evidence.linked.ops, work_of(evidence), top_rows(evidence)
-    top = top[~outermost_spans(evidence, OPTIMIZER_STEP).hold(ops["ts_us"].to_numpy()[top])]
+    ops, work, top = evidence.linked.ops, work_of(evidence), program_rows(evidence)
     names = ops["name"].astype(object).to_numpy()[top].tolist()
     sources = ops["source"].astype(object).to_numpy()[top].tolist()
     calls = as_integers(ops["signature"])[top].tolist()

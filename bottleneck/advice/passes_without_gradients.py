@@ -20,6 +20,7 @@ from bottleneck.advice.removal import (
     forward_threads,
     issued_by,
     main_source,
+    program_rows,
     removal_of,
     sequence_numbers,
     top_rows,
@@ -130,10 +131,8 @@ def _passes(evidence: Evidence) -> tuple[_Pass, ...]:
     """
     if not has_backward_pass(evidence) or not optimizer_names(evidence):
         return ()
-    ops, top = evidence.linked.ops, top_rows(evidence)
-    at_us, rows = ops["ts_us"].to_numpy()[top], top
-    outside = ~outermost_spans(evidence, OPTIMIZER_STEP).hold(at_us)
-    rows, at_us = rows[outside], at_us[outside]
+    ops, rows = evidence.linked.ops, program_rows(evidence)
+    at_us = ops["ts_us"].to_numpy()[rows]
     order = np.argsort(at_us, kind="stable")
     rows, at_us = rows[order], at_us[order]
     trained = np.append(0, np.cumsum(autograd_records(evidence, rows)))

@@ -10,11 +10,11 @@ import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.kernel_work import KernelWork, work_of
-from bottleneck.advice.quantities import claims_of, idle_rows, kept_pages_gain, ops_in_window
+from bottleneck.advice.quantities import claims_of, idle_rows, kept_pages_gain, ops_in_window, outermost_spans
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, counted_faults_us, remembered
 from bottleneck.schema.intervals import Flags, Integers
-from bottleneck.schema.op_names import IN_PLACE, is_line
+from bottleneck.schema.op_names import IN_PLACE, OPTIMIZER_STEP, is_line
 from bottleneck.schema.tables import as_integers
 from bottleneck.units import US_PER_S
 
@@ -39,6 +39,10 @@ class Removal(Struct, frozen=True):
     us: float
     gain: Interval
     claims: dict[str, float]
+
+    def claims_of_part(self, part: float) -> dict[str, float]:
+        """The claims of so much of it."""
+        return {name: part * us for name, us in self.claims.items()}
 
 
 @remembered
@@ -163,6 +167,7 @@ def main_source(evidence: Evidence, rows: Sequence[int]) -> str | None:
     return max(lines or list(map(str, us.index)), key=lambda label: float(us[label]))
 
 
+@remembered
 def top_rows(evidence: Evidence) -> Integers:
     """Returns outermost ops in the window outside of the backward pass.
 
@@ -171,6 +176,21 @@ def top_rows(evidence: Evidence) -> Integers:
     ops = evidence.linked.ops
     top = ops_in_window(evidence) & (ops["depth"] == 0).to_numpy()
     return np.flatnonzero(top & ~ops["is_autograd"].to_numpy())
+
+
+@remembered
+def program_rows(evidence: Evidence) -> Integers:
+    """Returns those of ``top_rows`` that no step of an optimizer runs."""
+    top = top_rows(evidence)
+    return top[~outermost_spans(evidence, OPTIMIZER_STEP).hold(evidence.linked.ops["ts_us"].to_numpy()[top])]
+
+
+@remembered
+def backward_rows(evidence: Evidence) -> Integers:
+    """Returns outermost ops of the backward pass in the window."""
+    ops = evidence.linked.ops
+    is_node = ops["is_autograd"].to_numpy() & (ops["depth"] == 0).to_numpy()
+    return np.flatnonzero(is_node & ops_in_window(evidence))
 
 
 def autograd_records(evidence: Evidence, rows: Integers) -> Flags:
@@ -194,8 +214,8 @@ def backward_of(evidence: Evidence, rows: Iterable[int]) -> list[int]:
     ops, number = evidence.linked.ops, sequence_numbers(evidence)
     top = top_rows(evidence)
     top = top[number[top] >= 0]
-    is_node = ops["is_autograd"].to_numpy() & (ops["depth"] == 0).to_numpy()
-    nodes = np.flatnonzero(is_node & ops_in_window(evidence) & (number >= 0))
+    nodes = backward_rows(evidence)
+    nodes = nodes[number[nodes] >= 0]
     if not top.size or not nodes.size or np.unique(forward_threads(evidence)[nodes]).size > 1:
         return []
     thread = ops["thread"].cat.codes.to_numpy()
@@ -211,7 +231,7 @@ def backward_of(evidence: Evidence, rows: Iterable[int]) -> list[int]:
 def backward_passes(evidence: Evidence) -> float:
     """Counts backward passes per step, by autograd's nodes that follow numbered ops."""
     ops, top, number = evidence.linked.ops, top_rows(evidence), sequence_numbers(evidence)
-    nodes = np.flatnonzero(ops["is_autograd"].to_numpy() & (ops["depth"] == 0).to_numpy() & ops_in_window(evidence))
+    nodes = backward_rows(evidence)
     forward = top[number[top] >= 0]
     rows = np.append(forward, nodes)
     is_node = np.append(np.zeros(forward.size, dtype=bool), np.ones(nodes.size, dtype=bool))

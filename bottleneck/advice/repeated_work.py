@@ -149,7 +149,7 @@ def repeated_parametrization(evidence: Evidence) -> Draft | None:
         places=(line,),
         code="with torch.nn.utils.parametrize.cached():\n    out = model(x)  # until the weights are updated",
         gain_us=Interval(repeated.spared * removal.gain.low, repeated.spared * removal.gain.high),
-        claims={name: repeated.spared * us for name, us in removal.claims.items()},
+        claims=removal.claims_of_part(repeated.spared),
         removes=True,
         confidence="high",
     )

@@ -20,7 +20,7 @@ from bottleneck.advice.quantities import (
     outermost_spans,
 )
 from bottleneck.advice.ranking import Draft
-from bottleneck.advice.removal import removal_of, roots_of, sequence_numbers, top_rows
+from bottleneck.advice.removal import backward_rows, removal_of, roots_of, sequence_numbers, top_rows
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Integers
@@ -160,7 +160,7 @@ def _backward_of(evidence: Evidence, spare: SpareGradients) -> Integers:
         module_paths = [path for part in parts if (path := paths.get(part)) is not None]
         return any(_lies_in(path, spare.modules) for path in module_paths) or bool(set(parts) & set(spare.calls))
 
-    return _nodes(evidence)[text_matches(ops["module"], is_spare)[_nodes(evidence)]]
+    return backward_rows(evidence)[text_matches(ops["module"], is_spare)[backward_rows(evidence)]]
 
 
 def _lies_in(path: str, modules: Sequence[str]) -> bool:
@@ -173,12 +173,6 @@ def _lies_in(path: str, modules: Sequence[str]) -> bool:
             if start and (path == start or path.startswith(f"{start}.")):
                 return True
     return False
-
-
-def _nodes(evidence: Evidence) -> Integers:
-    """Rows of the outermost ops of the backward pass in the window."""
-    ops = evidence.linked.ops
-    return np.flatnonzero(ops["is_autograd"].to_numpy() & (ops["depth"] == 0).to_numpy() & ops_in_window(evidence))
 
 
 class _Gradient(Struct, frozen=True):
@@ -206,7 +200,7 @@ def _gradients(evidence: Evidence) -> list[_Gradient]:
     ops, work, roots = evidence.linked.ops, work_of(evidence), roots_of(evidence)
     sums = np.flatnonzero(text_matches(ops["name"], lambda name: name == ACCUMULATES) & ops_in_window(evidence))
     adding = set(ops["parent"].to_numpy()[text_matches(ops["name"], ADDS.__contains__)].tolist())
-    nodes = _nodes(evidence)
+    nodes = backward_rows(evidence)
     makes = nodes[~np.isin(nodes, roots[sums])]
     before = np.searchsorted(makes, roots[sums]) - 1
     modules, signatures = ops["module"].astype(object), as_integers(ops["signature"])
@@ -349,7 +343,7 @@ def _of_dropped(
 
     Those whose input needs its gradient are another change: only where there is no other do they count.
     """
-    paths, nodes = evidence.linked.ops["module"].astype(object), _nodes(evidence)
+    paths, nodes = evidence.linked.ops["module"].astype(object), backward_rows(evidence)
     after = np.searchsorted([one.row for one in gradients], nodes)
     lines = [*(one.line for one in gradients), ""]
     made = {
@@ -519,7 +513,7 @@ def _after_the_last(evidence: Evidence, read: Sequence[int], unread: Sequence[in
 
     Up to the last one that is not: all of them are for such gradients.
     """
-    ops, nodes = evidence.linked.ops, _nodes(evidence)
+    ops, nodes = evidence.linked.ops, backward_rows(evidence)
     step, thread = (as_integers(ops[name].cat.codes if name == "thread" else ops[name]) for name in ("step", "thread"))
     rows = list[int]()
     for number in np.unique(step[nodes]).tolist():
@@ -541,7 +535,7 @@ def _nodes_by_module(
     used = {above for one in read for above in _modules_above(one.module)}
     spare = {above for one in unread for above in _modules_above(one.module)} - used
     modules, nodes = evidence.linked.ops["module"].astype(object), dict[str, list[int]]()
-    for row in _nodes(evidence).tolist():
+    for row in backward_rows(evidence).tolist():
         module = modules.iloc[row]
         outermost = next((above for above in _modules_above(module) if above in spare), None) if module else None
         if outermost is not None:

@@ -10,19 +10,19 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from bottleneck.advice.kernel_work import Size, broadcast, size_words, work_of
-from bottleneck.advice.quantities import format_per_step, outermost_spans
+from bottleneck.advice.quantities import format_per_step
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import (
     LEAST_SHARE,
     backward_of,
     issued_by,
     main_source,
+    program_rows,
     removal_of,
-    top_rows,
 )
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.op_names import OPTIMIZER_STEP, at_known
+from bottleneck.schema.op_names import at_known
 from bottleneck.schema.tables import as_integers
 from bottleneck.units import counted, format_share
 
@@ -106,8 +106,7 @@ def unused_results(evidence: Evidence) -> tuple[Unused, ...]:
     As far as sizes tell. A trace has no names of tensors: a result is known by its sizes until the next op makes one of
     the same sizes. An op that reads a whole tensor of these sizes leaves it out.
     """
-    ops, top = evidence.linked.ops, top_rows(evidence)
-    top = top[~outermost_spans(evidence, OPTIMIZER_STEP).hold(ops["ts_us"].to_numpy()[top])]
+    ops, top = evidence.linked.ops, program_rows(evidence)
     table = ops.iloc[top][["thread", "step"]].assign(row=top)
     unused: list[Unused] = []
     for _, group in table.groupby(["thread", "step"], observed=True, sort=False):
@@ -286,7 +285,7 @@ def unused_result(evidence: Evidence) -> Draft | None:
         ),
         code=_code(largest),
         gain_us=gain,
-        claims={name: (1 - left.low) * us for name, us in removal.claims.items()},
+        claims=removal.claims_of_part(1 - left.low),
         removes=True,
         confidence="high" if made_at == line and line is not None else "medium",
     )

@@ -28,8 +28,8 @@ from bottleneck.advice.removal import (
     backward_of,
     issued_by,
     main_source,
+    program_rows,
     removal_of,
-    top_rows,
 )
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
@@ -57,8 +57,7 @@ def _program_calls(evidence: Evidence) -> pd.DataFrame:
 
     Row, name, source and signature.
     """
-    ops, top = evidence.linked.ops, top_rows(evidence)
-    top = top[~outermost_spans(evidence, OPTIMIZER_STEP).hold(ops["ts_us"].to_numpy()[top])]
+    ops, top = evidence.linked.ops, program_rows(evidence)
     columns = {name: ops[name].astype(object).to_numpy()[top] for name in ("name", "source", "module")}
     table = pd.DataFrame({"row": top, **columns, "signature": as_integers(ops["signature"])[top]})
     return table[(table["signature"] >= 0) & table["source"].notna()]
@@ -199,7 +198,7 @@ def remade_weights(evidence: Evidence) -> Draft | None:
         if trains
         else "self.ready = make(self.weight)  # once; self.ready in forward",
         gain_us=Interval(spared * removal.gain.low, spared * removal.gain.high),
-        claims={name: spared * us for name, us in removal.claims.items()},
+        claims=removal.claims_of_part(spared),
         removes=True,
     )
 
@@ -266,7 +265,7 @@ def parameter_averages(evidence: Evidence) -> Draft | None:
         code="if step % 10 == 0:\n    with torch.no_grad():\n"
         "        torch._foreach_lerp_(averages, list(model.parameters()), 1 - decay**10)",
         gain_us=Interval(low, high),
-        claims={name: _OF_AVERAGES[1] * us for name, us in removal.claims.items()},
+        claims=removal.claims_of_part(_OF_AVERAGES[1]),
         removes=True,
     )
 
