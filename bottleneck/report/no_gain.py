@@ -47,12 +47,14 @@ def _as_they_are(line: NoGain) -> str:
 
 
 _CAUSES: Mapping[str, Callable[[NoGain], str]] = {
-    "queued_work": lambda line: f"{format_us(line.numbers['queued_us'])} of work is queued",
+    "queued_work": lambda line: f"{format_us(line.numbers['queued_us'])} of work lies ahead",
     "own_calls": lambda line: f"its calls take {format_us(line.numbers['spent_us'])}",
     **dict.fromkeys(_AS_THEY_ARE, _as_they_are),
     "launched_in_time": lambda line: f"the device waits {format_us(line.numbers['idle_us'])} for kernels",
     "short_update": lambda line: f"the update takes {format_us(line.numbers['update_us'])}",
-    "no_wait": lambda line: f"the step waits {format_us(line.numbers['waited_us'])} for data",
+    "no_wait": lambda line: (
+        f"the step waits {format_us(line.numbers['waited_us'])} of {format_us(line.numbers['loading_us'])} of loading"
+    ),
     "short_loading": lambda line: f"a batch takes {format_us(line.numbers['loading_us'])} to load",
     "short_copies": lambda line: f"the copies that it helps take {format_us(line.numbers['copied_us'])}",
     "pinned": lambda line: f"its copies ({format_us(line.numbers['copied_us'])}) come from pinned memory",
@@ -73,7 +75,7 @@ def no_gain_in_brief(lines: tuple[NoGain, ...], characters: int) -> tuple[str, .
 
     Those that fit, in whole. There is none where nothing is listed.
     """
-    texts = [f"{name_change(line)} (at most {most_text(line.most_share)})" for line in lines[:3]]
+    texts = [f"{name_change(line)} ({most_text(line.most_share)})" for line in lines[:3]]
     while len(texts) > 1 and len(_BRIEF.format(", ".join(texts))) > characters:
         texts.pop()
     return (cut_text(_BRIEF.format(", ".join(texts)), characters),) if texts else ()
@@ -90,7 +92,7 @@ def describe_no_gain(line: NoGain) -> str:
     cause = _CAUSES.get(line.cause)
     why = f": {cause(line)}" if cause is not None else ""
     place = f" ({cut_place(line.source, _PLACE_CELLS)})" if line.source else ""
-    return f"{name_change(line)}{place}{why}; at most {most_text(line.most_share)}"
+    return f"{name_change(line)}{place}{why}; {most_text(line.most_share)}"
 
 
 def name_change(line: NoGain) -> str:
@@ -100,8 +102,5 @@ def name_change(line: NoGain) -> str:
 
 
 def most_text(share: float) -> str:
-    """Formats a gain at most as a percentage, rounded up.
-
-    A bound is never below what it bounds.
-    """
-    return format_share(math.ceil(share * 1000 - 1e-9) / 1000)
+    """Words a bound of a gain: 'at most 0.5 %', rounded up, or 'gains nothing'."""
+    return f"at most {format_share(math.ceil(share * 1000 - 1e-9) / 1000)}" if share > 0 else "gains nothing"

@@ -53,14 +53,17 @@ def test_every_cause_that_is_given_has_words() -> None:
 
 
 def test_a_read_is_told_with_its_line_and_the_work_that_is_queued() -> None:
-    assert describe_no_gain(READ) == "fewer .item() (train.py:88): 31.0 ms of work is queued; at most 0.5 %"
+    assert describe_no_gain(READ) == "fewer .item() (train.py:88): 31.0 ms of work lies ahead; at most 0.5 %"
 
 
 def test_a_cause_of_a_later_version_is_left_out() -> None:
     assert describe_no_gain(replace(READ, cause="something_new")) == "fewer .item() (train.py:88); at most 0.5 %"
 
 
-@pytest.mark.parametrize(("share", "text"), [(0.0, "0.0 %"), (0.00001, "0.1 %"), (0.004, "0.4 %"), (0.0041, "0.5 %")])
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.0, "gains nothing"), (0.00001, "at most 0.1 %"), (0.004, "at most 0.4 %"), (0.0041, "at most 0.5 %")],
+)
 def test_a_bound_is_rounded_up(share: float, text: str) -> None:
     assert most_text(share) == text
 
@@ -78,6 +81,6 @@ def test_every_medium_lists_them_and_a_hostile_line_acts_as_no_markup() -> None:
     assert "Will not help: fewer .item() (at most " in to_screen(analysis)
     for text in (to_terminal(analysis), to_markdown(analysis), to_html(analysis)):
         # On a page no line breaks between a number and its unit.
-        assert "What will not help" in text and "31.0 ms of work is queued" in text.replace("\u00a0", " ")
+        assert "What will not help" in text and "31.0 ms of work lies ahead" in text.replace("\u00a0", " ")
     assert "<b>`x`" not in to_html(analysis).partition('id="findings"')[2].partition("<script")[0]
     assert "What will not help" not in to_terminal(gpu_overhead())
