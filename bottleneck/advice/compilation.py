@@ -57,10 +57,10 @@ _DYNAMIC = "Keep shapes from changing, or mark the ones that do; if these were f
 _MARKED = "torch._dynamo.mark_dynamic(inputs, 0)\n# diagnosis: TORCH_LOGS=recompiles names what changed"
 # The runtime compiles an operator when it is called, for each of its sizes anew.
 _READY_MADE = (
-    "Stop the runtime from compiling operators when they are called: use ready-made ones "
+    "Stop the runtime from compiling operators when they are called: use precompiled ones "
     "(torch.{kind}.set_compile_mode(jit_compile=False)), and keep shapes from changing."
 )
-_NO_COMPILING = "torch.{kind}.set_compile_mode(jit_compile=False)  # ready-made operators, once at the start"
+_NO_COMPILING = "torch.{kind}.set_compile_mode(jit_compile=False)  # precompiled operators, once at the start"
 
 
 def compiling_in_step(evidence: Evidence) -> Draft | None:

@@ -192,6 +192,9 @@ def _waits(evidence: Evidence) -> _SyncCounts:
     return _SyncCounts(*(count / evidence.steps for count in (around, before, between, after, of_events)))
 
 
+_ONE_CALL = 1.5  # per step: up to here it is told as one
+
+
 def _calls_in_words(kinds: _SyncCounts, waits: float) -> str:
     """Names the calls that wait between launches: 'torch.cuda.synchronize()'."""
     others = kinds.of_device + kinds.of_copies + kinds.of_events
@@ -199,7 +202,11 @@ def _calls_in_words(kinds: _SyncCounts, waits: float) -> str:
         *(["torch.cuda.synchronize()"] if kinds.of_device else []),
         *(["copies from pageable memory"] if kinds.of_copies else []),
         *(["event.synchronize()"] if kinds.of_events else []),
-        *(["calls such as .item() or .cpu()"] if waits > others else []),
+        *(
+            [f"{'calls' if waits - others > _ONE_CALL else 'a call'} such as .item() or .cpu()"]
+            if waits > others
+            else []
+        ),
     )
     return " and ".join(names)
 

@@ -164,7 +164,7 @@ def _without_waiting(evidence: Evidence, others: Integers) -> tuple[str, str]:
     dur_us = evidence.linked.trace.events["dur_us"].to_numpy()
     if dur_us[all_waits].sum() > dur_us[waits].sum() / 2:
         return (
-            "Take torch.cuda.synchronize() out of the loop; to time steps, record events.",
+            "Take torch.cuda.synchronize() out of the loop; to time steps, use torch.cuda.Event.",
             "event = torch.cuda.Event(enable_timing=True); event.record()  # read the times after the loop",
         )
     start = evidence.linked.trace.events["ts_us"].to_numpy()[waits]
@@ -232,7 +232,9 @@ _SPLITS_FIXED = (
 
 
 _SPLITS_IN_BRIEF = {
-    _SPLITS_EARLIER[0]: "Start the next batch's all-to-all during this batch: the host waits for its sizes",
+    _SPLITS_EARLIER[
+        0
+    ]: "Start the next batch's all-to-all during this batch: the host waits for the sizes of its parts",
     _SPLITS_FIXED[0]: "Fix the sizes of the all-to-all that the host reads (a capacity per expert)",
 }
 
@@ -415,7 +417,7 @@ def device_allocations(evidence: Evidence) -> Draft | None:
         else keep
         if line is None
         else f"Take torch.cuda.empty_cache() {at_source(line)} out of the step: what it gives back is taken again.",
-        brief="Use less memory in a step, and set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True: the memory was full"
+        brief="The memory was full: set PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True, and use less memory in a step"
         if freed
         else None,
         places=(line,),

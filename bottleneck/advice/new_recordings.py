@@ -62,7 +62,7 @@ _INSTEAD: Mapping[str, _Anew] = {
     ),
     GRAPH_CAPTURE: _Anew(
         "The window captures a graph that later steps replay",
-        "Record later steps: this one compiles, loads or captures a graph, and replays none.",
+        "Record later steps, which replay the graph: this one compiles, loads or captures it.",
     ),
     ONE_OFF: _Anew(
         "Most of the window is work that is done once",

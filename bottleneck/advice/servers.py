@@ -153,7 +153,7 @@ def server_settings(evidence: Evidence) -> Draft | None:
             "a decoding step reads all weights once, for however many requests it holds",
         ),
         advice=advice,
-        gain_reason="not predicted: how long a step with more requests takes is only known once it ran",
+        gain_reason="not predicted: only a trial shows how long a step with more requests takes",
         code=code,
         changes_results=True,
     )

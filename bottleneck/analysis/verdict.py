@@ -676,7 +676,7 @@ def _guessed(grounds: Grounds, group: str, likely: float) -> str:
     """
     surely = grounds.ledger.group_shares().get(group, 0.0)
     if group in _WORK and _WORTH_NAMING <= surely < likely:
-        return f"Of these, {format_share(likely - surely)} is guessed from the types of ops"
+        return f"{format_share(likely - surely)} of the step is a guess from the types of ops"
     unknown = grounds.ledger.group_shares()[UNMODELLED]
     part = "This" if unknown >= _NEARLY_ALL else "Most of this" if unknown >= _MOST else "A part of this"
     return f"{part} is a guess from the types of ops"
@@ -820,7 +820,8 @@ def _shown_account(grounds: Grounds, entry: LedgerEntry) -> str:
     return describe_share(share_tenths(grounds.ledger.entries), [entry])
 
 
-_LEAST_KIND = 0.01  # of the step: smaller kinds of unmodelled work are not listed
+_ALL_OF_IT = 0.98  # of the unmodelled work
+_LEAST_KIND = 0.05  # of the step: smaller kinds of unmodelled work are not listed beside the largest
 
 
 def _kinds(grounds: Grounds) -> str:
@@ -830,10 +831,12 @@ def _kinds(grounds: Grounds) -> str:
     """
     entries = sorted((one for one in grounds.ledger.entries if one.group == UNMODELLED), key=lambda one: -one.share)
     kinds = [(ACCOUNTS[one.account].kind or "unclassified work", one) for one in entries]
-    named = [f"{kind} {_shown_account(grounds, one)}" for kind, one in kinds[:3] if one.share >= _LEAST_KIND]
+    shown = [one for at, one in enumerate(kinds[:3]) if at == 0 or one[1].share >= _LEAST_KIND]
+    named = [f"{kind} ({_shown_account(grounds, one)})" for kind, one in shown]
     most = _largest_kernel(grounds, ("unknown",))
     reason = f": {most.reason}" if most is not None and most.reason else ""
-    what = f", mostly {listed(named)}" if len(named) > 1 else f", all of it {kinds[0][0]}" if kinds else ""
+    is_all = len(kinds) > 0 and kinds[0][1].share >= _ALL_OF_IT * math.fsum(one.share for _, one in kinds)
+    what = f", all of it {kinds[0][0]}" if is_all else f", mostly {', '.join(named)}" if named else ""
     return f"{reason}. {_shown(grounds, UNMODELLED)} of the step cannot be judged by FLOPs and bytes{what}"
 
 
@@ -1076,11 +1079,13 @@ def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Fi
         read = in_reading_order(findings, grounds.ledger.wall_us, decision.bound)[:_MOST_READ]
         number = next((at for at, finding in enumerate(read, start=1) if part.is_answered_by(finding, grounds)), 1)
         return None if number == 1 else f"For {_name_of_part(grounds, part)} see number {number} below"
+    first = next(iter(in_reading_order(findings, grounds.ledger.wall_us, decision.bound)), None)
+    if first is not None and first.slug in _RECORDINGS:
+        return None  # what it shows may be answered
     if is_unmodelled:
-        most = _largest_of([grounds.kernels[row] for row in part.rows])
-        named = (
-            "" if most is None or decision.by_kind else f" (the largest: {_label(most)}, {format_share(most.share)})"
-        )
+        most, largest = _largest_of([grounds.kernels[row] for row in part.rows]), _largest_of(grounds.kernels)
+        is_named = most is None or decision.by_kind or (largest is not None and _label(most) == _label(largest))
+        named = "" if is_named or most is None else f" (the largest: {_label(most)}, {format_share(most.share)})"
         lacks_sizes = most is not None and most.reason_code == "no_shapes"
         sizes = "; with recorded sizes (record_shapes=True) there may be some" if lacks_sizes else ""
         return f"There is no advice for the {ACCOUNTS[entry.account].kind or 'unclassified work'}{named}{sizes}"

@@ -48,7 +48,7 @@ def _number_names(words: str) -> tuple[str, ...]:
 REASONS: Mapping[str, str] = {
     # Of device work without an op.
     "graph_replay": "traces hold no sizes of what a graph replays",
-    "outside_op": "the trace does not show which op launched it",
+    "outside_op": "the trace does not show which op launched this work",
     "no_launches": "no launches in the trace",
     "launched_before": "launched before the window",
     "no_correlation": "no correlation in the trace",
@@ -199,7 +199,9 @@ BRIEF: Mapping[str, str] = {
     "outlier": "an outlier",
 }
 
-_NEWER_TRACE = "record with shapes in a recent PyTorch: traces since 2.3 also hold dtypes and scalar arguments"
+_NEWER_TRACE = (
+    "record with record_shapes=True in PyTorch 2.3 or later, whose traces also hold dtypes and scalar arguments"
+)
 _NO_GRAPH = "record the same step without graphs too: a replay does not say which ops its kernels belong to"
 _BEGIN_EARLIER = "let the recording begin before the work is launched, and keep CPU activity on"
 _NAME_DEVICE = "name the device (--device) or its ceilings (--peaks), or record with `bottleneck run`"

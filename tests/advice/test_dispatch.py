@@ -86,7 +86,7 @@ def test_waits_of_copies_from_pageable_memory_are_called_so(tmp_path: Path) -> N
     assert within is not None and within.brief is not None
     assert within.brief.startswith("Remove the host sync of the step (copies from pageable memory), then")
     pinned = late_launches(case(400.5, "Pinned"))
-    assert pinned is not None and "(calls such as .item() or .cpu())" in (pinned.brief or "")
+    assert pinned is not None and "(a call such as .item() or .cpu())" in (pinned.brief or "")
     waited = late_launches(case_of(tmp_path / "event", [*events, launch(901, 400.5, 0.3, "cudaEventSynchronize")]))
     assert waited is not None and "(event.synchronize(), train.py:12)" in (waited.brief or "")
 

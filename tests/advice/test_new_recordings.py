@@ -146,8 +146,8 @@ def undecided(folder: Path, reason: str | None) -> Evidence:
         ("graph_launch", "without graphs"),
         ("launched_before", "begin before"),
         ("outside_op", "through an op"),
-        ("no_strides", "since 2.3"),
-        ("no_tensor_argument", "since 2.3"),
+        ("no_strides", "2.3 or later"),
+        ("no_tensor_argument", "2.3 or later"),
     ],
 )
 def test_advice_for_unmodelled_work_follows_the_reason_for_the_missing_cost(

@@ -165,7 +165,7 @@ def test_a_device_that_works_all_the_time_limits_the_step_and_the_kinds_of_its_w
     assert verdict.sentence.startswith("Your device is busy for 96.0 % of 100 us per step, and hardly waits. ")
     assert (
         "is not known: shapes were not recorded. 96.0 % of the step cannot be judged by FLOPs and bytes, mostly matrix "
-        "products 70.0 % and unclassified work 26.0 %" in verdict.sentence
+        "products (70.0 %), unclassified work (26.0 %)" in verdict.sentence
     )
 
 
@@ -502,7 +502,7 @@ def test_much_time_of_the_profilers_records_is_told_of_a_step_that_is_bound_by_o
     [
         (
             {"compute": 20, "unknown.convolution": 40, "overhead.python": 40},
-            "60.0 % of 100 us per step. Of these, 40.0 % is guessed ",
+            "60.0 % of 100 us per step. 40.0 % of the step is a guess ",
         ),
         (
             {"compute": 5, "unknown.convolution": 55, "overhead.python": 40},
