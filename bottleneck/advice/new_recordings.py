@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from bottleneck.advice.distributed import transfers_steadily
-from bottleneck.advice.quantities import record_again
+from bottleneck.advice.quantities import ops_in_window, record_again
 from bottleneck.advice.ranking import GENERAL, Draft
 from bottleneck.schema.accounts import UNMODELLED, UNMODELLED_ACCOUNTS
 from bottleneck.schema.analysis import (
@@ -246,11 +246,29 @@ def _where_nothing_gains(evidence: Evidence, drafts: Sequence[Draft]) -> list[Dr
         for draft in drafts
     ):
         return []
+    if not drafts and (few := _of_few_events(evidence)) is not None:
+        return [replace(_draft(few), comes_first=False)]
     if evidence.share_of_step(evidence.account_us("overhead.unknown")) > _MOST:
         lacks = _HOST if evidence.linked.places is None else _NO_EVENTS
         return [replace(_draft(lacks), comes_first=False)]
     anew = _of_unmodelled(evidence) if evidence.share_of_step(evidence.group_us(UNMODELLED)) > _MOST else None
     return [] if anew is None else [replace(_draft(anew), comes_first=False)]
+
+
+# Ops and kernels in the window: so few are no step of a program.
+_FEW_EVENTS = 8
+
+
+def _of_few_events(evidence: Evidence) -> _Anew | None:
+    """Gives the recording to make in place of one with next to nothing in it."""
+    ops, kernels = int(ops_in_window(evidence).sum()), int(np.count_nonzero(evidence.kernels_in_window))
+    if ops + kernels > _FEW_EVENTS:
+        return None
+    return _Anew(
+        "The recording holds too few events to judge a program by",
+        "Record a few whole steps, after warm-up.",
+        seen=(f"{counted(ops, 'op')} and {counted(kernels, 'kernel')} in the window",),
+    )
 
 
 def _shows_something_else(caveat: Caveat) -> bool:

@@ -224,3 +224,13 @@ def test_a_trace_without_python_calls_is_recorded_anew_where_much_is_python(
     findings = advise(examine(source))
     first = findings[0] if findings else None
     assert (first is not None and first.advice.startswith("Record with Python calls")) == asks
+
+
+def test_a_recording_with_next_to_nothing_in_it_is_to_be_made_of_whole_steps(tmp_path: Path) -> None:
+    events = [kernel_of(1, 100, 50), op("record_param_comms", 200, 100)]
+    (anew,) = with_new_recording(case_of(tmp_path / "two", events), [])
+    assert (anew.slug, anew.advice) == ("record-anew", "Record a few whole steps, after warm-up.")
+    # The device and its host take turns: the part of the window that is judged is the host's.
+    assert anew.evidence == ("1 op and 0 kernels in the window",)
+    many = [kernel_of(1, 100, 50), *(op("aten::add", 200 + 10 * number, 5) for number in range(20))]
+    assert with_new_recording(case_of(tmp_path / "many", many), []) == []
