@@ -455,8 +455,9 @@ def examine(
         message = f"both belong to one step, explained as a whole; apart: --window {earlier}, then {later}"
         sides = replace(sides, is_one_step=True)
         return _with_sides_told(evidence, Caveat("two-sided-step", f"{describe_sides(sides)}; {message}"), sides)
-    which, other = ("later", earlier) if side.start_us > window.start_us else ("earlier", later)
-    message = f"only the {which} part is judged here; for the other one, run again with --window {other}"
+    is_later = side.start_us > window.start_us
+    (which, part), other = (("later", "earlier"), earlier) if is_later else (("earlier", "later"), later)
+    message = f"only the {which} part is judged here; for the {part} one, run again with --window {other}"
     caveat = Caveat(ONE_SIDE, f"{describe_sides(sides)}; {message}", max(1.0 - side.wall_us / window.wall_us, 0.0))
     return _with_sides_told(_examine(trace, side, source, options), caveat, None)
 

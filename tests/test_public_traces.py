@@ -223,7 +223,7 @@ def test_of_a_cold_start_and_busy_work_the_longer_is_explained_and_the_other_one
     assert analysis.totals.busy_us / analysis.steps.wall_us > 0.9
     assert (analysis.verdict.bound, analysis.findings[0].slug) == ("compute", "half-precision")
     (told,) = [caveat for caveat in analysis.caveats if caveat.slug == "one-side"]
-    assert told.message.endswith("is judged here; for the other one, run again with --window :434.881ms")
+    assert told.message.endswith("is judged here; for the earlier one, run again with --window :434.881ms")
     other = analyse([path], Options(stretch_us=(None, 434_881.0)))
     whole = analyse([path], Options(whole=True))
     assert analysis.totals.busy_us + other.totals.busy_us == pytest.approx(whole.totals.busy_us)
