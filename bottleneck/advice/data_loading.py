@@ -90,7 +90,7 @@ def _by_line(evidence: Evidence) -> tuple[str, ...]:
 
     They come before the general ones, where that line is most of the loading.
     """
-    is_most = ONE_PROCESS in loader_kinds(evidence) and _slowest_line(evidence)[1] >= _MOST_OF_LOADING
+    is_most = ONE_PROCESS in loader_kinds(evidence) and _slowest_line(evidence)[1] >= MOST_OF_LOADING
     return ("row-fetching", *(["slow-call", "loader-hot-spot"] if is_most or _is_crowded(evidence) else []))
 
 
@@ -303,7 +303,7 @@ def start_up(evidence: Evidence) -> StartUp:
 # One line, op or function of the loader is worth naming when it holds this part of the loading.
 _DOMINANT = 0.5
 # So much of it, and the line comes before advice on the loading as a whole.
-_MOST_OF_LOADING = 0.6
+MOST_OF_LOADING = 0.6
 
 _CALLS_NEXT = re.compile(r"dataloader\.py: __next__$")
 _COLLATES = re.compile(r"_utils[/\\]collate\.py\(\d+\): default_collate$")

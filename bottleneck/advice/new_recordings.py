@@ -260,7 +260,7 @@ _FEW_EVENTS = 8
 
 
 def _of_few_events(evidence: Evidence) -> _Anew | None:
-    """Gives the recording to make in place of one with next to nothing in it."""
+    """Asks for another recording in place of one with hardly an event."""
     ops, kernels = int(ops_in_window(evidence).sum()), int(np.count_nonzero(evidence.kernels_in_window))
     if ops + kernels > _FEW_EVENTS:
         return None

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
 
-from bottleneck.advice.data_loading import ONE_PROCESS, loader_kinds
+from bottleneck.advice.data_loading import MOST_OF_LOADING, ONE_PROCESS, loader_kinds
 from bottleneck.advice.hot_lines import HotLine, hot_lines
 from bottleneck.advice.line_patterns import (
     Recognise,
@@ -1150,12 +1150,8 @@ def slow_call(evidence: Evidence) -> Draft | None:
         removes=True,
         lines=tuple(dict.fromkeys(name for match in slow.lines for name in match.named if name in folds)),
         comes_first=evidence.share_of_step(us) >= _FIRST
-        and (slow.cause != "input" or us >= _MOST_OF_LOADING * evidence.account_us("overhead.input")),
+        and (slow.cause != "input" or us >= MOST_OF_LOADING * evidence.account_us("overhead.input")),
     )
-
-
-# Of the loading: less of it does not come before what helps all of it.
-_MOST_OF_LOADING = 0.6
 
 
 def _brief(call: SlowCall, words: Mapping[str, str], line: HotLine) -> str:

@@ -8,6 +8,7 @@ The profiler tells the lines of calls only: `x + 1` is none, and its op would be
 or to the one at which the window found it. Where the text of the program is at hand, operators are found in it.
 """
 
+import ast
 import bisect
 import itertools
 import linecache
@@ -616,3 +617,21 @@ def _may_trace(version: tuple[int, ...] = sys.version_info[:2]) -> bool:
     Seen with Python 3.11, whose successors trace in another way.
     """
     return version <= (3, 11) or not may_trace_hooks()
+
+
+def first_line(makes: Callable[[ast.AST], bool], file: str | None = None) -> str | None:
+    """Finds the first line of the program with such a node.
+
+    Of one file, if it is given. 'train.py:34', null where there is none. The text is parsed, never run.
+    """
+    for path, lines in program_lines():
+        if file is not None and os.path.realpath(path) != os.path.realpath(file):
+            continue
+        try:
+            tree = ast.parse("\n".join(lines))
+        except (SyntaxError, ValueError, RecursionError, MemoryError):
+            continue
+        numbers = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt | ast.expr) and makes(node)]
+        if numbers:
+            return f"{os.path.basename(path)}:{min(numbers)}"  # noqa: PTH119 - as plain text
+    return None

@@ -7,7 +7,6 @@ containers; it calls nothing of the program's. It is taken outside of the steps 
 import ast
 import collections
 import math
-import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from types import CodeType, FrameType, FunctionType, GetSetDescriptorType, ModuleType
 from typing import Any
 
-from bottleneck.harness.lines import is_own_file, program_lines
+from bottleneck.harness.lines import first_line, is_own_file
 from bottleneck.harness.machine import available_bytes, is_on_gpu
 from bottleneck.harness.window import resident_bytes
 from bottleneck.schema.measurements import Keeper, MemoryGrowth
@@ -274,14 +273,7 @@ def line_that_adds(file: str, name: str) -> str | None:
 
     Null where none is found. The text of the file is parsed, never run.
     """
-    lines = next((lines for path, lines in program_lines() if os.path.realpath(path) == os.path.realpath(file)), None)
-    try:
-        tree = ast.parse("\n".join(lines)) if lines is not None else None
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return None
-    nodes = ast.walk(tree) if tree is not None else ()
-    numbers = [node.lineno for node in nodes if isinstance(node, ast.expr | ast.stmt) and _adds_to(node, name)]
-    return f"{os.path.basename(file)}:{min(numbers)}" if numbers else None  # noqa: PTH119 - as plain text
+    return first_line(lambda node: _adds_to(node, name), file)
 
 
 def _adds_to(node: ast.AST, name: str) -> bool:

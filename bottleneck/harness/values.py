@@ -19,7 +19,7 @@ from functools import partial
 from types import FrameType, ModuleType
 from typing import Any
 
-from bottleneck.harness.lines import is_own_file, program_lines
+from bottleneck.harness.lines import first_line, is_own_file
 from bottleneck.harness.machine import is_on_gpu
 from bottleneck.harness.memory_growth import fields_of, locals_of, variables_of
 from bottleneck.harness.module_paths import gradient_of, instances_of, named_tensors, tensors_of
@@ -433,7 +433,7 @@ def line_that_makes(file: str, name: str) -> str | None:
     'train.py:34', null where none does.
     """
     owner, _, attribute = name.rpartition(".")
-    return _first_line(lambda node: _assigns(node, owner, attribute or name), file)
+    return first_line(lambda node: _assigns(node, owner, attribute or name), file)
 
 
 def line_of_buffer(name: str) -> str | None:
@@ -441,21 +441,7 @@ def line_of_buffer(name: str) -> str | None:
 
     A module holds it by this name. Null where no line does.
     """
-    return _first_line(lambda node: _registers(node, name) or _assigns(node, "self", name))
-
-
-def _first_line(makes: Callable[[ast.AST], bool], file: str | None = None) -> str | None:
-    for path, lines in program_lines():
-        if file is not None and os.path.realpath(path) != os.path.realpath(file):
-            continue
-        try:
-            tree = ast.parse("\n".join(lines))
-        except (SyntaxError, ValueError, RecursionError, MemoryError):
-            continue
-        numbers = [node.lineno for node in ast.walk(tree) if isinstance(node, ast.stmt | ast.expr) and makes(node)]
-        if numbers:
-            return f"{os.path.basename(path)}:{min(numbers)}"  # noqa: PTH119 - as plain text
-    return None
+    return first_line(lambda node: _registers(node, name) or _assigns(node, "self", name))
 
 
 def _registers(node: ast.AST, name: str) -> bool:

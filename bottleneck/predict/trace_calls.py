@@ -126,7 +126,10 @@ def _host_ops(evidence: Evidence, ops: "np.ndarray[tuple[int], np.dtype[np.int64
 
 
 def _in_updates(evidence: Evidence, ops: Integers) -> Flags:
-    """Marks ops in a step of an optimizer: those of single tensors have no names of their own."""
+    """Marks ops in a step of an optimizer.
+
+    Those of single tensors have no names of their own.
+    """
     events = evidence.linked.trace.events
     rows = np.flatnonzero(text_matches(events["name"], OPTIMIZER_STEP.search))
     start = events["ts_us"].to_numpy()[rows]

@@ -501,7 +501,7 @@ def trust_in_brief(analysis: Analysis, characters: int) -> str:
 
 
 _TWO_LINES = 156
-_HOPS = 5  # of the critical path
+HOPS = 5  # of the critical path
 _PLACES = 6  # lines and modules: enough to see where to look, since the JSON has them all
 # Facts that stand on the screen too: without it the report would hide what the recorded steps do not show.
 WHOLE_FACTS = ("run",)
@@ -528,7 +528,7 @@ def build(analysis: Analysis, top: int = 10, *, all_findings: bool = False) -> D
         tables.user_ranges(analysis, top),
         tables.kernels(analysis, top),
         tables.idle(analysis, top),
-        tables.critical_path(analysis.critical_path, _HOPS),
+        tables.critical_path(analysis.critical_path, HOPS),
         tables.queue_sparkline(analysis),
         tables.lines(analysis, _PLACES),
         tables.modules(analysis, _PLACES),

@@ -10,13 +10,11 @@ from itertools import groupby
 from bottleneck import __version__
 from bottleneck.report import render_document
 from bottleneck.report.document import CheckSection, Document, ListSection
-from bottleneck.report.json_text import encode
+from bottleneck.report.json_text import LONGEST_TEXT, encode
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import clean
 from bottleneck.schema.checks import DOCTOR_SCHEMA, Checkup, tally
 from bottleneck.schema.records import replace
-
-_LONGEST_JSON_TEXT = 2000
 
 
 def build(checkup: Checkup) -> Document:
@@ -40,7 +38,7 @@ def render(checkups: Sequence[Checkup], form: str, style: TerminalStyle = PLAIN)
     """
     if form == "json":
         document = {"schema": DOCTOR_SCHEMA, "version": __version__, "checkups": list(checkups)}
-        return encode(document, text=lambda text: clean(text, _LONGEST_JSON_TEXT) or None)
+        return encode(document, text=lambda text: clean(text, LONGEST_TEXT) or None)
     documents = [build(checkup) for checkup in checkups]
     if form == "html":
         return render_document(documents[0] if len(documents) == 1 else _together(checkups, documents), form)

@@ -49,6 +49,9 @@ def _is_encodable(tree: object) -> bool:
     return True
 
 
+LONGEST_TEXT = 2000
+
+
 def encode(
     record: object,
     first: Sequence[str] = ("schema", "version"),

@@ -102,5 +102,5 @@ def name_change(line: NoGain) -> str:
 
 
 def most_text(share: float) -> str:
-    """Words a bound of a gain: 'at most 0.5 %', rounded up, or 'gains nothing'."""
+    """Words a bound: 'at most 0.5 %', rounded up; 'gains nothing'."""
     return f"at most {format_share(math.ceil(share * 1000 - 1e-9) / 1000)}" if share > 0 else "gains nothing"

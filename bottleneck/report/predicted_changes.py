@@ -18,7 +18,7 @@ from bottleneck.report.document import (
     TableSection,
     columns,
 )
-from bottleneck.report.json_text import encode
+from bottleneck.report.json_text import LONGEST_TEXT, encode
 from bottleneck.report.predict import by_device, held_by, host_sets_pace, host_words, worst_work
 from bottleneck.report.speedup_intervals import TITLE, speedup_intervals, speedup_scale
 from bottleneck.report.terminal import PLAIN, TerminalStyle
@@ -28,7 +28,6 @@ from bottleneck.schema.predicted_changes import DeviceChanges, PredictedChange, 
 from bottleneck.schema.records import replace
 from bottleneck.units import counted, format_memory, format_us, format_us_range, listed
 
-_LONGEST_JSON_TEXT = 2000
 _TONES: dict[PredictedVerdict, Literal["good", "bad"]] = {"helps": "good", "hurts": "bad"}
 _VERDICTS: dict[PredictedVerdict, str] = {
     "helps": "helps",
@@ -96,7 +95,7 @@ def render(answer: PredictedChanges, form: str, style: TerminalStyle = PLAIN) ->
     In JSON all text is safe for a terminal.
     """
     if form == "json":
-        return encode(answer, (), lambda text: clean(text, _LONGEST_JSON_TEXT))
+        return encode(answer, (), lambda text: clean(text, LONGEST_TEXT))
     return render_document(build(answer), form, style)
 
 

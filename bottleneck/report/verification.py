@@ -18,7 +18,7 @@ from bottleneck.report.document import (
     TableSection,
     columns,
 )
-from bottleneck.report.json_text import encode
+from bottleneck.report.json_text import LONGEST_TEXT, encode
 from bottleneck.report.speedup_intervals import TITLE, speedup_intervals, speedup_scale
 from bottleneck.report.terminal import PLAIN, TerminalStyle
 from bottleneck.report.text import UNKNOWN, as_sentence, clean
@@ -26,7 +26,6 @@ from bottleneck.schema.measurements import Difference, Ratio, Timing, TrialVerdi
 from bottleneck.schema.trials import LoaderSearch, Trial, TriedSetting, Verification
 from bottleneck.units import counted, format_ratio, format_ratio_range, format_share, format_si, format_us
 
-_LONGEST_JSON_TEXT = 2000
 _TONES: dict[TrialVerdict, Literal["good", "bad"]] = {"faster": "good", "slower": "bad"}
 
 
@@ -183,7 +182,7 @@ def render(done: Verification, form: str, style: TerminalStyle = PLAIN) -> str:
     output of failed programs.
     """
     if form == "json":
-        return encode(done, (), lambda text: clean(text, _LONGEST_JSON_TEXT))
+        return encode(done, (), lambda text: clean(text, LONGEST_TEXT))
     return render_document(build(done), form, style)
 
 

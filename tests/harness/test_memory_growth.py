@@ -144,7 +144,7 @@ def test_the_line_that_adds_is_found_in_the_text_of_the_program(
     text = "losses = []\nself.seen = {}\n# losses.append(1)\nlosses.append(1)\nself.seen[1] = 2\n"
     text += "total = total + 1\nn += 1\n"
     file.write_text(text)
-    monkeypatch.setattr("bottleneck.harness.memory_growth.program_lines", lambda: [(str(file), text.splitlines())])
+    monkeypatch.setattr("bottleneck.harness.lines.program_lines", lambda: [(str(file), text.splitlines())])
     found = {name: line_that_adds(str(file), name) for name in ("losses", "self.seen", "total", "n", "absent")}
     assert found == {
         "losses": "eval.py:4",
@@ -154,7 +154,7 @@ def test_the_line_that_adds_is_found_in_the_text_of_the_program(
         "absent": None,
     }
     file.write_text("losses.append(")
-    monkeypatch.setattr("bottleneck.harness.memory_growth.program_lines", lambda: [(str(file), ["losses.append("])])
+    monkeypatch.setattr("bottleneck.harness.lines.program_lines", lambda: [(str(file), ["losses.append("])])
     assert line_that_adds(str(file), "losses") is None
 
 

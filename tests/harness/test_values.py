@@ -175,7 +175,7 @@ def test_a_program_without_steps_is_looked_at_at_its_end(tmp_path: Path) -> None
 def test_lines_are_found_in_the_text_of_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "train.py"
     text = "a, b = 1, 2\nself.c = 3\nself.register_buffer('decay', b)\nb = 4"
-    monkeypatch.setattr("bottleneck.harness.values.program_lines", lambda: [(str(file), text.splitlines())])
+    monkeypatch.setattr("bottleneck.harness.lines.program_lines", lambda: [(str(file), text.splitlines())])
     assert line_that_makes(str(file), "b") == "train.py:1"
     assert line_that_makes(str(file), "self.c") == "train.py:2" == line_of_buffer("c")
     assert line_of_buffer("decay") == "train.py:3"

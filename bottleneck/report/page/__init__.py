@@ -22,7 +22,7 @@ from markupsafe import Markup, escape
 
 from bottleneck import __version__
 from bottleneck.report import analysis_tables as tables
-from bottleneck.report.analysis_document import PEAK_SOURCES, batch_test, build, caveats, coverage, reached, trust
+from bottleneck.report.analysis_document import HOPS, PEAK_SOURCES, batch_test, build, caveats, coverage, reached, trust
 from bottleneck.report.compile_health import compile_sections
 from bottleneck.report.document import Document, Section, TableSection, Waterfall, WaterfallBar
 from bottleneck.report.findings import findings, first_findings
@@ -80,7 +80,6 @@ _LONGEST_TEXT = 2000
 _LONGEST_NAME = 60
 _LONGEST_LABEL = 200
 _LONGEST_BAR = 48
-_HOPS = 5  # of the critical path
 _ROWS = 10  # of a table that only readers without JavaScript see
 _MOST_RANKS = 64
 _FIRST_FINDINGS, _FIRST_CAVEATS, _FIRST_TEXT, _FIRST_CODE = 3, 3, 360, 8
@@ -124,7 +123,7 @@ def to_html(analysis: Analysis, timeline: StepTimeline | None = None, *, all_fin
         "lines": tables.lines(analysis, _ROWS),
         "modules": tables.modules(analysis, _ROWS),
         "idle": tables.idle(analysis, _ROWS),
-        "critical_path": tables.critical_path(analysis.critical_path, _HOPS),
+        "critical_path": tables.critical_path(analysis.critical_path, HOPS),
         "collectives": tables.collectives(analysis, _ROWS),
     }
     return _render(
