@@ -208,10 +208,11 @@ class SideWorker(Worker):
 
 # The scatter of a pair shrinks with its turns: sd .207, .097, .055 and .026 for 2, 4, 8 and 16 (gate statistics, 3.2).
 # On a busy machine making the processes costs more than turns do, so that it pays to take more of them there. Long
-# steps get fewer, so that measuring a pair takes no longer than this, nor than a 24th of the time limit, nor than
-# making the processes leaves of a 15th: two batches of seven pairs then fit into it.
+# steps get fewer, so that measuring a pair takes no longer than this, nor than a 24th of the time limit, nor than lets
+# two batches of seven pairs fit into the time that is left, by what a pair takes besides (a part is kept in reserve).
 TURNS, TURNS_AT_LEAST, TURNS_AT_MOST, TURNS_AT_ONCE = 16, 4, 64, 8
-MEASURED_SECONDS_AT_MOST, _PAIRS_TO_MEASURE, _PAIRS_TO_FIT = 16.0, 24, 15
+MEASURED_SECONDS_AT_MOST, _PAIRS_TO_MEASURE = 16.0, 24
+_PAIRS_TO_FIT, _USED = 2 * LOOKS[0], 0.95
 
 # One process after the other sees less (section 3.3, point 8).
 ROUNDS_ALONE_AT_LEAST = 12
@@ -300,7 +301,7 @@ class PairedProcesses:
 
     def __post_init__(self) -> None:
         self._draw = random.Random(f"pairs {self.effort.seed}")  # noqa: S311 - an order, not a secret
-        self._started, self._usual_s, self._making_s = self.clock(), 0.0, 0.0
+        self._started, self._usual_s, self._besides_s = self.clock(), 0.0, 0.0
         self._is_alone, self._is_over = False, False
         self._turns: dict[Role, list[TimedTurn]] = {"base": [], "candidate": []}
 
@@ -378,7 +379,7 @@ class PairedProcesses:
 
         The side that starts is drawn, and so is the first one at each pair of turns.
         """
-        order, began = ROLES if self._draw.random() < 0.5 else ROLES[::-1], self.clock()
+        order, began_s = ROLES if self._draw.random() < 0.5 else ROLES[::-1], self.clock()
         with ExitStack() as stack:
             workers = {role: stack.enter_context(self._open(role)) for role in order}
             built = _made(list(workers.values()))
@@ -389,9 +390,10 @@ class PairedProcesses:
             usual_us = _middle([step.turn_us() for step in steps])
             base, candidate = (replace(step, usual_us=usual_us) for step in steps)
             pairing = Pairing(base, candidate, self._draw)
-            making_s = self.clock() - began
+            turns_began_s = self.clock()
             self._take_turns(pairing)
-        self._making_s = making_s
+            turns_s = self.clock() - turns_began_s
+        self._besides_s = self.clock() - began_s - turns_s
         for role, us in zip(ROLES, (pairing.original_us, pairing.changed_us), strict=True):
             counted = zip(us, workers[role].faults_per_step[-len(us) :], strict=True)
             self._turns[role] += [TimedTurn(step_us, faults) for step_us, faults in counted if faults is not None]
@@ -428,9 +430,12 @@ class PairedProcesses:
     @property
     def _measured_s(self) -> float:
         """The duration of the turns of a pair, at most."""
-        limit_s = self.effort.time_limit_s
-        room_s = max(limit_s / _PAIRS_TO_FIT - self._making_s, 0.0)
-        return min(MEASURED_SECONDS_AT_MOST, limit_s / _PAIRS_TO_MEASURE, room_s)
+        limit_s, pairs_left = self.effort.time_limit_s, _PAIRS_TO_FIT - len(self.batches.pairs)
+        most_s = min(MEASURED_SECONDS_AT_MOST, limit_s / _PAIRS_TO_MEASURE)
+        if pairs_left <= 0:
+            return most_s
+        left_s = _USED * (limit_s - (self.clock() - self._started)) - (pairs_left - 1) * self._besides_s
+        return max(min(most_s, left_s / pairs_left), 0.0)
 
     def _open(self, role: Role) -> SideWorker:
         return self.open_worker(self.program, role, self.sides[role], self.folder / f"{role}.txt")

@@ -47,6 +47,7 @@ class FakeMachine:
     faults: Callable[[float], float | None] = lambda _: None
     failures: dict[tuple[Role, int], str] = field(default_factory=dict)
     needs_both_out: bool = False
+    turns_take_time: bool = False
     happened: list[str] = field(default_factory=list)
     opened: dict[Role, int] = field(default_factory=lambda: {"base": 0, "candidate": 0})
     alive: int = 0
@@ -101,6 +102,8 @@ class FakeWorker:
         self.machine.happened.append(f"turn {self.role} {steps}+{lead}")
         scatter = self.machine.noise(self.machine.draw)
         self.faults_per_step.append(self.machine.faults(scatter))
+        if self.machine.turns_take_time:
+            self.machine.now_s += (steps + lead) * self.machine.us[self.role] / 1e6
         return [self.machine.us[self.role] * math.exp(scatter)] * steps
 
 
@@ -212,8 +215,16 @@ def test_a_short_limit_takes_fewer_turns_a_pair_so_that_two_batches_fit() -> Non
         here = FakeMachine({"base": slow_us, "candidate": slow_us}, noise=calm)
         here.time(TimingEffort(time_limit_s=limit_s, pairs_at_most=7))
         counts.append(sum(line.startswith("turn") for line in here.happened))
-    # Making a pair takes 10 s, known from the first one on: of 255 s / 15 it leaves 7 s, which are five turns of each.
-    assert counts == [2 * (1 + 8) + 6 * 2 * (1 + 5), 7 * 2 * (1 + 13)]
+    # A 24th of 255 s is eight turns of each. Making a pair takes 10 s, known from the first one on, which leaves less.
+    assert 7 * 2 * (1 + 5) < counts[0] < 7 * 2 * (1 + 8)
+    assert counts[1] == 7 * 2 * (1 + 13)
+
+
+def test_two_batches_fit_where_making_the_processes_takes_most_of_a_pair() -> None:
+    here = FakeMachine({"base": 200_000.0, "candidate": 300_000.0}, noise=calm, turns_take_time=True)
+    found = here.time(TimingEffort(time_limit_s=265.0))
+    assert (found.verdict, len(found.pairs), found.confirming) == ("slower", 14, 7)
+    assert found.seconds <= 265.0
 
 
 def test_a_base_that_fails_is_not_the_fault_of_the_candidate() -> None:
