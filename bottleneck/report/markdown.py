@@ -144,14 +144,25 @@ def prose(text: str) -> str:
     shown = clean(text, _PROSE).replace(" -> ", " → ")
     for index, word in enumerate(_words(shown)):
         if span := _SPAN.fullmatch(word):
-            out += [*([code(" ".join(unsafe))] if unsafe else []), f"{span[1]}{code(span[2])}{span[3]}"]
+            out += [*([_coded(unsafe)] if unsafe else []), f"{span[1]}{code(span[2])}{span[3]}"]
             unsafe = []
         elif _HARMLESS.fullmatch(word) and not _LINKED.search(word) and not (index == 0 and _STARTS_BLOCK.match(word)):
-            out += [code(" ".join(unsafe))] if unsafe else []
+            out += [_coded(unsafe)] if unsafe else []
             out, unsafe = [*out, word], []
         else:
             unsafe.append(word)
-    return " ".join([*out, code(" ".join(unsafe))] if unsafe else out)
+    return " ".join([*out, _coded(unsafe)] if unsafe else out)
+
+
+# A bracket that opens before a name and closes behind a later one, and the comma between.
+_LISTED = re.compile(r"(\(?)([^()]+?)([,;]?)")
+
+
+def _coded(words: Sequence[str]) -> str:
+    """Sets words in a code span, without what only separates them from others."""
+    text = " ".join(words)
+    parts = _LISTED.fullmatch(text)
+    return code(text) if parts is None else f"{parts[1]}{code(parts[2])}{parts[3]}"
 
 
 # What a text sets between backticks, unless more text touches it.

@@ -103,3 +103,8 @@ def test_a_long_module_path_is_cut_in_the_middle() -> None:
 
 def test_markdown_tells_kernels_by_longer_names_than_the_terminal() -> None:
     assert "`vectorized_elementwise_kernel<GeluCUDAKernelImpl(float)>`" in to_markdown(gpu_overhead())
+
+
+def test_a_bracket_and_a_comma_around_names_stay_outside_of_the_code() -> None:
+    assert prose("4 ops (aten::_copy, aten::add) at b.py:2") == "4 ops (`aten::_copy`, aten::add) at b.py:2"
+    assert prose("f(_x_)") == "`f(_x_)`"
