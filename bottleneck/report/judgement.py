@@ -183,12 +183,16 @@ def build(judgement: PatchJudgement, *, full: bool = True) -> Document:
         sections += _tables(result, name) if full else []
     first = results[0] if results else None
     worst = "" if first is None else "results differ" if first.is_same is False else first.verdict
+    # Why a verdict is open is longer than the verdict.
+    is_open = is_single and first is not None and first.verdict == "undecided"
+    verdict, _, why = judgement.sentence.partition(": ") if is_open else (judgement.sentence, "", "")
+    opening = (LabelledLine("", as_sentence(verdict)), *([LabelledLine("Why", as_sentence(why))] if why else []))
     return Document(
         headline="judge",
         subject=first.name if first is not None and is_single else counted(len(results), "workload"),
         tone="bad" if first is not None and first.is_same is False else _TONES.get(worst, "unknown"),
-        sentence=as_sentence(judgement.sentence),
-        lines=(LabelledLine("", as_sentence(judgement.sentence)), *_lines(results[0])) if is_single else (),
+        sentence=as_sentence(verdict),
+        lines=(*opening, *_lines(results[0])) if is_single else (),
         facts=_facts(judgement),
         fact_width=9,
         sections=tuple(sections),

@@ -108,4 +108,5 @@ def test_the_first_thing_to_do_follows_from_the_verdict() -> None:
     assert lines_of(slower)["First"] == "Undo +8 syncs (aten::item) at mlp.py:28, changed here"
     undecided = replace(FASTER, verdict="undecided", reason="few pairs", budget_to_decide=100.0)
     assert lines_of(undecided)["First"].startswith("Judge again with --budget 120")
+    assert "few pairs" not in lines_of(undecided)[""] and lines_of(undecided)["Why"].startswith("Few pairs")
     assert "--budget" not in lines_of(replace(undecided, budget_to_decide=None))["First"]
