@@ -113,18 +113,19 @@ def _in_comprehensions(evidence: Evidence) -> _LoopOfModules | None:
 def _joined(evidence: Evidence) -> _LoopOfModules | None:
     """Finds modules of one class whose results are joined by one call.
 
-    Each piece has another size than what their layers take, so that none takes the result of another.
+    Each piece has another size than what their layers take, so that none takes the result of another. The call is in
+    the module that holds them, or in the program outside of any.
     """
     ops, work = program_ops(evidence), work_of(evidence)
-    ops = ops[ops["module"].notna()]
     joins = ops[ops["name"].isin(_JOINS)].drop_duplicates(["module", "signature"])
+    joins, ops = joins.assign(module=joins["module"].astype(object).fillna("")), ops[ops["module"].notna()]
     layers = ops[text_matches(ops["name"], _LAYER.search)]
     members: set[str] = set()
     place, number = "", 0
     for outer, source, signature in zip(joins["module"], joins["source"], joins["signature"].tolist(), strict=True):
         pieces = _pieces(evidence, signature)
         inside = layers[text_matches(layers["module"], partial(_is_inside, outer))]
-        below = inside["module"].astype(str).str[len(outer) + 1 :]
+        below = inside["module"].astype(str).str[len(outer) + 1 if outer else 0 :]
         children = below.map(lambda path: path.partition(".")[0])
         kinds = children.map(lambda name: _INSTANCE.sub("", name))
         for kind in kinds.unique() if len(set(pieces)) == 1 and len(pieces) >= _LEAST_MODULES else ():
@@ -132,7 +133,7 @@ def _joined(evidence: Evidence) -> _LoopOfModules | None:
             calls = inside["signature"][mine].unique().tolist()
             taken = {sizes[0] for code in calls if (sizes := work.sizes_of(code))}
             if children[mine].nunique() == len(pieces) and len(taken) == 1 and pieces[0] not in taken:
-                members |= {f"{outer}.{name}" for name in children[mine].unique()}
+                members |= {f"{outer}.{name}".lstrip(".") for name in children[mine].unique()}
                 place, number = str(source), len(pieces)
     if not members:
         return None
@@ -144,7 +145,7 @@ def _joined(evidence: Evidence) -> _LoopOfModules | None:
 
 
 def _is_inside(outer: str, path: str) -> bool:
-    return path == outer or path.startswith(f"{outer}.")
+    return not outer or path == outer or path.startswith(f"{outer}.")
 
 
 def _pieces(evidence: Evidence, signature: int) -> list[tuple[int, ...]]:
@@ -169,11 +170,11 @@ def parallel_modules(evidence: Evidence) -> Draft | None:
         return _parallel_without_lines(evidence)
     loop = loop_of(evidence, {line: (count, count) for line, count in called.often.items()}, called.lines)
     high_us = loop.overhead * loop.us * (1 - 1 / loop.count)
-    if loop.overhead < _LEAST_OVERHEAD or evidence.share_of_step(high_us) < _LEAST_SHARE:
-        return None
     low_us, are_heads = _SURE * high_us, _softens(evidence, loop.lines)
     if are_heads:
         high_us = max(high_us, _OF_HEADS * loop.us)
+    if (loop.overhead < _LEAST_OVERHEAD and not are_heads) or evidence.share_of_step(high_us) < _LEAST_SHARE:
+        return None
     return replace(
         _draft(evidence, f" {at_source(called.place)}", Interval(low_us, high_us), are_heads=are_heads),
         evidence=(

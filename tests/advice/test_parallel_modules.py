@@ -37,9 +37,10 @@ def test_layers_one_after_the_other_and_few_modules_are_left_alone(tmp_path: Pat
     assert parallel_modules(called(tmp_path / "few", "outs.append(head(x))", 3)) is None
 
 
-def joined(folder: Path, width: int, heads: int = 8) -> Evidence:
+def joined(folder: Path, width: int, heads: int = 8, outer: str = "Heads_0") -> Evidence:
     """So many heads of 16 numbers to ``width``, each in 10 of 60 us, whose results are joined; without any texts."""
-    events: list[Event] = [program_line(20, 50, 60 * heads + 40), frame("nn.Module: Heads_0", 52, 60 * heads + 30)]
+    events: list[Event] = [program_line(20, 50, 60 * heads + 40)]
+    events += [frame(f"nn.Module: {outer}", 52, 60 * heads + 30)] if outer else []
     events.append(frame("train.py(11): forward", 53, 60 * heads + 28))
     for number in range(heads):
         at = 55.0 + 60 * number
@@ -58,6 +59,12 @@ def test_heads_whose_results_are_joined_are_told_without_the_text_of_the_loop(tm
     draft = parallel_modules(joined(tmp_path, 4))
     assert draft is not None and draft.gain_us is not None and draft.gain_us.low > 0
     assert "joins the results of 8 modules (Head)" in draft.evidence[0] and "train.py:11" in draft.advice
+
+
+def test_heads_that_a_script_joins_outside_of_any_module_are_told_too(tmp_path: Path) -> None:
+    draft = parallel_modules(joined(tmp_path / "heads", 4, outer=""))
+    assert draft is not None and "joins the results of 8 modules (Head)" in draft.evidence[0]
+    assert parallel_modules(joined(tmp_path / "chain", 16, outer="")) is None
 
 
 def test_layers_that_may_take_the_result_of_another_are_no_loop_of_heads(tmp_path: Path) -> None:
