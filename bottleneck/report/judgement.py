@@ -61,16 +61,21 @@ def sentence_of(result: WorkloadJudgement) -> str:
 
     'faster 1.24x (1.21 to 1.27), same results, 276 fewer syncs'.
     """
+    return _verdict_words(result) + (f": {why}" if (why := _why_open(result)) else "")
+
+
+def _verdict_words(result: WorkloadJudgement) -> str:
+    """Words a verdict without why it is open."""
     if result.verdict == "failed":
         return f"failed: {result.reason}"
     memory = next((risk.text for risk in result.risks if risk.kind == "memory"), "")
     if result.is_same is False:  # whatever its time is, this is the verdict, as in the exit code
-        time = "" if result.verdict == "undecided" else _time_words(result)
+        is_open = result.verdict == "undecided"
+        time = "" if is_open else _time_words(result)
         words = ", ".join(filter(None, ("results differ", time, _count_words(result), memory)))
-        undecided = _undecided_words(result)
-        return words if result.verdict != "undecided" else f"{words}; its time is undecided{undecided}"
+        return f"{words}; its time is undecided" if is_open else words
     parts = [_time_words(result), _results_words(result), _count_words(result), memory]
-    return ", ".join(filter(None, parts)) + _undecided_words(result)
+    return ", ".join(filter(None, parts))
 
 
 def sentence_of_all(results: Sequence[WorkloadJudgement]) -> str:
@@ -132,21 +137,18 @@ def _more_or_fewer(change: CountChange) -> str:
     return f"{abs(grown):,} {'more' if grown > 0 else 'fewer'} {noun}"
 
 
-def _undecided_words(result: WorkloadJudgement) -> str:
+def _why_open(result: WorkloadJudgement) -> str:
+    """Says why a verdict is undecided, and the budget that would decide it.
+
+    'the times scatter by 4 %; 12 minutes would probably decide it: --budget 720'.
+    """
     if result.verdict != "undecided":
         return ""
-    return f": {result.reason}{_budget_words(result)}" if result.reason else _budget_words(result)
-
-
-def _budget_words(result: WorkloadJudgement) -> str:
-    """Words the budget that would decide it.
-
-    '; 12 minutes would probably decide it: --budget 720'.
-    """
-    if result.budget_to_decide is None:
-        return ""
-    budget_s = _budget_s(result.budget_to_decide)
-    return f"; {counted(budget_s // 60, 'minute')} would probably decide it: --budget {budget_s}"
+    budget = ""
+    if result.budget_to_decide is not None:
+        budget_s = _budget_s(result.budget_to_decide)
+        budget = f"{counted(budget_s // 60, 'minute')} would probably decide it: --budget {budget_s}"
+    return "; ".join(filter(None, (result.reason, budget)))
 
 
 def _budget_s(seconds: float) -> int:
@@ -184,8 +186,7 @@ def build(judgement: PatchJudgement, *, full: bool = True) -> Document:
     first = results[0] if results else None
     worst = "" if first is None else "results differ" if first.is_same is False else first.verdict
     # Why a verdict is open is longer than the verdict.
-    is_open = is_single and first is not None and first.verdict == "undecided"
-    verdict, _, why = judgement.sentence.partition(": ") if is_open else (judgement.sentence, "", "")
+    verdict, why = (_verdict_words(first), _why_open(first)) if first and is_single else (judgement.sentence, "")
     opening = (LabelledLine("", as_sentence(verdict)), *([LabelledLine("Why", as_sentence(why))] if why else []))
     return Document(
         headline="judge",
