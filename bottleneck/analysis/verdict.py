@@ -707,14 +707,14 @@ def _of_one_group(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]
         if group == "memory" and is_far and grounds.faults_us >= _MUCH_IN_FAULTS * group_us:
             touched = format_us(min(grounds.faults_us, group_us))
             yield Clause("cause", f"Up to {touched} of it is the first touch of fresh pages (page faults)")
-        unknown = _larger_of_unknown_bound(grounds, largest)
-        if unknown is not None:
-            yield Clause("place", f"{_with_time(grounds, unknown)}, of unknown bound", label="Largest")
-        elif (kernel := _largest_kernel(grounds, _bounds_of(largest.account))) is not None:
+        if (kernel := _largest_kernel(grounds, _bounds_of(largest.account))) is not None:
             is_all = kernel.us >= _ALL_OF_GROUP * group_us
             yield Clause(
                 "place", f"{_label(kernel)}, all of it" if is_all else _contributor(grounds, group), label="Largest"
             )
+        unknown = _larger_of_unknown_bound(grounds, largest)
+        if unknown is not None and not _is_in_doubt(grounds, decision):  # else the doubt names it
+            yield Clause("place", f"{_with_time(grounds, unknown)}; its bound is not known", label="Besides")
         return
     stands = largest.us >= _STANDS_FOR_GROUP * group_us
     if grounds.captures and group == "overhead" and largest.account in _ISSUES:
@@ -874,7 +874,9 @@ def _doubt(grounds: Grounds, decision: BoundDecision) -> str | None:
         return f"the profiler's own records take {format_us(grounds.record_us)} of these {wall} or more"
     if not _is_in_doubt(grounds, decision):
         return None
-    return f"{_shown(grounds, UNMODELLED)} of the step could not be modelled, which could overturn this"
+    most = _largest_kernel(grounds, ("unknown",))
+    mostly = f" ({_label(replace(most, source=None))}: {format_share(most.share)})" if most is not None else ""
+    return f"{_shown(grounds, UNMODELLED)} of the step could not be modelled{mostly}, which could overturn this"
 
 
 def _sharing_groups(grounds: Grounds, decision: BoundDecision) -> tuple[str, ...]:
@@ -1110,7 +1112,7 @@ def _name_of_part(grounds: Grounds, part: LargestPart) -> str:
 def _larger_of_unknown_bound(grounds: Grounds, entry: LedgerEntry) -> KernelSummary | None:
     """Gives the kernel of unknown bound that takes longer than any of this account.
 
-    The verdict names it in place of those. Null where there is none.
+    The verdict names it beside those. Null where there is none.
     """
     if entry.group not in _WORK:
         return None

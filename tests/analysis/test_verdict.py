@@ -577,13 +577,27 @@ def test_sentence_adds_up_the_shapes_of_one_op_before_it_names_the_largest() -> 
 
 
 @pytest.mark.parametrize(
-    ("us", "words"), [(45.0, "Largest: aten::sqrt, 45.0 us (45.0 %), of unknown bound"), (5.0, "Largest: aten::mul")]
+    ("us", "accounts", "words"),
+    [
+        (
+            45.0,
+            {"memory": 55, "unknown.pointwise": 45},
+            "Largest: aten::mul, 10.0 us (10.0 %). Besides: aten::sqrt, 45.0 us (45.0 %); its bound is not known.",
+        ),
+        (
+            30.0,
+            {"memory": 45, "unknown": 30, "compute": 25},
+            "Largest: aten::mul, 10.0 us (10.0 %). But: 30.0 % of the step could not be modelled (aten::sqrt: 30.0 %)",
+        ),
+        (5.0, {"memory": 95, "unknown.pointwise": 5}, "Largest: aten::mul, 10.0 us (10.0 %). There is no advice"),
+    ],
+    ids=["longer", "so long that it is a doubt", "shorter"],
 )
-def test_sentence_names_an_op_of_unknown_bound_that_takes_longer_than_the_largest_of_the_bound(
-    us: float, words: str
+def test_sentence_names_an_op_of_unknown_bound_beside_the_largest_of_the_bound(
+    us: float, accounts: dict[str, float], words: str
 ) -> None:
     root = replace(_KERNEL, op="aten::sqrt", us=us, share=us / 100, bound="unknown")
-    sentence = decide(_grounds({"memory": 55, "unknown.pointwise": 45}, _KERNEL, root)).sentence
+    sentence = decide(_grounds(accounts, _KERNEL, root)).sentence
     assert "Memory access" in sentence and words in sentence
 
 
