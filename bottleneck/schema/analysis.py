@@ -693,11 +693,16 @@ class Finding(Struct, frozen=True):
         return words if low >= _LEAST_CERTAIN else f"try it: {words}"
 
     def _times(self, to: str) -> str:
-        """The predicted speedup in digits; both ends where they differ as shown."""
+        """The predicted speedup in digits.
+
+        Both ends stand where they differ as shown; from 1 on only the upper one does.
+        """
         assert self.predicted_speedup is not None
         low, high = self.predicted_speedup.low, self.predicted_speedup.high
         if self.is_open:
             return f"at least {format_ratio(low)}"
+        if format_ratio(low) == format_ratio(1.0) != format_ratio(high):  # "1.00 to 1.08" reads as a gain
+            return f"up to {format_ratio(high)}"
         ends = [(format_ratio(low), format_ratio(high)), *((f"{low:.{at}f}", f"{high:.{at}f}") for at in (3, 4))]
         return next((f"{first}{to}{last}" for first, last in ends if first != last), format_ratio(low))
 

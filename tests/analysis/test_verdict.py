@@ -662,7 +662,7 @@ def test_the_first_finding_is_the_first_thing_to_do_however_little_it_gains() ->
     assert "(" not in (_verdict(replace(open_gain, slug="record-anew")).first_step or "(")
     assert "(" not in (_verdict(replace(open_gain, confidence="high")).first_step or "(")
     little = replace(_SYNC, predicted_gain_us=Interval(0.0, 30.0), predicted_speedup=Interval(1.0, 1.03))
-    assert _verdict(little).first_step == "read the loss every 100 steps (predicted: 1.00 to 1.03 times as fast)"
+    assert _verdict(little).first_step == "read the loss every 100 steps (predicted: up to 1.03 times as fast)"
     assert _verdict(replace(silent, on_request=True)).first_step is None
 
 
