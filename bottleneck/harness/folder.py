@@ -44,6 +44,8 @@ _FINISHED = (
     "trace.rank*.json.gz",
     "light.rank*.json.gz",
 )
+# Who names one of these means a single file: the page, the numbers or the trace.
+_FILE_SUFFIXES = (".html", ".htm", ".json", ".md", ".txt", ".gz", ".png", ".csv")
 # All that a recording ever writes into its folder.
 _OURS = (
     *_FINISHED,
@@ -390,6 +392,14 @@ class RecordingFolder:
         return folder
 
     def _named_folder(self, folder: Path) -> Path:
+        if folder.suffix.lower() in _FILE_SUFFIXES and not folder.is_dir():
+            stem = _shown(folder.with_suffix(""))
+            raise UsageError(
+                f"{_shown(folder)} is the name of a file, and a recording is a folder",
+                why="the folder holds the trace, the measurements and the page",
+                fix=f"name a folder: -o {stem}; its page for a browser is then {stem}/report.html",
+                fix_in_code=f"name a folder: {stem}; its page for a browser is then {stem}/report.html",
+            )
         for path in reversed([folder, *folder.parents]):
             self._mkdir(path)
         if folder.is_symlink():

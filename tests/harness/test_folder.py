@@ -88,6 +88,17 @@ def test_folders_of_our_own_lie_in_one_and_are_numbered_by_program(here: Path) -
         assert list(place.folder.iterdir()) == []
 
 
+@pytest.mark.parametrize("name", ["page.html", "sub/numbers.JSON", "trace.json.gz"])
+def test_the_name_of_a_file_is_refused_for_a_recording_which_is_a_folder(here: Path, name: str) -> None:
+    with pytest.raises(UsageError, match="is the name of a file") as refused:
+        RecordingFolder(Path(name), "train").make()
+    assert "/report.html" in str(refused.value.fix) and list(here.iterdir()) == []
+    (here / "v2.html").mkdir()  # a folder that is there may have any name
+    place = RecordingFolder(Path("v2.html"), "train")
+    assert place.make() == here / "v2.html"
+    place.release()
+
+
 def test_a_number_follows_the_highest_that_is_taken(here: Path) -> None:
     (here / "bottleneck-runs" / "train-7").mkdir(parents=True)
     (here / "bottleneck-runs" / "train-8").write_text("a file")
