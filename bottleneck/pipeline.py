@@ -24,6 +24,7 @@ from bottleneck.analysis.batch_test import (
     time_page_faults,
 )
 from bottleneck.analysis.between_ops import Stretches, quick_part
+from bottleneck.analysis.bound import find_bound, grounds_of
 from bottleneck.analysis.compile_regions import price_compile
 from bottleneck.analysis.counter_tracks import hold_against_model, read_counters
 from bottleneck.analysis.host import Host, read_host
@@ -50,7 +51,7 @@ from bottleneck.analysis.telemetry import (
     samples_of_trace,
     tell_profiler_from_load,
 )
-from bottleneck.analysis.verdict import decide, describe_sides, find_bound, grounds_of
+from bottleneck.analysis.verdict import decide, describe_sides
 from bottleneck.cost import compute_costs
 from bottleneck.cost.attribution import attribute
 from bottleneck.cost.fusion import find_loops

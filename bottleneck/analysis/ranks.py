@@ -11,6 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from bottleneck.analysis.arrivals import Arrivals, find_groups, match_collectives
+from bottleneck.analysis.bound import find_bound, grounds_of
 from bottleneck.analysis.collectives import message_of, messages_of, quickest_calls, repaced, with_transfer
 from bottleneck.analysis.job import (
     COMMUNICATION,
@@ -21,7 +22,6 @@ from bottleneck.analysis.job import (
     stretch_of,
     summarise_job,
 )
-from bottleneck.analysis.verdict import find_bound, grounds_of
 from bottleneck.schema.accounts import phrase_of
 from bottleneck.schema.analysis import ONE_RANK, TRUNCATED, Caveat, Clause, CollectiveSummary, Fold, RankSummary
 from bottleneck.schema.digest import CollectiveCalls, RankDigest, StepSharing

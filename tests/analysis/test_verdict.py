@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from bottleneck.analysis.bound import Grounds, grounds_of
 from bottleneck.analysis.ledger import ledger_of
-from bottleneck.analysis.verdict import Grounds, decide, grounds_of
+from bottleneck.analysis.verdict import decide
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import (
     CONTENDED,
