@@ -1,6 +1,6 @@
-"""Decides which resource limits the step, from the ledger and what the trace is worth.
+"""Decides which resource limits the step.
 
-The words for it are in ``verdict``.
+It goes by the ledger, and by what the trace is worth. The words for it are in ``verdict``.
 """
 
 import math
