@@ -9,7 +9,7 @@ import re
 import numpy as np
 import pandas as pd
 
-from bottleneck.schema.intervals import Codes, Integers, numbered, union
+from bottleneck.schema.intervals import Codes, Floats, Integers, numbered, union
 from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.tables import as_integers, text_matches
 
@@ -62,6 +62,24 @@ def held_up_calls(linked: Linked) -> pd.DataFrame:
     )
     calls = calls[calls["beyond_us"] >= _STALLS[0][1]]
     return calls if len(calls) >= _FEW_CALLS and calls["name"].nunique() >= _DIFFERENT_OPS else calls[:0]
+
+
+# Times the usual time of calls alike, and beyond it: what one call takes so far beyond is no work of the usual step.
+_FAR, _FAR_BEYOND_US, _LEAST_ALIKE = 3.0, 300.0, 3
+
+
+def beyond_usual_us(linked: Linked) -> Floats:
+    """Gives the time of each op far beyond that of calls alike, in us.
+
+    One entry per row of OPS; 0 where a call is not far beyond, or fewer than three are alike.
+    """
+    own_us, names = linked.ops["self_us"].to_numpy(), linked.ops["name"].cat.codes.to_numpy(dtype=np.int64)
+    sizes = _like_sizes(linked.ops, names)
+    call, _ = numbered(names, sizes)
+    beyond_us = own_us - linked.ops["self_us"].groupby(call).transform("median").to_numpy()
+    is_far = (beyond_us >= _FAR_BEYOND_US) & (own_us >= _FAR * (own_us - beyond_us))
+    is_far &= (sizes >= 0) & (np.bincount(call)[call] >= _LEAST_ALIKE)
+    return np.where(is_far, beyond_us, 0.0)
 
 
 def _like_sizes(ops: pd.DataFrame, names: Codes) -> Integers:

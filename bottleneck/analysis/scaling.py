@@ -14,6 +14,7 @@ import pandas as pd
 from msgspec import Struct
 
 from bottleneck.analysis.between_ops import Stretches, calm_steps, measure_stretches
+from bottleneck.analysis.held_up import beyond_usual_us
 from bottleneck.analysis.host import own_stretches, read_host
 from bottleneck.analysis.idle import FAULTS, IDLE_FIELDS, NEIGHBOURS, RECORDS
 from bottleneck.analysis.ledger import IdleTimes, LedgerResult, build_ledger, ledger_of
@@ -139,7 +140,10 @@ def measure_light(linked: Linked, unprofiled: Timing | None, floor_us: float | N
     outermost = inside & linked.ops["parent"].isna().to_numpy()
     around_us = each_us * np.count_nonzero(outermost) / 2 / steps
     us = _shortened(us, {_PYTHON}, around_us)
-    if not host_only:
+    if host_only:  # the unprofiled step is a usual one: it holds no call that waited
+        is_work = inside & (linked.kernels["kind"] != "collective").to_numpy()
+        us = _shortened(us, {_WORK}, float(beyond_usual_us(linked)[is_work].sum()) / steps)
+    else:
         is_op = {kind: kind != _WORK and ACCOUNTS[kind].is_host_state for kind in us}
         at_ops = {kind for kind in us if is_op[kind] and ACCOUNTS[kind].cause not in _TOLD_BY_FRAMES}
         us = _shortened(us, at_ops, each_us * np.count_nonzero(inside) / steps - around_us)

@@ -1,5 +1,6 @@
 """The profiler's cost per event: taken off tiny ops, hardly noticed by large ones, never below the floor."""
 
+import pandas as pd
 import pytest
 
 from bottleneck.analysis.ledger import build_ledger
@@ -7,6 +8,7 @@ from bottleneck.analysis.scaling import (
     find_held_up_timing,
     find_profiler_cost,
     least_record_us,
+    measure_light,
     own_parts,
     profiler_us_per_event,
     scale_to_unprofiled,
@@ -198,3 +200,21 @@ def test_a_step_that_is_longer_without_the_profiler_touches_the_pages_that_were_
     assert rows["us"].sum() == pytest.approx(touched_us or 0.0)
     assert rows["on_pages"].all() and {*rows["detail"]} <= {"first touch of fresh pages"}
     assert result.idle["us"].sum() == pytest.approx(75.0)
+
+
+@pytest.mark.parametrize(("waits_us", "work_us"), [({}, 600.0), ({3: 4000.0, 4: 2000.0}, 682.0)])
+def test_a_few_calls_of_the_lightest_window_that_waited_make_no_op_longer(
+    waits_us: dict[int, float], work_us: float
+) -> None:
+    """Two calls of an all-reduce that waited for milliseconds doubled the time of every product of a report."""
+    ops = list[Op]()
+    for number in range(5):
+        ops += [
+            Op(10_000.0 * number, 400.0, "aten::mm", bound="compute"),
+            Op(10_000.0 * number + 400.0, 200.0 + waits_us.get(number, 0.0), "c10d::allreduce_", bound="compute"),
+        ]
+    linked = Scene(50_000.0, ops=ops, steps=5).linked()
+    in_steps = linked.ops.assign(step=pd.array([at // 2 for at in range(10)], dtype="Int32"))
+    light = measure_light(replace(linked, ops=in_steps), timing(10_000.0), None)
+    assert light is not None and light.us["work"] == pytest.approx(work_us, rel=0.01)
+    assert sum(light.us.values()) == pytest.approx(10_000.0)
