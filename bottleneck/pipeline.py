@@ -499,7 +499,7 @@ def _examine(trace: Trace, window: Window, source: TraceSource, options: Options
     if load.kind == "waits":
         signature = signature_of(costed.linked, costed.attribution)
         raw = _classified(costed, device, conditions)
-        costed = replace(costed, linked=quicken(costed.linked, signature, raw))
+        costed = replace(costed, linked=quicken(costed.linked, signature, raw, load.most))
         stretches = quick_stretches(costed.linked if light_window is None else light_window)
     else:
         stretches = None if light is None else light.stretches

@@ -29,6 +29,8 @@ from bottleneck.units import counted, format_part
 _LEAST_TAKEN = 0.25
 # Of the time that threads wanted a processor, what they waited for it; and processors of others that explain it.
 _WAITED, _SOMEBODY = 0.1, 0.25
+# Of one part of a run more may be waits than of all of it, by so many times at most.
+_COUNTED = 1.5
 # A call whose floor is less of it waited for a processor, if it takes as long as the system lets another program run.
 _HARDLY_EXPLAINED, _TIME_SLICE_US = 0.02, 1000.0
 # Of steps that load leaves alone: the interval of their median, from end to end.
@@ -40,12 +42,14 @@ class Load(Struct, frozen=True):
     """Time of the steps that other programs took.
 
     ``waits`` for a processor are in most ops, or only single calls were held up (``stalls``). ``others`` of the
-    ``processors`` they kept busy.
+    ``processors`` they kept busy. ``most`` is the part of a step that waits can be at most, by the system's counters;
+    1 where it does not count them.
     """
 
     kind: Literal["none", "stalls", "waits"] = "none"
     others: float = 0.0
     processors: int = 0
+    most: float = 1.0
 
 
 def find_load(
@@ -61,7 +65,21 @@ def find_load(
     threads, processors = (None, None) if recording is None else (recording.threads, recording.processors)
     if telemetry is None or not linked.is_host_only or is_rank or not is_beside_load(telemetry, threads, processors):
         return Load()
-    return Load("stalls" if _are_short(unprofiled) else "waits", telemetry.other_processors or 0.0, processors or 0)
+    kind: Literal["stalls", "waits"] = "stalls" if _are_short(unprofiled) else "waits"
+    waited = _waited(telemetry)
+    most = 1.0 if waited is None else min(_COUNTED * waited, 1.0)
+    return Load(kind, telemetry.other_processors or 0.0, processors or 0, most)
+
+
+def _waited(telemetry: TelemetrySummary) -> float | None:
+    """Part of the time in which threads were ready and had no processor.
+
+    It is that of the steps, or where these are too short for the counters, of the seconds around them.
+    """
+    got, waits = telemetry.process_processors, telemetry.process_waits
+    if waits is not None and got is not None and waits + got > 0:
+        return waits / (waits + got)
+    return telemetry.waited_share
 
 
 def is_beside_load(telemetry: TelemetrySummary | None, threads: int | None, processors: int | None) -> bool:
@@ -73,9 +91,10 @@ def is_beside_load(telemetry: TelemetrySummary | None, threads: int | None, proc
     """
     if telemetry is None or telemetry.other_processors is None or not threads or not processors:
         return False
-    used, got, waits = telemetry.host_utilization, telemetry.process_processors, telemetry.process_waits
-    if waits is not None and got is not None and threads <= processors:
-        return waits >= _WAITED * (waits + got) and telemetry.other_processors >= _SOMEBODY
+    used, got = telemetry.host_utilization, telemetry.process_processors
+    waited = _waited(telemetry)
+    if waited is not None and threads <= processors:
+        return waited >= _WAITED and telemetry.other_processors >= _SOMEBODY
     had_theirs = used is not None and got is not None and (used < FULL or got > GOT_AT_MOST * threads)
     return not had_theirs and telemetry.other_processors - max(processors - threads, 0) >= _LEAST_TAKEN * threads
 
@@ -91,8 +110,10 @@ def without_stalls(result: LedgerResult) -> LedgerResult:
     return rescaled(result, wall_us, factors, np.ones(result.kernel_us.size), {}, ())
 
 
-def quicken(linked: Linked, signature: Integers, roofline: pd.DataFrame) -> Linked:
+def quicken(linked: Linked, signature: Integers, roofline: pd.DataFrame, most: float = 1.0) -> Linked:
     """Gives each op the time that it takes where it need not wait.
+
+    All that is taken off is ``most`` of the window at most (0-1).
 
     It is that of the quickest call with the same name and sizes (``signature`` of each row of KERNELS, -1 unknown). An
     op without others like it, or all of whose calls waited, has its floor by ROOFLINE, divided by the part that
@@ -105,7 +126,9 @@ def quicken(linked: Linked, signature: Integers, roofline: pd.DataFrame) -> Link
     alone_us = np.where(floor_us > 0, floor_us / _parts(bound, floor_us, quickest_us, is_told), dur_us)
     part = float(quickest_us[is_told].sum() / dur_us[is_told].sum()) if dur_us[is_told].any() else 1.0
     alone_us = np.where(floor_us > 0, alone_us, dur_us * part)
-    quick_us = np.minimum(np.where(is_told, quickest_us, np.maximum(alone_us, floor_us)), dur_us)
+    waits_us = np.maximum(dur_us - np.where(is_told, quickest_us, np.maximum(alone_us, floor_us)), 0.0)
+    bound_us, all_us = most * linked.window.wall_us, float(waits_us.sum())
+    quick_us = dur_us - waits_us * min(bound_us / all_us if all_us > 0 else 1.0, 1.0)
     return replace(linked, kernels=linked.kernels.assign(dur_us=quick_us))
 
 

@@ -27,7 +27,15 @@ from bottleneck.schema.linked_trace import Linked
 from bottleneck.schema.measurements import Timing
 from bottleneck.schema.records import replace
 from bottleneck.schema.sources import TraceSource
-from bottleneck.schema.telemetry import HOST, SHORTEST_RATE_S, THROTTLE, Sample, other_processors, read_samples
+from bottleneck.schema.telemetry import (
+    HOST,
+    SHORTEST_RATE_S,
+    THROTTLE,
+    Sample,
+    other_processors,
+    read_samples,
+    waited_share,
+)
 from bottleneck.units import counted, format_share
 
 # Power is sampled in a quarter of the time on many boards (arXiv 2312.02741), and its counter moves every 100 ms:
@@ -149,6 +157,7 @@ def summarise_samples(
         host_utilization=None if busy is None else min(busy, 1.0),
         host_memory_used_bytes=_median(host, "memory_used_bytes"),
         other_processors=other_processors(samples),
+        waited_share=waited_share(samples),
         **{name: _median(device, name) for name in _DEVICE_READINGS},
         **{name: _median(host, name) for name in ("cpu_clock_mhz", "process_memory_bytes")},
     )

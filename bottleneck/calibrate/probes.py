@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from bottleneck.harness.machine import busy_processors
+from bottleneck.harness.machine import busy_processors, numbers_of_processors, processor_times
 from bottleneck.harness.nvml import find_devices, match_sensors
 
 # A sensor that moves by less is no sensor: virtual machines show one figure all the time.
@@ -63,7 +63,7 @@ def cpu_clock_mhz() -> float | None:
 class OtherLoad:
     """Processors that other programs keep busy from now on.
 
-    It is the load of the machine less that of this process.
+    It is the load of the processors that this process may use, less its own.
 
     Time that the hypervisor gave to others counts too, since it is lost alike.
     """
@@ -87,7 +87,7 @@ class OtherLoad:
         psutil = _psutil()
         if psutil is None:
             return None
-        times = psutil.cpu_times()._asdict()
+        times = processor_times(psutil, numbers_of_processors())
         idle = sum(times.get(name, 0.0) for name in ("idle", "iowait", "guest", "guest_nice"))
         return self._clock(), sum(times.values()) - idle, sum(os.times()[:4])
 

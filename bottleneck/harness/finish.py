@@ -372,17 +372,17 @@ def _load_warning(ending: Ending) -> tuple[str, ...]:
 
     Where the sensors did not see the run, the load of the minute before it stands for them.
     """
-    processors = os.cpu_count() or 1
-    least = max(_QUIET_LOAD, _QUIET_SHARE * processors)
     others = other_processors(() if ending.telemetry is None else ending.telemetry.samples)
-    if others is not None:
+    if others is not None:  # counted on the processors that the program may use
+        processors = ending.processors
         said = f"other programs kept {others:.1f} of {counted(processors, 'processor')} busy during the run"
     else:
-        others = ending.busy_processors
+        others, processors = ending.busy_processors, os.cpu_count() or 1
         said = (
             f"other programs had work for {others:.1f} processors in the minute before, and this machine has "
             f"{processors}"
         )
+    least = max(_QUIET_LOAD, _QUIET_SHARE * processors)
     return (f"{said}: step times may be too long",) if others > least else ()
 
 

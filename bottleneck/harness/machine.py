@@ -9,6 +9,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,7 +174,29 @@ def threads_from_environment() -> int | None:
 
 def usable_processors() -> int:
     """Processors that this process, and what it starts, may use."""
-    return len(getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0))
+    return len(numbers_of_processors())
+
+
+def numbers_of_processors(process: int = 0) -> frozenset[int]:
+    """Numbers the processors that a process may use.
+
+    Process 0 is this one. They are all of the machine where the system does not tell.
+    """
+    with suppress(OSError, AttributeError):  # the process is gone, or the system does not tell
+        return frozenset(os.sched_getaffinity(process))
+    return frozenset(range(os.cpu_count() or 1))
+
+
+def processor_times(psutil: Any, numbers: Set[int]) -> Mapping[str, float]:
+    """Sums the times of these processors, in seconds by their use.
+
+    They are counted since the system started. What runs on others takes nothing from a program that may not use them.
+    """
+    every = psutil.cpu_times(percpu=True)
+    chosen = [times for number, times in enumerate(every) if number in numbers]
+    if len(chosen) in {0, len(every)}:
+        return dict(psutil.cpu_times()._asdict())
+    return {name: sum(getattr(times, name) for times in chosen) for name in chosen[0]._fields}
 
 
 def usable_cores(processors: Path = _PROCESSORS) -> int | None:
@@ -181,9 +204,9 @@ def usable_cores(processors: Path = _PROCESSORS) -> int | None:
 
     Two processors may be two threads of one core. Null where the system does not tell.
     """
-    usable = getattr(os, "sched_getaffinity", lambda _: range(os.cpu_count() or 1))(0)
     try:
-        return len({(processors / f"cpu{one}/topology/thread_siblings_list").read_text() for one in usable})
+        siblings = [processors / f"cpu{one}/topology/thread_siblings_list" for one in numbers_of_processors()]
+        return len({path.read_text() for path in siblings})
     except (OSError, ValueError):
         return None
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from bottleneck.harness.machine import numbers_of_processors, processor_times
 from bottleneck.schema.telemetry import HOST, Sample, sound
 from bottleneck.system.process_usage import waits_by_thread
 
@@ -351,6 +352,7 @@ class _ProgramProcesses:
     def __init__(self, psutil: Any, process: int, newest: Callable[[], str | None]) -> None:
         self.psutil = psutil
         self._root, self._newest = process, newest
+        self.processors = numbers_of_processors(process)
         self._known: dict[Any, None] = {}
         self._unseen_s = 0.0
         self._waited_ns: dict[int, int] = {}
@@ -428,9 +430,9 @@ def newest_process() -> str | None:
 def _machine_cpu(program: _ProgramProcesses) -> dict[str, float | None]:
     """Gives the time in which processors worked, and all their time.
 
-    What a guest used is part of user time.
+    They are those that the program may use. What a guest used is part of user time.
     """
-    times = program.psutil.cpu_times()._asdict()
+    times = processor_times(program.psutil, program.processors)
     total = sum(seconds for name, seconds in times.items() if name not in {"guest", "guest_nice"})
     rest = sum(times.get(name, 0.0) for name in ("idle", "iowait", "steal"))
     return {"busy_cpu_s": total - rest, "total_cpu_s": total} if total else {}

@@ -806,6 +806,10 @@ class TelemetrySummary(Struct, frozen=True):
     other_processors: Annotated[
         float | None, Doc("processors that other programs kept busy, from a second before the steps to one after them")
     ] = None
+    waited_share: Annotated[
+        float | None,
+        Doc("part of the program's time in which it was ready and had no processor, in the same stretch", "share"),
+    ] = None
 
 
 class PathPart(Struct, frozen=True):

@@ -35,8 +35,8 @@ COLUMNS: Mapping[str, str] = {
     "process_cpu_s": "CPU time of the program and its children, counted since they were first seen",
     "process_wait_s": "time in which threads of the program's first process were ready and had no processor, counted",
     "process_memory_bytes": "resident memory of the program and its children",
-    "busy_cpu_s": "time that all processors of the machine worked, counted since it started",
-    "total_cpu_s": "time of all processors of the machine, counted since it started",
+    "busy_cpu_s": "time that the processors worked which the program may use, counted since the machine started",
+    "total_cpu_s": "time of these processors, counted since the machine started",
     "cpu_clock_mhz": "mean clock of the processors, as the system tells it",
 }
 _SHARES = frozenset({"utilization", "sm_activity", "tensor_activity", "dram_activity"})
@@ -163,14 +163,34 @@ def other_processors(samples: Sequence[Sample]) -> float | None:
 
     It is from the first sample of the host to the last. Null if that is too short.
     """
-    columns = ("busy_cpu_s", "process_cpu_s")
-    host_samples = [
-        sample for sample in samples if sample.sensor == HOST and all(name in sample.values for name in columns)
-    ]
-    if len(host_samples) < 2 or (length_s := host_samples[-1].elapsed_s - host_samples[0].elapsed_s) < SHORTEST_RATE_S:
+    grown = _growth(samples, "busy_cpu_s", "process_cpu_s")
+    if grown is None or min(grown[0]) < 0:
         return None
-    busy_s, own_s = (host_samples[-1].values[name] - host_samples[0].values[name] for name in columns)
-    return max(busy_s - own_s, 0.0) / length_s if busy_s >= 0 and own_s >= 0 else None
+    (busy_s, own_s), length_s = grown
+    return max(busy_s - own_s, 0.0) / length_s
+
+
+def waited_share(samples: Sequence[Sample]) -> float | None:
+    """Part of their time in which threads were ready and had no processor.
+
+    It is 0-1, from the first sample of the host to the last. Null if that is too short, or nobody counts it.
+    """
+    grown = _growth(samples, "process_wait_s", "process_cpu_s")
+    if grown is None or min(grown[0]) < 0 or not sum(grown[0]) > 0:
+        return None
+    waited_s, worked_s = grown[0]
+    return waited_s / (waited_s + worked_s)
+
+
+def _growth(samples: Sequence[Sample], *columns: str) -> tuple[list[float], float] | None:
+    """Growth of these counters of the host, and the seconds that it took.
+
+    It is from their first sample to the last. Null if that is too short.
+    """
+    host = [one for one in samples if one.sensor == HOST and all(name in one.values for name in columns)]
+    if len(host) < 2 or (length_s := host[-1].elapsed_s - host[0].elapsed_s) < SHORTEST_RATE_S:
+        return None
+    return [host[-1].values[name] - host[0].values[name] for name in columns], length_s
 
 
 # Counters that only grow; their rates are what a curve can show.

@@ -89,6 +89,15 @@ def test_no_call_gets_longer_or_shorter_than_its_floor(durations_us: list[float]
     assert np.all(quick_us >= np.array(floors_us) * (1 - 1e-12))
 
 
+@pytest.mark.parametrize("most", [0.0, 0.1, 0.5])
+def test_no_more_is_taken_off_than_the_system_counted_as_waits(most: float) -> None:
+    """A sort of 13 ms, of which a model knows 0.15 ms, was called waiting while its thread worked all the time."""
+    case = scene((4.0, 9000.0, 4.0, 8000.0, 9.0, 4.0))
+    before, after = case.linked(), quicken(case.linked(), KINDS, case.roofline(), most)
+    taken_us = (before.kernels["dur_us"] - after.kernels["dur_us"]).to_numpy()
+    assert taken_us.sum() == pytest.approx(most * before.window.wall_us) and (taken_us >= 0).all()
+
+
 def test_an_op_all_of_whose_calls_waited_has_its_floor_by_the_rate_of_others() -> None:
     case = scene((4.0, 9000.0, 4.0, 8000.0, 9.0, 4.0), (2.0, 10.0, 2.0, 10.0, 3.0, 2.0))
     quick_us = quicken(case.linked(), KINDS, case.roofline()).kernels["dur_us"].tolist()
@@ -169,6 +178,9 @@ def test_calls_that_others_held_up_are_left_out_of_the_ledger() -> None:
         (replace(BUSY, process_processors=0.7, other_processors=1.3), 1, 2, True),
         (replace(BUSY, process_waits=1.0), 2, 2, True),
         (replace(BUSY, process_waits=0.1), 2, 2, False),  # it kept one thread busy, and had a processor for it
+        # Of steps too short for the counters, the seconds around them tell.
+        (replace(BUSY, process_processors=None, waited_share=0.02), 2, 2, False),
+        (replace(BUSY, process_processors=None, waited_share=0.3), 2, 2, True),
         # On one processor of many, with somebody else on it.
         (replace(BUSY, host_utilization=0.3, process_processors=0.5, process_waits=0.5), 1, 1, True),
         (replace(BUSY, process_waits=1.0, other_processors=0.0), 2, 2, False),
@@ -201,6 +213,8 @@ def test_the_median_of_short_steady_steps_is_the_programs_own(unprofiled: Timing
 def test_load_takes_nothing_off_a_program_on_a_device_or_a_bare_trace() -> None:
     on_device = Scene(100, [Kernel(0, 30, launch=(-9, 2))], events=[Event("annotation", "train", 0, 100)]).linked()
     assert find_load(BUSY, RECORDING, on_device, None) == Load()
+    counted = replace(BUSY, waited_share=0.3)
+    assert find_load(counted, RECORDING, scene(CALM_US).linked(), None) == Load("waits", 1.0, 2, pytest.approx(0.45))
     assert find_load(BUSY, None, scene(CALM_US).linked(), None) == Load()
     assert find_load(None, RECORDING, scene(CALM_US).linked(), None) == Load()
     rank = replace(scene(CALM_US), more={"rank": 1, "world_size": 2}).linked()

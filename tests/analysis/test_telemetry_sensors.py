@@ -33,7 +33,7 @@ def test_medians_are_those_of_the_samples_within_the_steps() -> None:
 
 def test_what_no_sensor_told_is_null() -> None:
     summary = told([at(1.0, sm_clock_mhz=1000.0)])
-    assert astuple(summary) == (1, 1000.0, *[None] * 4, (), *[None] * 15)
+    assert astuple(summary) == (1, 1000.0, *[None] * 4, (), *[None] * 16)
 
 
 def test_nothing_is_said_where_no_sample_fell_within_the_steps() -> None:

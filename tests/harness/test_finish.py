@@ -163,13 +163,14 @@ def test_other_programs_are_warned_of_by_what_they_used_during_the_run(
     assert any("in the minute before" in text for text in finish(tmp_path, Ending(0, 1.6)).warnings)
 
     leave(tmp_path, 0)
-    quiet = finish(tmp_path, Ending(0, 1.6, sensed(2.0)))
+    quiet = finish(tmp_path, Ending(0, 1.6, sensed(2.0), processors=2))
     assert not any("other programs" in text for text in quiet.warnings)
 
     leave(tmp_path, 0)
-    (said,) = [text for text in finish(tmp_path, Ending(0, 0.0, sensed(15.0))).warnings if "other programs" in text]
+    ending = Ending(0, 0.0, sensed(15.0), processors=2)
+    (said,) = [text for text in finish(tmp_path, ending).warnings if "other programs" in text]
     assert said == "other programs kept 1.5 of 2 processors busy during the run: step times may be too long"
 
     leave(tmp_path, 0)
-    monkeypatch.setattr("os.cpu_count", lambda: 64)
-    assert not any("other programs" in text for text in finish(tmp_path, Ending(0, 0.0, sensed(15.0))).warnings)
+    many = finish(tmp_path, Ending(0, 0.0, sensed(15.0), processors=64))
+    assert not any("other programs" in text for text in many.warnings)

@@ -176,7 +176,7 @@ def test_a_clock_that_the_system_does_not_tell_is_absent(
 def test_a_figure_that_fails_again_and_again_is_given_up(root: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
 
-    def refuse() -> None:
+    def refuse(percpu: bool = False) -> None:
         calls.append(1)
         raise FileNotFoundError("/proc/stat")
 
@@ -188,9 +188,21 @@ def test_a_figure_that_fails_again_and_again_is_given_up(root: Process, monkeypa
 
 
 def test_time_of_guests_counts_once_and_stolen_time_is_not_work(root: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(psutil, "cpu_times", lambda: Machine(10.0, 1.0, 2.0, 80.0, 4.0, 3.0, 7.0))
+    machine = Machine(10.0, 1.0, 2.0, 80.0, 4.0, 3.0, 7.0)
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu=False: [machine] if percpu else machine)
     values = ask(sampler(), 0.0)
     assert (values["busy_cpu_s"], values["total_cpu_s"]) == (13.0, 100.0)
+
+
+def test_what_runs_on_processors_that_the_program_may_not_use_takes_nothing_from_it(
+    root: Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    each = [Machine(busy_s, 0.0, 0.0, 100.0 - busy_s, 0.0, 0.0, 0.0) for busy_s in (5.0, 90.0, 7.0)]
+    whole = Machine(*map(sum, zip(*each, strict=True)))
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu=False: each if percpu else whole)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {0, 2}, raising=False)
+    values = ask(sampler(), 0.0)
+    assert (values["busy_cpu_s"], values["total_cpu_s"]) == (12.0, 200.0)
 
 
 def test_without_psutil_the_host_is_silent_with_a_note(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from bottleneck.experiment.pieces.kinds import seconds_of
 from bottleneck.experiment.pieces.specs import PieceSpec
 from bottleneck.experiment.pieces.timing import PieceTimes
 from bottleneck.experiment.worker import Refused, Worker
-from bottleneck.harness.machine import COMPILATIONS, cache_folder
+from bottleneck.harness.machine import COMPILATIONS, cache_folder, numbers_of_processors, processor_times
 from bottleneck.harness.messages import Program
 from bottleneck.harness.supervise import CHILD
 from bottleneck.pipeline import finish_with_advice
@@ -68,19 +68,20 @@ SHORTEST_RATE_S = 0.5
 
 
 def seconds_of_other_programs() -> float | None:
-    """Returns CPU seconds of the machine used by other programs.
+    """Returns CPU seconds of our processors used by other programs.
 
-    They are those of the machine less those of this process and the children it waited for. Null if not told.
+    They are those of the processors that this process may use, less its own and those of the children it waited for.
+    Null if not told.
     """
     try:
         import psutil
     except ImportError:
         return None
     with suppress(OSError, AttributeError, RuntimeError):
-        machine, own = psutil.cpu_times(), os.times()
+        machine, own = processor_times(psutil, numbers_of_processors()), os.times()
         # Time of guests is part of the user's.
         idle = ("idle", "iowait", "guest", "guest_nice")
-        busy_s = sum(seconds for name, seconds in machine._asdict().items() if name not in idle)
+        busy_s = sum(seconds for name, seconds in machine.items() if name not in idle)
         return float(busy_s) - (own.user + own.system + own.children_user + own.children_system)
     return None
 
