@@ -7,7 +7,7 @@ import itertools
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 
 from msgspec import Struct
 
@@ -34,6 +34,8 @@ _ROUTES = frozenset({"aten::topk", "aten::one_hot", "aten::scatter", "aten::scat
 _NUMBER = re.compile(r"^-?\d{1,9}$")
 # Ops of the module itself that may follow its last branch up to the one that selects.
 _MOST_AFTER = 8
+# Numbers that rows are compared with beside those of the branches: that of padding, say.
+_OTHER_NUMBERS = 1
 # Of the time that is spared so much is gained at least: the rows have to be gathered and written back.
 _CERTAIN = 0.5
 
@@ -139,7 +141,7 @@ def _selected(ops: Sequence[_Op], own: Sequence[int], kind: str, runs: Sequence[
     between = [ops[at] for at in own if first <= at <= last]
     after = [ops[at] for at in own if at > last][:_MOST_AFTER]
     branches = [inside[at] for at in alike]
-    select = _selecting(branches, reads, before, between, after)
+    select = _selecting(branches, _numbers([ops[at] for at in own], reads), reads, before, (between, after))
     if select is None:
         return None
     used = _used(before, len(alike))
@@ -176,21 +178,25 @@ def _used(before: Sequence[_Op], count: int) -> int:
 
 def _selecting(
     branches: Sequence[Sequence[_Op]],
+    numbers: Set[str],
     reads: Size,
     before: Sequence[_Op],
-    between: Sequence[_Op],
-    after: Sequence[_Op],
+    rest: tuple[Sequence[_Op], Sequence[_Op]],
 ) -> _Op | None:
     """Finds the op that keeps a part of the branches' results.
 
-    Null where all of them may be used.
+    Null where all of them may be used. ``numbers`` are those that rows are compared with, ``rest`` the ops between the
+    branches and after them.
     """
+    between, after = rest
     count, near = len(branches), [*before[-_MOST_AFTER:], *between, *after]
+    # With many more numbers than branches the rows are of other groups: a mean for each graph of a batch.
+    is_numbered = count <= len(numbers) <= count + _OTHER_NUMBERS
     masks = [one for one in (*between, *after) if _masks_rows(one, reads)]
     picks = [one for one in (*between, *after) if one.name in _PICKS and one.sizes]
-    if len(masks) >= count and _has_own_masks(near, before, reads, count):
+    if len(masks) >= count and (is_numbered or _has_own_columns(near, before, count)):
         return masks[0]
-    if len(picks) >= count and _equals(near, reads) >= count:
+    if len(picks) >= count and is_numbered:
         return picks[0]
     joined = next((at for at, one in enumerate(after) if one.name in _JOINS and len(one.sizes) >= count), None)
     if joined is not None:
@@ -215,22 +221,17 @@ def _masks_rows(one: _Op, reads: Size) -> bool:
     return bool(masks and others)
 
 
-def _has_own_masks(near: Sequence[_Op], before: Sequence[_Op], reads: Size, count: int) -> bool:
-    """True if each branch has a mask of its own.
-
-    It is a comparison with its number, or a column of what routes rows.
-    """
-    if _equals(near, reads) >= count:
-        return True
+def _has_own_columns(near: Sequence[_Op], before: Sequence[_Op], count: int) -> bool:
+    """True if each branch has a mask of its own: a column of what routes rows."""
     columns = {one.concrete for one in near if one.name in _COLUMNS and one.sizes and count in one.sizes[0]}
     return len(columns) >= count and any(one.name in _ROUTES for one in before)
 
 
-def _equals(near: Sequence[_Op], reads: Size) -> int:
+def _numbers(ops: Sequence[_Op], reads: Size) -> frozenset[str]:
     """The numbers that rows are compared with."""
     rows = math.prod(reads[:-1])
-    mine = (one for one in near if one.name in _EQUALS and one.sizes and math.prod(one.sizes[0]) % rows == 0)
-    return len({one.concrete[1] for one in mine if len(one.concrete) > 1 and _NUMBER.match(one.concrete[1])})
+    mine = (one for one in ops if one.name in _EQUALS and one.sizes and math.prod(one.sizes[0]) % rows == 0)
+    return frozenset(one.concrete[1] for one in mine if len(one.concrete) > 1 and _NUMBER.match(one.concrete[1]))
 
 
 def _is_of_all(size: Size, parts: Sequence[Size], count: int) -> bool:

@@ -31,6 +31,11 @@ def layer(select: list[Event], rows: int = ROWS, numbers: tuple[int, ...] = (0, 
     return events
 
 
+def masked_off(select: list[Event]) -> list[Event]:
+    """The layer without its comparisons."""
+    return [event for event in layer(select) if event["name"] != "aten::eq"]
+
+
 WHERE = [op("aten::where", 0, 20, dims=[MASK, DATA, []])]
 
 
@@ -103,9 +108,19 @@ def test_both_branches_of_a_where(tmp_path: Path) -> None:
 
 def test_layers_with_one_mask_mixtures_and_routed_rows_are_left_alone(tmp_path: Path) -> None:
     # Layers one after the other whose padding is masked, with no comparison of their own.
-    masked = [event for event in layer(WHERE) if event["name"] != "aten::eq"]
+    masked = masked_off(WHERE)
     assert discarded_branches(two_steps(tmp_path / "masked", masked)) is None
     assert discarded_branches(two_steps(tmp_path / "same", layer(WHERE, numbers=(0, 0, 0, 0)))) is None
+    # Layers, and then a mean over the rows of each of many graphs.
+    graphs = [
+        event
+        for number in range(12)
+        for event in (
+            op("aten::eq", 880 + number, 0.4, dims=[[ROWS], []], concrete=["", str(number)]),
+            op("aten::index", 880.5 + number, 0.4, dims=[DATA, [ROWS]]),
+        )
+    ]
+    assert discarded_branches(two_steps(tmp_path / "graphs", [*masked_off(WHERE), *graphs])) is None
     # A mixture of all of them.
     assert discarded_branches(two_steps(tmp_path / "mixed", layer([op("aten::add", 0, 9, dims=[DATA, DATA])]))) is None
     # Each expert reads a part of the rows already.
