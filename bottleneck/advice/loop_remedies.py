@@ -121,6 +121,16 @@ _POWER_ITERATIONS = LoopRemedy(
     "layer = torch.nn.utils.parametrizations.spectral_norm(layer, n_power_iterations=1)",
     "Take one power iteration per step (n_power_iterations=1) for the layers {at}",
 )
+# Rows chosen by a comparison with the loop's own number: `x[batch == g]`, `x[labels.eq(k)]`.
+_CHOOSES_GROUP = re.compile(r"\w\[[^\[\]]*(?:==\s*(?P<number>[A-Za-z_]\w*)\s*|\.eq\(\s*\w+\s*\))[\],]")
+_GROUP_BY_GROUP = LoopRemedy(
+    "A Python loop works on the rows of one group after another",
+    "Sum or average {at} the rows of all groups at once: index_add_ (or scatter_reduce_ for a largest value) over the "
+    "number of each row's group, in place of a mask for each group.",
+    "sums = x.new_zeros(groups, x.size(1)).index_add_(0, group, x)  # group: (rows,), the number of each row's group\n"
+    "means = sums / torch.bincount(group, minlength=groups).clamp(min=1).unsqueeze(1)",
+    "Reduce the rows of all groups at once {at}: index_add_ over the number of each row's group",
+)
 # Rows of a call: more are a batch, and the loop over calls another one, such as one over time.
 FEW_ROWS = 4
 
@@ -139,6 +149,7 @@ def remedy_by_text(evidence: Evidence, loop: OpLoop) -> LoopRemedy | None:
         (_CLIPS_ALL.search(text) or _backward_calls(evidence) >= LOOP_OF, SAMPLE_BY_SAMPLE),
         (_CLIPS.search(text), _CLIPPED),
         (_iterates(evidence, loop.source), _POWER_ITERATIONS),
+        (_CHOOSES_GROUP.search(text), _GROUP_BY_GROUP),
         (any(_RECURS.search(texts.get(line, "")) for line in (loop.source, *loop.lines)), _WAVE_BY_WAVE),
     )
     return next((remedy for is_so, remedy in table if is_so), None)

@@ -99,6 +99,7 @@ def op_loop(evidence: Evidence) -> OpLoop | None:
     same = ["source", "name", "module", "signature", "thread", "step"]
     often = loops_by_source(ops.groupby(same, observed=True, dropna=False).size(), evidence.steps)
     often = {source: count for source, count in often.items() if source not in others}
+    often |= {line: count for line, count in _many_rounds(evidence).items() if line not in {*others, *often}}
     if not any(map(is_line, often)):
         # Where only the function is known, its lines may do the same one after the other, but not as often as a loop.
         plain = loops_by_source(
@@ -108,6 +109,19 @@ def op_loop(evidence: Evidence) -> OpLoop | None:
             line: plain[line] for line in often if line in plain and _loops_in_a_call(evidence, line, plain[line][0])
         }
     return loop_of(evidence, often, tuple(often)) if often else None
+
+
+def _many_rounds(evidence: Evidence) -> dict[str, tuple[float, float]]:
+    """Gives lines that run one op on the same sizes very often.
+
+    Its numbers may differ, as in `x[batch == g]` for each g. They are as ``loops_by_source`` gives them.
+    """
+    ops, work = program_ops(evidence), work_of(evidence)
+    sizes = {call: str(work.tensors_of(call)) for call in ops["signature"].dropna().unique().tolist()}
+    same = ["source", "name", "module", "sizes", "thread", "step"]
+    counts = ops.assign(sizes=ops["signature"].map(sizes)).groupby(same, observed=True, dropna=False).size()
+    lines = loops_by_source(counts, evidence.steps)
+    return {line: count for line, count in lines.items() if is_line(line) and count[0] >= _MANY_ROUNDS}
 
 
 def _loops_in_a_call(evidence: Evidence, source: str, count: float) -> bool:

@@ -315,6 +315,26 @@ def test_few_rounds_other_sizes_and_ops_that_take_their_time_are_no_loop(tmp_pat
     assert looped_op(case(tmp_path / "large", large)) is None
 
 
+@pytest.mark.parametrize(("rounds", "is_loop"), [(80, True), (12, False)])
+def test_a_mask_for_each_group_of_rows_is_a_loop_though_its_numbers_and_sizes_differ(
+    tmp_path: Path, rounds: int, is_loop: bool
+) -> None:
+    body = [line(22, 11, 10.0 * rounds)]
+    for group in range(rounds):
+        at = 12 + 10.0 * group
+        body += [
+            op("aten::eq", at, 2, dims=[[900], []], concrete=["", str(group)]),
+            op("aten::index", at + 3, 2, dims=[[900, 8], [900]]),
+            op("aten::mean", at + 6, 2, dims=[[group + 3, 8], [], [], []]),
+        ]
+    text = "pooled.append(x[batch == g].mean(dim=0))"
+    draft = looped_op(case(tmp_path, body, source_texts={"train.py:22": text}))
+    assert (draft is not None) == is_loop
+    if draft is not None:
+        assert draft.brief is not None and "index_add_" in draft.brief and "group after another" in draft.title
+        assert draft.evidence[0].startswith(f"train.py:22 runs the same op on the same sizes {rounds} times")
+
+
 def test_what_an_optimizer_runs_for_each_parameter_is_no_loop_of_the_program(tmp_path: Path) -> None:
     mark = complete("Optimizer.step#SGD.step", "user_annotation", 11, 900)
     body = loop(80, name="aten::add_")
