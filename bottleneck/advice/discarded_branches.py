@@ -222,7 +222,7 @@ def _masks_rows(one: _Op, reads: Size) -> bool:
 
 
 def _has_own_columns(near: Sequence[_Op], before: Sequence[_Op], count: int) -> bool:
-    """True if each branch has a mask of its own: a column of what routes rows."""
+    """True if each branch has a column of its own in what routes rows."""
     columns = {one.concrete for one in near if one.name in _COLUMNS and one.sizes and count in one.sizes[0]}
     return len(columns) >= count and any(one.name in _ROUTES for one in before)
 

@@ -390,6 +390,9 @@ def half_precision_not_known(evidence: Evidence) -> Draft | None:
     named = work.is_text(evidence.roofline, "family", *PRODUCTS) & work.bound("unknown") & work.in_model
     # One row of a recurrent layer after the other is no work for wide multipliers: bf16 made it slower.
     named &= ~work.op_like(_QUANTIZED) & ~work.is_text(evidence.roofline, "family", "recurrent")
+    if on_host:
+        named &= ~work.reads(*_NARROW, "fp64")  # their types were recorded, though their cost is not known
+        products |= named & work.reads("fp32")
     is_guess = on_host and work.share(products) < _MUCH_OF_STEP and not _has_casts_for(named, evidence)
     if is_guess:
         # What factorizes and solves is in fp64 as a rule, and knows no bf16.

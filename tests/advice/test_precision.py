@@ -570,3 +570,25 @@ def test_numbers_of_python_beside_tensors_of_fp32_are_no_work_in_fp64(tmp_path: 
     gathered = Call("aten::index", 10_000, [[4096, 4096], [4096]], more={"types": ["double", "long int"]})
     draft = double_precision(on_cpu(tmp_path / "gathered", [gathered], device=CPU))
     assert draft is not None and draft.gain_us is not None and draft.gain_us.high > 4000
+
+
+@pytest.mark.parametrize(
+    ("dtype", "said"),
+    [
+        ("c10::BFloat16", None),
+        ("double", None),
+        ("float", "in fp32 take much of the step"),
+        ("", "where they are in fp32"),
+    ],
+)
+def test_convolutions_of_no_known_cost_are_asked_for_bf16_by_their_recorded_types(
+    tmp_path: Path, dtype: str, said: str | None
+) -> None:
+    """A model in bf16 was told to try bf16: its convolutions have no formula, but their types were recorded."""
+    sizes = [[8, 64, 1, 2048], [96, 64, 1, 7], [96], [], [], [], []]
+    types = {"types": [dtype] * 3 + ["ScalarList"] * 3 + ["Scalar"]} if dtype else {}
+    events = [step(0, 0, 1000), op("aten::mkldnn_convolution", 10, 800, dims=sizes if dtype else None, **types)]
+    case = case_of(tmp_path, events)
+    unnamed = replace(case.analysis.device, peaks_flops_per_s={}, bandwidth_bytes_per_s=None)
+    draft = half_precision_not_known(with_analysis(case, device=unnamed))
+    assert (draft is None) == (said is None) and (draft is None or said in draft.title)
