@@ -17,8 +17,9 @@ from bottleneck.units import counted, format_share
 
 _SLOW = re.compile(r"^aten::_?(?:slow|thnn)_conv2d\w*$")
 _LEAST = 0.1  # of the step
-# torch asks oneDNN only for several images, more numbers than that or a kernel larger than this: use_mkldnn in
-# aten/src/ATen/native/Convolution.cpp.
+# torch asks oneDNN only for several images, more numbers than that or a kernel larger than this on both sides, which
+# one of one dimension is not; with one thread it multiplies 1 x 1 kernels of less than 16 images by itself: use_mkldnn
+# in aten/src/ATen/native/Convolution.cpp.
 _MOST_NUMBERS, _MOST_KERNEL = 20_480, 3
 # Of the time of such convolutions, that of an image when two to eight of them come at once: 46 to 67 % less for six
 # layers of 16 to 512 channels (torch 2.13, one thread of an EPYC).
@@ -33,6 +34,8 @@ def slow_convolution(evidence: Evidence) -> Draft | None:
     """
     work = work_of(evidence)
     rows = work.op_like(_SLOW)
+    if evidence.recording is not None and evidence.recording.threads == 1:
+        rows &= ~work.calls_that(rows, lambda call: _is_one_by_one(work, call))
     us, share = work.us_of(rows), work.share(rows)
     if not evidence.is_host_only or share < _LEAST:
         return None
@@ -81,6 +84,12 @@ def slow_convolution(evidence: Evidence) -> Draft | None:
     )
 
 
+def _is_one_by_one(work: KernelWork, signature: int) -> bool:
+    """True for a kernel of 1 x 1, which is a product."""
+    sizes = [size for size in work.sizes_of(signature) if len(size) >= 3]
+    return len(sizes) > 1 and math.prod(sizes[1][2:]) == 1
+
+
 def _are_of_one_image(work: KernelWork, rows: Flags) -> Flags:
     """Marks calls that get one image of few numbers, and a small kernel."""
 
@@ -88,7 +97,7 @@ def _are_of_one_image(work: KernelWork, rows: Flags) -> Flags:
         sizes = [size for size in work.sizes_of(signature) if len(size) >= 3]
         image, kernel = (*sizes, (), ())[:2]
         is_one = len(image) == 3 or (len(image) == 4 and image[0] == 1)
-        return is_one and math.prod(image) <= _MOST_NUMBERS and max(kernel[-2:], default=0) <= _MOST_KERNEL
+        return is_one and math.prod(image) <= _MOST_NUMBERS and min(kernel[2:], default=0) <= _MOST_KERNEL
 
     return work.calls_that(rows, is_single)
 

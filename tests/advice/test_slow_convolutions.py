@@ -22,6 +22,7 @@ def convolution(image: list[int] | None, kernel: list[int] = WEIGHT, name: str =
         ([2, 64, 14, 14], WEIGHT, False),
         ([1, 64, 56, 56], WEIGHT, False),  # 200,704 numbers
         ([1, 64, 14, 14], [64, 64, 5, 5], False),
+        ([1, 64, 1, 256], [64, 64, 1, 7], True),  # of a sound
     ],
 )
 def test_one_small_image_per_call_gains_from_company_and_else_the_library_is_asked_for(
@@ -50,3 +51,9 @@ def test_convolutions_of_onednn_small_shares_and_devices_are_left_alone(tmp_path
     few = [convolution(image), Call("aten::mm", 20_000.0, [[512, 512], [512, 512]])]
     assert slow_convolution(on_cpu(tmp_path / "few", few)) is None
     assert slow_convolution(on_gpu(tmp_path / "gpu", [Call("aten::_slow_conv2d_forward", 1000.0, [image])])) is None
+
+
+@pytest.mark.parametrize(("threads", "is_told"), [(1, False), (2, True)])
+def test_products_of_one_thread_are_the_choice_of_torch(tmp_path: Path, threads: int, is_told: bool) -> None:
+    calls = [convolution([8, 64, 14, 14], [64, 64, 1, 1])]
+    assert (slow_convolution(on_cpu(tmp_path, calls, threads=threads)) is not None) == is_told
