@@ -78,7 +78,7 @@ def _spreads(evidence: Evidence) -> tuple[_Spread, ...]:
     calls = as_integers(ops["signature"])[top].tolist()
     spreads = []
     for at, (row, name) in enumerate(zip(top.tolist(), names, strict=True)):
-        sizes = work.tensors_of(calls[at])[:2] if name in _PAIRS or name in _COMPARES else []
+        sizes = _operands(work, calls[at]) if name in _PAIRS or name in _COMPARES else []
         result = broadcast(sizes)
         if len(sizes) < 2 or math.prod(result) < _LEAST_NUMBERS:
             continue
@@ -101,6 +101,23 @@ def _spreads(evidence: Evidence) -> tuple[_Spread, ...]:
             if not _CHAIN.search(names[later]):
                 break
     return tuple(spreads)
+
+
+def _operands(work: KernelWork, call: int) -> list[Size]:
+    """Gives the sizes of the two operands of a call, with 1 for what expand() repeats.
+
+    A dimension that is repeated has a stride of 0.
+    """
+    sizes, strides = work.tensors_of(call)[:2], work.text_column("strides", call)
+    if len(strides) < len(sizes):
+        return sizes
+    return [
+        tuple(
+            1 if isinstance(steps, list) and len(steps) == len(size) and steps[axis] == 0 else length
+            for axis, length in enumerate(size)
+        )
+        for size, steps in zip(sizes, strides, strict=False)
+    ]
 
 
 _ADDS_DIMENSION = re.compile(r"^aten::(?:unsqueeze|expand)$")

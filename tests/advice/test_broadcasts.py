@@ -35,6 +35,20 @@ def test_a_large_broadcast_that_is_added_up_is_a_product_of_matrices(tmp_path: P
     assert advise(evidence)[0].slug == "spread-product"
 
 
+@pytest.mark.parametrize(
+    ("strides", "is_told"),
+    [([[64, 0, 1], [0, 64, 1], []], True), ([[64 * 256, 64, 1], [64 * 256, 64, 1], []], False), (None, False)],
+    ids=["expanded", "large themselves", "not recorded"],
+)
+def test_operands_that_were_expanded_are_as_small_as_they_were(
+    tmp_path: Path, strides: list[list[int]] | None, is_told: bool
+) -> None:
+    """Distances by x.unsqueeze(1).expand(n, m, d) were not told to be products, those by broadcasting were."""
+    events = spread("sub", operands=(ALL, ALL))
+    events[1] = op("aten::sub", 110, 200, dims=[ALL, ALL, []], **({} if strides is None else {"strides": strides}))
+    assert (spread_product(two_steps(tmp_path, [*events, *MODEL])) is not None) == is_told
+
+
 def test_a_comparison_of_broadcast_operands_is_a_product_of_matrices(tmp_path: Path) -> None:
     def compared(operands: list[list[int]]) -> list[Event]:
         return [program_line(11, 100, 520), op("aten::cosine_similarity", 110, 500, dims=[*operands, [], []]), *MODEL]
