@@ -304,7 +304,9 @@ def looped_op(evidence: Evidence) -> Draft | None:
     The loop that takes more time, of picks or of the same small ops.
     """
     kinds = (_looped_ops(evidence), _looped_picks(evidence), _looped_order(evidence), _looped_passes(evidence))
-    drafts = [draft for draft in kinds if draft is not None]
+    # What gives the same in each step is computed once, and may stay a loop.
+    same = frozenset(() if evidence.recording is None else evidence.recording.repeated_lines)
+    drafts = [draft for draft in kinds if draft is not None and not same.issuperset(draft.places or ("",))]
     return max(drafts, key=lambda draft: 0.0 if draft.gain_us is None else draft.gain_us.high, default=None)
 
 

@@ -290,7 +290,8 @@ class RepeatLook:
             self._is_cut = len(self._at_lines) >= _MOST_CALLS
             place = (line, self._at_line[line])
             self._at_line[line] += 1
-            samples = tuple(self._values_in(output))
+            # An assignment to a part of a tensor gives that tensor.
+            samples = tuple(self._values_in(given[0][:1] if name == "__setitem__" else output))
             self._at_lines[place] = _SeenCall((), name, line, tuple(self._values_in(given)), samples)
         except Exception:  # ours, in the middle of the program's own call
             return

@@ -58,6 +58,12 @@ def test_a_nested_loop_of_small_ops_is_named_by_its_line_and_worth_its_time(tmp_
     assert draft.gain_us.low == pytest.approx(0.6 * draft.gain_us.high)
 
 
+def test_a_loop_that_gives_the_same_in_each_step_is_to_be_run_once(tmp_path: Path) -> None:
+    """A mel filterbank that is filled by a loop in each step was told to be filled for all rows at once."""
+    assert looped_op(case(tmp_path / "same", loop(80), repeated_lines=("train.py:22", "train.py:9"))) is None
+    assert looped_op(case(tmp_path / "other", loop(80), repeated_lines=("train.py:9",))) is not None
+
+
 def function_with(rounds: int, calls: int, module: str | None = None) -> list[Event]:
     """A function without recorded lines, called so often, that runs an op so many times in each call."""
     body = []

@@ -104,6 +104,20 @@ def test_lines_whose_ops_give_the_same_are_found_and_those_that_draw_or_read_new
     assert looked_at(step).lines == (f"test_repeated_modules.py:{first + 1}",)
 
 
+def test_a_line_that_fills_a_tensor_gives_that_tensor() -> None:
+    rows = [0, 1, 2]
+
+    def step() -> None:
+        bank, of_data, x = torch.zeros(4, 4), torch.zeros(4, 4), torch.randn(8, 4)
+        for row in rows:
+            bank[row, 1] = 0.5 * row
+            of_data[row] = x[row]
+        x @ bank
+
+    first = step.__code__.co_firstlineno
+    assert looked_at(step).lines == (f"test_repeated_modules.py:{first + 3}",)
+
+
 def looked_at(step: FunctionType) -> Repeats:
     """All that the look finds in two such steps, with the step's file as the program's."""
     watch = RepeatLook()
