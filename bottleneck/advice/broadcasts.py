@@ -104,7 +104,7 @@ def _spreads(evidence: Evidence) -> tuple[_Spread, ...]:
 
 
 def _operands(work: KernelWork, call: int) -> list[Size]:
-    """Gives the sizes of the two operands of a call, with 1 for what expand() repeats.
+    """Sizes of the two operands of a call, with 1 for what expand() repeats.
 
     A dimension that is repeated has a stride of 0.
     """

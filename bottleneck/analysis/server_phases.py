@@ -412,6 +412,8 @@ def _of_requests(serving: InferenceServing) -> ServerSetting:
         return ServerSetting("requests", False, "arithmetic-is-full")
     if waiting:
         return ServerSetting("requests", True, "requests-wait")
+    if serving.trace_limit == "bandwidth-bound-decode":
+        return ServerSetting("requests", True, "more-rows-read-no-more")
     return ServerSetting("requests", None, "queue-unknown")
 
 

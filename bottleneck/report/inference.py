@@ -109,6 +109,7 @@ _CAUSES = {
     "none-wait": "no requests wait for it",
     "arithmetic-is-full": "the arithmetic units have enough rows already",
     "requests-wait": "requests wait, and a step with more of them reads the weights once all the same",
+    "more-rows-read-no-more": "if requests wait (--metrics shows it): more of them read the weights once all the same",
     "queue-unknown": "whether requests wait stands in no trace: pass --metrics",
     "no-prefill-seen": "no prefill was recorded",
     "tokens-unknown": "the tokens of a step, or the peaks of the device, are not known",

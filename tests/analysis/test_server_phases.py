@@ -159,6 +159,8 @@ def test_settings_follow_the_evidence(tmp_path: Path) -> None:
     host = serve(tmp_path / "host", steps([DECODE, DECODE], IDLE, 1000.0, "cudaLaunchKernel"))
     assert helps(host, "graphs") == (True, "launches-one-by-one")
     assert helps(host, "requests") == (None, "queue-unknown")
+    alone = serve(tmp_path / "alone", steps([DECODE, DECODE], BUSY, 1000.0))
+    assert helps(alone, "requests") == (True, "more-rows-read-no-more")
     prefill = serve(tmp_path / "prefill", steps([PREFILL, PREFILL], BUSY, 1000.0))
     assert helps(prefill, "speculative") == (False, "arithmetic-is-full")
     assert helps(prefill, "chunked_prefill") == (False, "arithmetic-is-full")
