@@ -73,17 +73,20 @@ _WORTH_NAMING = 0.1
 _LEAST_ASIDE = 0.01  # of the step, in start-up that is worth a line
 _LEAST_SHOWN = 0.001  # of a step: less than the tables of shares show
 # Accounts whose time a sentence names by the largest kernel in their place.
+_SORTS = "unknown.sorts"
 _NAMED_BY_KERNEL = WORK_GROUPS | {"unknown"}
 
 
-def _likely(kernel: KernelSummary) -> str | None:
+def _likely(grounds: Grounds, kernel: KernelSummary) -> str | None:
     """Gives the usual bound of unmodelled work of this kind and size.
 
     Null for other work.
     """
     if is_thin_product(kernel):
         return "memory"
-    return ACCOUNTS[kernel.account].likely if kernel.account in UNMODELLED_ACCOUNTS else None
+    if kernel.account not in UNMODELLED_ACCOUNTS:
+        return None
+    return ACCOUNTS[kernel.account].likely_bound(host_only=grounds.host_only)
 
 
 def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
@@ -246,10 +249,10 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
         leading = _leading_group(grounds, decision)
         if leading != first or first not in WORK_GROUPS:
             yield Clause("place", _contributor(grounds, leading, of_group=decision.bound == "mixed"), label="Largest")
-        elif (most := _largest_of([row for row in grounds.kernels if first in {row.bound, _likely(row)}])) is not None:
+        elif (most := _largest_of(_of_bound(grounds, first))) is not None:
             is_all = most.us >= _ALL_OF_GROUP * likely[first] * grounds.ledger.wall_us
             place = (
-                f"{_label(most)}, which is all of the {'arithmetic' if first == 'compute' else 'memory access'}"
+                f"{_label(most)}, which is all of the {_work_words(grounds, first).lower()}"
                 if is_all
                 else _line_of_many(grounds, most) or _with_time(grounds, most)
             )
@@ -364,7 +367,7 @@ def _limits(grounds: Grounds, group: str, how_sure: str = "") -> str:
     """Says what limits the device or the program, as a person would."""
     if group not in WORK_GROUPS:
         return f"{_GROUP_WORDS[group].capitalize()} {how_sure}limits {_whose(grounds)}"
-    return f"{'Arithmetic' if group == 'compute' else 'Memory access'} {how_sure}limits {_whose(grounds)}"
+    return f"{_work_words(grounds, group)} {how_sure}limits {_whose(grounds)}"
 
 
 def _takes(grounds: Grounds, group: str, share: float, *, is_known: bool) -> str:
@@ -373,7 +376,24 @@ def _takes(grounds: Grounds, group: str, share: float, *, is_known: bool) -> str
     It also does so where ``is_known`` is false, since unmodelled work may be a larger part.
     """
     part = "most" if share >= MOST_OF_STEP else "the largest part" if is_known else "the largest known part"
-    return f"{'Arithmetic' if group == 'compute' else 'Memory access'} takes {part} of {_whose(grounds)}'s time"
+    return f"{_work_words(grounds, group)} takes {part} of {_whose(grounds)}'s time"
+
+
+def _of_bound(grounds: Grounds, group: str) -> list[KernelSummary]:
+    """Gives the rows that a group of work limits, surely or by their kind."""
+    return [row for row in grounds.kernels if group in {row.bound, _likely(grounds, row)}]
+
+
+def _work_words(grounds: Grounds, group: str) -> str:
+    """Names what a device or program does in a group of work.
+
+    On a CPU most of it may be sorts, which compare numbers and compute nothing.
+    """
+    if group != "compute":
+        return "Memory access"
+    rows = _of_bound(grounds, group) if grounds.host_only else []
+    compared_us = math.fsum(row.us for row in rows if row.reason_code == "comparisons" or row.account == _SORTS)
+    return "Sorting" if compared_us > _STANDS_FOR_GROUP * math.fsum(row.us for row in rows) else "Arithmetic"
 
 
 def _whose(grounds: Grounds) -> str:
@@ -488,7 +508,7 @@ def _leading_group(grounds: Grounds, decision: BoundDecision) -> str:
     first = decision.ranked[0]
     account = _largest_entry(grounds, first).account
     if decision.by_kind and first in WORK_GROUPS:
-        op = _largest_of([row for row in grounds.kernels if first in {row.bound, _likely(row)}])
+        op = _largest_of(_of_bound(grounds, first))
     else:
         op = None if account not in _NAMED_BY_KERNEL else _largest_kernel(grounds, _bounds_of(account))
     if decision.bound != "mixed" or op is None:

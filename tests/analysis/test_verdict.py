@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.analysis.bound import Grounds, grounds_of
+from bottleneck.analysis.bound import Grounds, grounds_of, likely_shares
 from bottleneck.analysis.ledger import ledger_of
 from bottleneck.analysis.verdict import decide
 from bottleneck.schema.accounts import ACCOUNTS
@@ -194,6 +194,27 @@ def test_overhead_beside_work_judged_by_its_kind_is_named_by_its_account_and_not
     verdict = decide(_grounds(kinds, kernel))
     assert verdict.bound == "mixed" and "guess from the types of ops" in verdict.sentence
     assert "Largest: allocating and freeing memory (a part of the overhead), 30.0 us (30.0 %)" in verdict.sentence
+
+
+def test_what_sorts_on_a_cpu_is_not_said_to_be_arithmetic_or_memory_access() -> None:
+    sort = replace(
+        _KERNEL, op="aten::sort", bound="compute", regime=None, explained=None, reason_code="comparisons", us=80
+    )
+    product = replace(_KERNEL, op="aten::mm", bound="compute", regime="far_below_roof", explained=0.1, us=10)
+    grounds = replace(_grounds({"compute": 90, "memory": 10}, sort, product), host_only=True)
+    verdict = decide(grounds)
+    assert verdict.bound == "compute" and verdict.regime is None
+    assert verdict.sentence.startswith("Sorting limits your program: 90.0 of 100 us per step (90.0 %)")
+    few = replace(grounds, kernels=(replace(sort, us=10), replace(product, us=80)))
+    assert decide(few).sentence.startswith("Arithmetic takes most of your program's time")
+
+
+def test_sorts_without_sizes_are_probably_comparisons_on_a_cpu_and_passes_on_a_device() -> None:
+    sort = replace(_KERNEL, op="aten::sort", bound="unknown", account="unknown.sorts", us=85)
+    grounds = _grounds({"unknown.sorts": 85, "overhead.python": 15}, sort)
+    verdict = decide(replace(grounds, host_only=True))
+    assert verdict.bound == "compute" and verdict.sentence.startswith("Sorting probably limits your program")
+    assert likely_shares(grounds)["memory"] == pytest.approx(0.85)
 
 
 def test_a_processor_is_no_device_and_is_judged_by_the_kinds_of_its_work() -> None:
