@@ -331,9 +331,9 @@ _CONDITIONS: Sequence[tuple["re.Pattern[str]", str]] = (
 
 @remembered
 def _dominant_op(evidence: Evidence) -> _DominantOp | None:
-    """Finds the op of a kind with 35 % of the step, in a trace without lines.
+    """Finds the op with 35 % of the step, in a trace without lines.
 
-    Of an op that has a condition 20 % are enough. Ops inside of layers and of the backward pass are left out.
+    It is of a kind. Of an op that has a condition 20 % are enough. Ops inside of layers and of the backward pass are left out.
     """
     rows = evidence.analysis.kernels
     if evidence.is_incomplete or evidence.recording is not None or any(row.source for row in rows):
@@ -360,7 +360,7 @@ def _condition_of(name: str) -> str | None:
 
 
 def _words_on_op(evidence: Evidence, op: _DominantOp) -> Draft:
-    """Writes the draft on an op with much of the step, whose line is not known."""
+    """Writes the draft on an op whose line is not known."""
     share, condition = evidence.share_of_step(op.us), _condition_of(op.name)
     usual = f"Make {op.name} cheaper where that can be. Usual ways: {op.kind.cheaper}"
     return Draft(
@@ -374,7 +374,7 @@ def _words_on_op(evidence: Evidence, op: _DominantOp) -> Draft:
         code=op.kind.code,
         gain_reason=f"at most the {format_us(op.us)} that this op takes; with_stack=True and record_shapes=True "
         "would show what it is for",
-        comes_first=share >= _LEAST,
+        comes_first=share >= _LEAST and condition is not None,
     )
 
 

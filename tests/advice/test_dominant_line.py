@@ -120,6 +120,7 @@ def test_an_op_without_lines_has_a_condition_and_no_figure(tmp_path: Path, name:
 def test_an_op_of_another_kind_without_lines_has_the_usual_ways(tmp_path: Path) -> None:
     (draft,) = with_dominant_line(trace_without_lines(tmp_path / "most", "aten::cumsum", 600, dims=True), [])
     assert draft.advice.startswith("Make aten::cumsum cheaper where that can be") and "ordinary sum" in draft.advice
+    assert not draft.comes_first
     assert with_dominant_line(trace_without_lines(tmp_path / "less", "aten::cumsum", 250), []) == []
     # Products have advice of their own, and what a layer calls is what the network is for.
     assert with_dominant_line(trace_without_lines(tmp_path / "mm", "aten::mm", 600), []) == []
