@@ -333,7 +333,8 @@ _CONDITIONS: Sequence[tuple["re.Pattern[str]", str]] = (
 def _dominant_op(evidence: Evidence) -> _DominantOp | None:
     """Finds the op with 35 % of the step, in a trace without lines.
 
-    It is of a kind. Of an op that has a condition 20 % are enough. Ops inside of layers and of the backward pass are left out.
+    It is of a kind. Of an op that has a condition 20 % are enough. Ops inside of layers and of the backward pass are
+    left out.
     """
     rows = evidence.analysis.kernels
     if evidence.is_incomplete or evidence.recording is not None or any(row.source for row in rows):

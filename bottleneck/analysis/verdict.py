@@ -4,6 +4,7 @@ It says what limits the step, where, and what to do first. Which resource limits
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
@@ -656,17 +657,24 @@ class LargestPart(Struct, frozen=True):
     def is_answered_by(self, finding: Finding, grounds: Grounds) -> bool:
         """Tells whether a finding makes this part shorter.
 
-        The finding's gain, 1 % of the step or more, must come from this part, or from the whole step.
+        The finding's gain, 1 % of the step or more, must come from this part, or from the whole step. Advice without a
+        gain has to name an op of this part.
         """
         gain = finding.predicted_gain_us
         if gain is not None and gain.high < LITTLE / 2 * grounds.ledger.wall_us:
             return False
         if not finding.claims:
-            return gain is not None or finding.comes_first or finding.code is not None
+            is_general = gain is not None or finding.comes_first
+            return is_general or (finding.code is not None and self._is_named_by(finding, grounds))
         own_us = math.fsum(grounds.kernels[row].us for row in self.rows) if self.rows else self.entry.us
         names = {self.entry.account, *(f"kernel:{row}" for row in self.rows)}
         claimed_us = math.fsum(us for claim, us in finding.claims.items() if claim in names)
         return claimed_us >= _LEAST_ANSWERED * own_us
+
+    def _is_named_by(self, finding: Finding, grounds: Grounds) -> bool:
+        ops = {name for row in self.rows if (name := grounds.kernels[row].op or grounds.kernels[row].name)}
+        words = " ".join((finding.title, finding.advice, *finding.evidence))
+        return not ops or any(re.search(rf"(?<![\w:]){re.escape(name)}(?!\w|::)", words) for name in ops)
 
 
 # What shows why a kernel is slow, where nothing else is to be said.

@@ -403,6 +403,18 @@ def test_a_largest_part_that_a_later_finding_answers_names_its_number() -> None:
     assert "There is no advice for aten::convolution." in decide(grounds, (first,)).sentence
 
 
+def test_advice_without_a_gain_answers_only_an_op_that_it_names() -> None:
+    """Of aten::_weight_norm_interface it said "see number 2 below", which was bf16 for convolutions."""
+    kernel = replace(_KERNEL, op="aten::_weight_norm_interface", us=80.0, share=0.8, bound="memory", account="memory")
+    grounds = _grounds({"memory": 80, "compute": 20}, kernel)
+    first = replace(_SYNC, claims={"compute": 10.0})
+    asks = replace(_SYNC, slug="half-precision-not-known", predicted_gain_us=None, claims={}, code="autocast")
+    other = replace(asks, evidence=("products take 20 us per step; aten::_convolution: 18 us per step",))
+    assert "no advice for aten::_weight_norm_interface" in decide(grounds, (first, other)).sentence
+    own = replace(asks, evidence=("aten::_weight_norm_interface: 80 us per step",))
+    assert "For aten::_weight_norm_interface see number 2 below." in decide(grounds, (first, own)).sentence
+
+
 def test_all_groups_that_are_near_the_largest_share_the_step() -> None:
     """An allocator took 27 % of a step, more than any op, beside 31 % in products and 29 % in copies."""
     product = replace(_KERNEL, op="aten::mm", us=13.0, share=0.13, bound="unknown", account="unknown.matmul")
