@@ -460,7 +460,7 @@ def _before(line: str | None) -> str:
 
 
 def _lookups(evidence: Evidence, padding: Padding) -> list[int]:
-    """Gives the embeddings that look up rows of the padded ids, or all of them."""
+    """Gives the embeddings that look up padded ids, or all embeddings."""
     work, rows = work_of(evidence), rows_of_ops(evidence, ("aten::embedding",))
     signatures = as_integers(evidence.linked.ops["signature"])[rows].tolist()
     own = [
@@ -601,7 +601,7 @@ _BESIDE = 4  # ops of the program between the look-up and the comparison
 
 
 def _masks_ids(evidence: Evidence) -> bool:
-    """True where ids are compared beside their look-up, and a mask is used in the same step."""
+    """True where ids are compared beside their look-up and masks follow."""
     top, ops = program_rows(evidence), evidence.linked.ops
     lookups, compared = (
         np.flatnonzero(text_matches(ops["name"], test)[top]) for test in (_EMBEDDING.search, _COMPARES_IDS.__contains__)

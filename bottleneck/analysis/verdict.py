@@ -208,7 +208,7 @@ def _opening(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]:
             busy = f"{_shown_account(grounds, small)} of the step is busy with {phrase_of(small.account)}"
             yield Clause("doubt", f"{busy} (counted as overhead)", label="But")
         if (largest := _largest_of(grounds.kernels)) is not None:
-            yield Clause("place", _with_time(grounds, largest), label="Largest")
+            yield Clause("place", _with_time(grounds, largest, grounds.kernels), label="Largest")
     else:
         yield from _of_group(grounds, decision, wall)
 
@@ -255,7 +255,7 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
             place = (
                 f"{_label(most)}, which is all of the {_work_words(grounds, first).lower()}"
                 if is_all
-                else _line_of_many(grounds, most) or _with_time(grounds, most)
+                else _line_of_many(grounds, most) or _with_time(grounds, most, _of_bound(grounds, first))
             )
             yield Clause("place", place, label="Largest")
     elif decision.bound == "mixed":
@@ -325,7 +325,8 @@ def _of_one_group(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]
             )
         unknown = _larger_of_unknown_bound(grounds, largest)
         if unknown is not None and not is_in_doubt(grounds, decision):  # else the doubt names it
-            yield Clause("place", f"{_with_time(grounds, unknown)}; its bound is not known", label="Besides")
+            unknown_time = _with_time(grounds, unknown, _with_bounds(grounds, ("unknown",)))
+            yield Clause("place", f"{unknown_time}; its bound is not known", label="Besides")
         return
     stands = largest.us >= _STANDS_FOR_GROUP * group_us
     if grounds.captures and group == "overhead" and largest.account in _ISSUES:
@@ -345,7 +346,7 @@ def _of_one_group(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]
     # A machine that holds the program up says nothing of the program itself.
     own = _largest_of(grounds.kernels) if largest.account == STALL else None
     if own is not None and own.share >= _WORTH_NAMING:
-        yield Clause("place", f"of the program itself: {_with_time(grounds, own)}", label="Besides")
+        yield Clause("place", f"of the program itself: {_with_time(grounds, own, grounds.kernels)}", label="Besides")
 
 
 def _small_ops(grounds: Grounds, group: str) -> str:
@@ -529,7 +530,8 @@ def _contributor(grounds: Grounds, group: str, *, of_group: bool = False) -> str
     if entry.account in _NAMED_BY_KERNEL:
         if kernel is None:
             return entry.account
-        return _line_of_many(grounds, kernel, _bounds_of(entry.account)) or _with_time(grounds, kernel)
+        bounds = _bounds_of(entry.account)
+        return _line_of_many(grounds, kernel, bounds) or _with_time(grounds, kernel, _with_bounds(grounds, bounds))
     phrase, share = phrase_of(entry.account), _shown_account(grounds, entry)
     place, part = _worst_place(grounds, entry), f" (a part of the {_GROUP_WORDS[group]})" if of_group else ""
     return f"{phrase}{part}, {format_us(entry.us)} ({share}){f'; worst: {place}' if place else ''}"
@@ -564,15 +566,16 @@ def _line_us(grounds: Grounds, bounds: tuple[str, ...]) -> dict[str, float]:
 _MOST_OF_OP = 0.5
 
 
-def _with_time(grounds: Grounds, kernel: KernelSummary) -> str:
+def _with_time(grounds: Grounds, kernel: KernelSummary, rows: Sequence[KernelSummary]) -> str:
     """Describes an op by its time and share.
 
-    The module with most of it is named only where its line calls modules of several classes.
+    ``rows`` are those of which the op is the largest: its time is that of its calls among them. The module with most of
+    it is named only where its line calls modules of several classes.
     """
     words = f"{_label(kernel)}, {format_us(kernel.us)} ({format_share(kernel.share)})"
     sums: dict[str, float] = {}
     for number, row in enumerate(grounds.kernels):
-        if row.bound == kernel.bound and _label(row) == _label(kernel):
+        if row in rows and _label(row) == _label(kernel):
             for name, us in grounds.row_modules.get(number, {}).items():
                 sums[name] = sums.get(name, 0.0) + us
     name, us = max(sums.items(), key=lambda pair: pair[1], default=("", 0.0))
@@ -792,7 +795,11 @@ def _largest_kernel(grounds: Grounds, bounds: tuple[str, ...]) -> KernelSummary 
 
     Only rows of these bounds count. It has the time of all rows of that op and line.
     """
-    return _largest_of([row for row in grounds.kernels if row.bound in bounds])
+    return _largest_of(_with_bounds(grounds, bounds))
+
+
+def _with_bounds(grounds: Grounds, bounds: tuple[str, ...]) -> list[KernelSummary]:
+    return [row for row in grounds.kernels if row.bound in bounds]
 
 
 def _largest_of(kernels: Sequence[KernelSummary]) -> KernelSummary | None:

@@ -651,6 +651,20 @@ def test_the_module_with_most_of_the_largest_op_is_named_beside_its_line(modules
     assert f"Largest: aten::addmm at a.py:7, 80.0 us (80.0 %){words}." in decide(grounds).sentence
 
 
+def test_the_time_of_a_module_is_that_of_the_calls_that_are_told() -> None:
+    """It read "aten::mm, 11.1 ms (30.1 %), 18.0 ms of it in GCN > GCNLayer": thin products were told apart."""
+    product = replace(
+        _KERNEL, op="aten::mm", source="a.py:7", bound="unknown", account="unknown.matmul", us=45.0, share=0.45
+    )
+    thin = replace(product, us=40.0, share=0.4, flops=1e6, bytes_low=1e6)
+    other = replace(product, op="aten::bmm", us=5.0, share=0.05)
+    modules = {0: {"GCN > Layer": 30.0, "Head": 15.0}, 1: {"GCN > Layer": 40.0}}
+    accounts = {"unknown.matmul": 90, "overhead.python": 10}
+    grounds = replace(_grounds(accounts, product, thin, other), row_modules=modules, host_only=True)
+    said = decide(grounds).sentence
+    assert "Largest: aten::mm at a.py:7, 45.0 us (45.0 %), 30.0 us of it in GCN > Layer." in said
+
+
 def test_modules_of_an_op_are_told_by_their_class_and_the_one_around(tmp_path: Path) -> None:
     events = [frame("train.py(12): train", 0, 1000), step(0, 0, 999)]
     for at, modules in ((10.0, ("Model_0", "Layer_3", "Linear_7")), (510.0, ("Head_0",))):
