@@ -150,7 +150,9 @@ def test_weight_norm_without_a_backward_pass_is_taken_off_by_its_ops_alone(tmp_p
     draft = normalised_weights(two_steps(tmp_path / "inference", body))
     assert draft is not None and draft.gain_us is not None and draft.slug == "repeated-module"
     assert draft.brief is not None and "remove_parametrizations" in draft.brief and "2 weights" in draft.evidence[0]
-    assert draft.gain_us.low == pytest.approx(0.25 * 300, rel=0.05) and 295 < draft.gain_us.high < 320
+    assert draft.gain_us.low == pytest.approx(0.25 * 300, rel=0.05)
+    # With 10 us of Python before the second one.
+    assert 305 < draft.gain_us.high < 315
     node = complete("autograd::engine::evaluate_function: AddmmBackward0", "cpu_op", 700, 100)
     assert normalised_weights(two_steps(tmp_path / "training", [*body, node])) is None
     assert normalised_weights(two_steps(tmp_path / "little", [one | {"dur": one["dur"] - 135} for one in made])) is None
