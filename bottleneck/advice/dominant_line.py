@@ -1,6 +1,6 @@
 """Names the line whose ops take most of the step.
 
-It says what makes such ops cheaper, where no other rule explains the line.
+It says what makes such ops cheaper, where no other rule explains the line. In a trace without lines it names the op.
 """
 
 import re
@@ -201,17 +201,6 @@ _LAYERS = re.compile(
 )
 
 
-def with_dominant_line(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
-    """Adds a draft on the line with most of the step.
-
-    It is added where none of the drafts explains that line.
-    """
-    dominant = _dominant(evidence)
-    if dominant is None or any(_explains(evidence, draft, dominant) for draft in drafts):
-        return list(drafts)
-    return [_words_on(evidence, dominant), *drafts]
-
-
 class _DominantLine(Struct, frozen=True):
     """A line with most of the step.
 
@@ -224,16 +213,42 @@ class _DominantLine(Struct, frozen=True):
     kind: OpKind
 
 
+class _DominantOp(Struct, frozen=True):
+    """An op with much of the step, in a trace without lines.
+
+    It has the rows of its work, their time per step, and its kind.
+    """
+
+    name: str
+    rows: Flags
+    us: float
+    kind: OpKind
+
+
+def with_dominant_line(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draft]:
+    """Adds a draft on the line with most of the step.
+
+    It is added where none of the drafts explains that line. Of a trace without lines the draft is on an op.
+    """
+    dominant = _dominant(evidence) or _dominant_op(evidence)
+    if dominant is None or any(_explains(evidence, draft, dominant.us) for draft in drafts):
+        return list(drafts)
+    if isinstance(dominant, _DominantOp):
+        draft = _words_on_op(evidence, dominant)
+        return [draft, *drafts] if draft.comes_first else [*drafts, draft]
+    return [_words_on(evidence, dominant), *drafts]
+
+
 # Findings on the rest of the step.
 _OF_THE_REST = frozenset(
     {"input-wait", "step-waits", "python-line", "host-overhead", "eager-overhead", "unfused-optimizer"}
 )
 
 
-def _explains(evidence: Evidence, draft: Draft, line: _DominantLine) -> bool:
-    """True for a finding that explains the step or this line's time.
+def _explains(evidence: Evidence, draft: Draft, us: float) -> bool:
+    """True for a finding that explains the step or so much of its time.
 
-    It says where much of the step goes, or why this line takes it.
+    It says where much of the step goes, or why the line or op with that time takes it.
     """
     if draft.comes_first or draft.corrects_results:
         return True
@@ -241,9 +256,9 @@ def _explains(evidence: Evidence, draft: Draft, line: _DominantLine) -> bool:
         return False
     most_us = draft.gain_us.high
     if draft.slug in _OF_THE_REST:
-        return most_us >= line.us
+        return most_us >= us
     if draft.slug in OF_KINDS:
-        return most_us >= line.us / 2
+        return most_us >= us / 2
     return evidence.share_of_step(most_us) >= _EXPLAINED
 
 
@@ -294,6 +309,73 @@ def _words_on(evidence: Evidence, line: _DominantLine) -> Draft:
         gain_reason=f"at most the {format_us(line.us)} that this line takes; what another form of it takes is only "
         "known once it has run",
         comes_first=True,
+    )
+
+
+# Of the step: what an op takes at least in a trace without lines, for a condition to be worth a try.
+_LEAST_OF_OP = 0.2
+# Where neither lines nor sizes tell what an op is for: when another way would do, and that way.
+_CONDITIONS: Sequence[tuple["re.Pattern[str]", str]] = (
+    (
+        re.compile(r"^aten::(?:sort|argsort|msort)$"),
+        "If only the first values of the order are used, take them with torch.topk (amax or kthvalue for one): no sort "
+        "is needed",
+    ),
+    (
+        re.compile(r"^aten::(?:cat|concat\w*|stack|hstack|vstack)$"),
+        "If it appends to a tensor that is kept (a queue, a cache), make that tensor once at its full size and write "
+        "into its place: joining copies all of it in each step",
+    ),
+)
+
+
+@remembered
+def _dominant_op(evidence: Evidence) -> _DominantOp | None:
+    """Finds the op with 35 % of the step, in a trace without lines.
+
+    It is of a kind. Of an op that has a condition 20 % are enough. Ops inside of layers and of the backward pass are
+    left out.
+    """
+    rows = evidence.analysis.kernels
+    if evidence.is_incomplete or evidence.recording is not None or any(row.source for row in rows):
+        return None
+    if evidence.linked.ops.empty:
+        return None
+    work, ops = work_of(evidence), evidence.linked.ops
+    names, codes = [str(category) for category in ops["name"].cat.categories], ops["name"].cat.codes.to_numpy()
+    roots = np.append(roots_of(evidence), -1)[work.op]
+    is_layer = np.array([bool(_LAYERS.search(name)) for name in names], dtype=bool)
+    is_plain = work.in_model & (work.op >= 0)
+    is_plain[is_plain] &= ~is_layer[codes[roots[is_plain]]] & ~ops["is_autograd"].to_numpy()[roots[is_plain]]
+    code = np.where(is_plain, codes[np.maximum(work.op, 0)], -1)
+    us = np.bincount(code + 1, weights=work.us, minlength=len(names) + 1)[1:]
+    for at in np.argsort(-us, kind="stable").tolist():
+        kind, least = _kind_of(names[at]), _LEAST if _condition_of(names[at]) is None else _LEAST_OF_OP
+        if kind is not None and evidence.share_of_step(float(us[at])) >= least:
+            return _DominantOp(names[at], code == at, float(us[at]), kind)
+    return None
+
+
+def _condition_of(name: str) -> str | None:
+    return next((words for pattern, words in _CONDITIONS if pattern.search(name)), None)
+
+
+def _words_on_op(evidence: Evidence, op: _DominantOp) -> Draft:
+    """Writes the draft on an op whose line is not known."""
+    share, condition = evidence.share_of_step(op.us), _condition_of(op.name)
+    usual = f"Make {op.name} cheaper where that can be. Usual ways: {op.kind.cheaper}"
+    return Draft(
+        slug="dominant-line",
+        title=f"{op.name} takes {format_share(share)} of the step: {op.kind.words}",
+        evidence=(
+            f"{op.name} takes {format_per_step(evidence, op.us)}, and the trace does not tell what it is for",
+            *work_of(evidence).describe(op.rows),
+        ),
+        advice=f"{condition or usual}.",
+        code=op.kind.code,
+        gain_reason=f"at most the {format_us(op.us)} that this op takes; with_stack=True and record_shapes=True "
+        "would show what it is for",
+        comes_first=share >= _LEAST and condition is not None,
     )
 
 

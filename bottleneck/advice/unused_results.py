@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from bottleneck.advice.kernel_work import Size, broadcast, size_words, work_of
+from bottleneck.advice.kernel_work import KernelWork, Size, broadcast, is_size, size_words, work_of
 from bottleneck.advice.quantities import format_per_step
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import (
@@ -24,7 +24,7 @@ from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.op_names import at_known
 from bottleneck.schema.tables import as_integers
-from bottleneck.units import counted, format_share
+from bottleneck.units import SHORT_DTYPE, counted, format_share
 
 
 def _named(*names: str) -> frozenset[str]:
@@ -37,6 +37,7 @@ _DIAGONALS = _named("diagonal", "diag", "linalg_diagonal", "trace")
 # Ops whose result has the sizes of their first operand; along the axis of the soft ones it is not to be cut before.
 _SAME = _named("to", "_to_copy", "clone", "contiguous", "float", "double", "half", "layer_norm", "dropout", "argsort")
 _SORTS = _named("sort", "argsort", "msort")
+_PLACES = _named("argsort")  # their result is places, which are whole numbers
 _SOFT = _named("softmax", "log_softmax", "cumsum", "cumprod")
 _PRODUCTS = _named("mm", "matmul", "bmm")
 # What their result has of sizes is not told by the call: by the next op on the same line.
@@ -52,13 +53,15 @@ _WHOLE_NUMBER = re.compile(r"^-?\d{1,19}$")
 class _UsingCall(Struct, frozen=True):
     """Outermost op of the forward pass.
 
-    With its operands' sizes and its arguments as text.
+    With its operands' sizes and its arguments as text. ``whole_numbers`` are the sizes of which it reads an operand of
+    whole numbers, or one whose dtype is not recorded.
     """
 
     row: int
     name: str
     source: object
     sizes: list[Size]
+    whole_numbers: frozenset[Size]
     concrete: list[str]
     is_pointwise: bool
 
@@ -122,8 +125,23 @@ def _calls_of(evidence: Evidence, rows: Sequence[int]) -> list[_UsingCall]:
     for row, name, source, number in zip(rows, *columns, as_integers(ops["signature"]).tolist(), strict=True):
         concrete = [str(text) for text in work.text_column("concrete", number)]
         is_pointwise = number >= 0 and families[number] == "pointwise"
-        calls.append(_UsingCall(row, str(name), source, work.tensors_of(number), concrete, is_pointwise))
+        sizes = work.tensors_of(number)
+        calls.append(_UsingCall(row, str(name), source, sizes, _whole_numbers(work, number), concrete, is_pointwise))
     return calls
+
+
+def _whole_numbers(work: KernelWork, signature: int) -> frozenset[Size]:
+    """Gives the sizes of a call's operands that are not floating-point numbers."""
+    columns = (work.text_column(column, signature) for column in ("dims", "types"))
+    members = [pair for dims, kind in zip(*columns, strict=False) for pair in _members(dims, kind)]
+    return frozenset(size for size, kind in members if SHORT_DTYPE.get(str(kind), "int")[:2] not in {"fp", "bf"})
+
+
+def _members(dims: object, kind: object) -> list[tuple[Size, object]]:
+    """The sizes of an argument's tensors, each with its dtype."""
+    if is_size(dims):
+        return [(tuple(dims), kind)]
+    return [(tuple(size), kind) for size in dims if is_size(size)] if isinstance(dims, list) else []
 
 
 def _unused_in(calls: Sequence[_UsingCall]) -> list[Unused]:
@@ -146,7 +164,7 @@ def _unused_in(calls: Sequence[_UsingCall]) -> list[Unused]:
         result = _result(call)
         source = made.get(result) if result is not None and (call.is_pointwise or call.name in _SAME) else None
         for size in set(call.sizes) & set(made):
-            made[size].reads += 1
+            made[size].reads += _reads_all(call, made[size], size)
         if result is not None:
             goes_on = source is not None and result in call.sizes and source.reads == 1 and not source.takes
             # A selection needs all of what a sort would order.
@@ -155,6 +173,18 @@ def _unused_in(calls: Sequence[_UsingCall]) -> list[Unused]:
     for size, one in made.items():
         unused += _finished(one, size)
     return unused
+
+
+def _reads_all(call: _UsingCall, one: _Made, size: Size) -> bool:
+    """True if a call may read all of the newest result of these sizes.
+
+    What is sorted has the sizes of its sorted values and of their places. Only places are whole numbers; and what is
+    gathered at the first places comes from what was sorted, as ``scores.gather(1, order[:, :k])``.
+    """
+    if one.call.name in _PLACES and size not in call.whole_numbers:
+        return False
+    gathers = one.call.name in _SORTS and call.name == "aten::gather" and len(call.sizes) > 1
+    return not (gathers and call.sizes[0] == size and math.prod(call.sizes[1]) <= one.used * math.prod(size))
 
 
 def _finished(one: _Made | None, size: Size) -> list[Unused]:

@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 from msgspec import Struct
 
+from bottleneck.advice.data_loading import loader_kinds
 from bottleneck.advice.discarded_branches import runs_each_expert
 from bottleneck.advice.kernel_work import (
     PRODUCTS,
@@ -31,7 +32,7 @@ from bottleneck.advice.quantities import (
     rows_of_ops,
 )
 from bottleneck.advice.ranking import Draft
-from bottleneck.advice.removal import main_source
+from bottleneck.advice.removal import main_source, program_rows
 from bottleneck.schema.accounts import UNMODELLED, UNMODELLED_ACCOUNTS, UNMODELLED_BY_FAMILY
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
@@ -423,29 +424,51 @@ def padded_inputs(evidence: Evidence) -> Draft | None:
     if evidence.share_of_step(high_us) < _LEAST_SHARE_OF_PADDING:
         return None
     is_by_batch = are_frames or _PADS in evidence.op_sums
+    line = None if are_frames else main_source(evidence, _lookups(evidence, padding))
+    made = "in the loader's collate_fn" if loader_kinds(evidence) else "where the rows become one tensor"
     what = "zeros at their end" if are_frames else "one id repeated at an end"
     return Draft(
         slug="padded-inputs",
         title="Ops compute on padding",
         evidence=(
             f"{format_share(padding.share)} of the {padding.unit}s in {counted(padding.rows, 'row')} of up to "
-            f"{counted(padding.columns, padding.unit)} are {what}",
+            f"{counted(padding.columns, padding.unit)} are {what}"
+            + (f"; they are looked up{at_known(line)}" if line else ""),
             f"arithmetic and bytes of ops on these rows take {format_us(work_us)} per step",
         ),
         advice=(
-            "Batch rows of like length (bucketing): a batch is padded to its longest row. Or pack several into one row."
+            f"Batch rows of like length (bucketing){_before(line)}: a batch is padded to its longest row. Or pack "
+            "several into one row."
             if is_by_batch
-            else "Pad each batch to its longest row only, batch rows of like length (bucketing), or pack several into "
-            "one row."
+            else f"Pad each batch to its longest row only{_before(line)}, batch rows of like length (bucketing), or "
+            "pack several into one row."
         ),
+        places=(line,),
         code="order = sorted(range(len(rows)), key=lambda at: len(rows[at]))  # batches are cut from this order"
         if is_by_batch
-        else "torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)  # in the loader's collate_fn: no fixed length",
+        else f"torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)  # {made}: no fixed length",
         removes=True,
         gain_us=Interval(low_us, high_us),
         claims=claims_of(evidence, *_COMPUTED, *_UNKNOWN_PRODUCTS, most_us=high_us),
         changes_results=True,
     )
+
+
+def _before(line: str | None) -> str:
+    """' before p14.py:34'; empty where the line is not known."""
+    return f" before {line}" if line else ""
+
+
+def _lookups(evidence: Evidence, padding: Padding) -> list[int]:
+    """Gives the embeddings that look up padded ids, or all embeddings."""
+    work, rows = work_of(evidence), rows_of_ops(evidence, ("aten::embedding",))
+    signatures = as_integers(evidence.linked.ops["signature"])[rows].tolist()
+    own = [
+        row
+        for row, signature in zip(rows.tolist(), signatures, strict=True)
+        if any(size[-1:] == (padding.columns,) for size in work.sizes_of(signature)[1:2])
+    ]
+    return own or rows.tolist()
 
 
 # Of the step: what padding takes that is worth a change.
@@ -542,28 +565,50 @@ def ragged_batch(evidence: Evidence) -> Draft | None:
 def padding_not_known(evidence: Evidence) -> Draft | None:
     """Finds a step on rows of ids whose padding a trace does not show.
 
-    Most of the step is computed on them.
+    Most of the step is computed on them. Without sizes, a mask that is made of the ids shows that there is padding.
     """
     if evidence.recording is not None and evidence.recording.padding is not None:
         return None
     if evidence.share_of_step(sum(evidence.group_us(group) for group in (*_COMPUTED, UNMODELLED))) < _MOSTLY:
         return None
     work = work_of(evidence)
-    rows = [
-        sizes[1]
-        for signature in np.unique(_embedded(evidence)).tolist()
-        if len(sizes := work.sizes_of(signature)) > 1 and len(sizes[1]) == 2
-    ]
+    sizes_of_calls = [work.sizes_of(signature) for signature in np.unique(_embedded(evidence)).tolist()]
+    rows = [sizes[1] for sizes in sizes_of_calls if len(sizes) > 1 and len(sizes[1]) == 2]
     large = [size for size in rows if size[0] >= _ROWS and size[1] >= _COLUMNS]
-    if not large:
+    if not large and (any(map(any, sizes_of_calls)) or not _masks_ids(evidence)):
         return None
+    seen = (
+        f"embeddings of {large[0][0]} x {large[0][1]} ids; a trace has no values"
+        if large
+        else "a mask is made of numbers beside aten::embedding, and masks what follows; a trace has no values"
+    )
     return Draft(
         slug="padding-not-known",
         title="A part of the token ids may be padding",
-        evidence=(f"embeddings of {large[0][0]} x {large[0][1]} ids; a trace has no values",),
-        advice=f"See how much of the token ids is padding: {record_again(evidence, '--inspect-padding')}.",
+        evidence=(seen,),
+        advice=f"See how much of the token ids is padding: {record_again(evidence, '--inspect-padding')}. If rows are "
+        "padded to a fixed length, pad each batch to its longest row only.",
         gain_reason="the values of the token ids are not recorded",
     )
+
+
+# What compares ids with the one of padding, and what takes the mask that comes of it.
+_COMPARES_IDS = frozenset({"aten::eq", "aten::ne"})
+_TAKES_MASK = re.compile(
+    r"^aten::(?:_masked_softmax|masked_fill_?|where|_?scaled_dot_product\w*|_transformer_encoder_layer_fwd)$"
+)
+_BESIDE = 4  # ops of the program between the look-up and the comparison
+
+
+def _masks_ids(evidence: Evidence) -> bool:
+    """True where ids are compared beside their look-up and masks follow."""
+    top, ops = program_rows(evidence), evidence.linked.ops
+    lookups, compared = (
+        np.flatnonzero(text_matches(ops["name"], test)[top]) for test in (_EMBEDDING.search, _COMPARES_IDS.__contains__)
+    )
+    step = as_integers(ops["step"])[top]
+    is_beside = any(((np.abs(lookups - at) <= _BESIDE) & (step[lookups] == step[at])).any() for at in compared.tolist())
+    return is_beside and bool((text_matches(ops["name"], _TAKES_MASK.search) & ops_in_window(evidence)).any())
 
 
 def _embedded(evidence: Evidence) -> Integers:

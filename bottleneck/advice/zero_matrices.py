@@ -23,7 +23,7 @@ from bottleneck.advice.removal import (
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import OddTensor
-from bottleneck.schema.op_names import at_source, forward_of, is_backward
+from bottleneck.schema.op_names import at_known, at_source, forward_of, is_backward
 from bottleneck.schema.tables import as_integers, text_matches
 from bottleneck.units import counted, format_share, format_us_range
 
@@ -262,4 +262,75 @@ def _ops_on_pairs(evidence: Evidence, sizes: Sequence[int]) -> list[int]:
     return [int(row) for row in np.unique(roots_of(evidence)[rows])]
 
 
-RULES = (zero_matrix_product, masked_attention)
+# A square matrix of fewer rows is no graph of many nodes. Of the step: what its products take to be asked about, and to
+# be asked first.
+_LEAST_NODES, _LEAST_ASKED, _FIRST = 512, 0.15, 0.5
+# Of the time of its products: a step in which other ops take more on tensors of its sizes makes or changes the matrix.
+_OTHERS = 0.02
+
+
+def zeros_not_known(evidence: Evidence) -> Draft | None:
+    """Finds a square matrix that may be an adjacency, whose values nobody looked at.
+
+    Each step multiplies it, in front, with as many rows of data, and neither makes it nor has a gradient for it. No
+    gain is predicted, since a trace has no values.
+    """
+    if evidence.recording is not None and evidence.recording.values is not None:
+        return None
+    nodes, rows = _square_products(evidence)
+    if not rows:
+        return None
+    removal, work = removal_of(evidence, rows, certain=1.0), work_of(evidence)
+    share = evidence.share_of_step(removal.us)
+    if share < _LEAST_ASKED:
+        return None
+    forward = [row for row in rows if not is_backward(str(evidence.linked.ops["source"].iloc[row]))]
+    line, size = main_source(evidence, forward or rows), size_words((nodes, nodes))
+    return Draft(
+        slug="zero-matrix-product",
+        title="A square matrix without a gradient is multiplied in every step",
+        evidence=(
+            f"{counted(format_count(len(rows) / evidence.steps), 'product')} per step with a matrix of {size} in "
+            f"front, which no op of the step makes: {format_per_step(evidence, removal.us)}",
+            *work.describe(np.isin(work.op, np.flatnonzero(np.isin(roots_of(evidence), rows)))),
+        ),
+        advice=f"If the matrix of {size}{at_known(line)} is mostly zeros (an adjacency), make it sparse: "
+        "to_sparse_csr() once, then torch.sparse.mm, or gather and add by its list of edges (x[src] and index_add). A "
+        "dense product multiplies all of its zeros.",
+        brief=f"If the matrix of {size}{at_known(line)} is mostly zeros (an adjacency), make it sparse",
+        places=(line,),
+        code="adjacency = adjacency.to_sparse_csr()  # once\nout = torch.sparse.mm(adjacency, x)",
+        gain_reason="no figure: the trace does not show how many of its numbers are zeros",
+        claims=removal.claims,
+        comes_first=share >= _FIRST,
+    )
+
+
+_MATRIX = 2  # dimensions
+
+
+def _square_products(evidence: Evidence) -> tuple[int, list[int]]:
+    """Gives the size of the largest such matrix, and its products."""
+    ops, work = evidence.linked.ops, work_of(evidence)
+    inner = np.flatnonzero(text_matches(ops["name"], _PRODUCTS.__contains__) & ops_in_window(evidence))
+    signatures = as_integers(ops["signature"])[inner]
+    sizes = {call: work.tensors_of(call)[-2:] for call in set(signatures.tolist()) if call >= 0}
+    pairs = {call: (given[0], given[1]) for call, given in sizes.items() if len(given) > 1 and len(given[0]) == _MATRIX}
+    squares = {left[0] for left, right in pairs.values() if left[0] == left[1] > max(right[1:], default=1)}
+    for nodes in sorted(squares, reverse=True):
+        mine = [call for call, (left, _) in pairs.items() if left == (nodes, nodes)]
+        calls = int(np.isin(signatures, mine).sum())
+        has_gradient = any(left[0] == nodes == right[-1] != left[1] for left, right in pairs.values())
+        has_data = any(left[0] == nodes != left[1] for left, _ in pairs.values())
+        # Data of as many rows as columns stands behind in the gradient of a weight.
+        is_data = any(right == (nodes, nodes) for _, right in pairs.values())
+        if nodes < _LEAST_NODES or calls < evidence.steps or has_gradient or is_data or not has_data:
+            continue
+        holds = [call for call in set(work.signature.tolist()) if call >= 0 and (nodes, nodes) in work.tensors_of(call)]
+        is_other = np.isin(work.signature, holds) & ~work.family("matmul")
+        if work.us_of(is_other) <= _OTHERS * work.us_of(np.isin(work.signature, mine)):
+            return nodes, [int(row) for row in np.unique(roots_of(evidence)[inner[np.isin(signatures, mine)]])]
+    return 0, []
+
+
+RULES = (zero_matrix_product, masked_attention, zeros_not_known)

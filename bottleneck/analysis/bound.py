@@ -387,7 +387,8 @@ def likely_shares(grounds: Grounds) -> dict[str, float]:
     """
     shares = grounds.ledger.group_shares()
     for entry in grounds.ledger.entries:
-        likely = ACCOUNTS[entry.account].likely if entry.account in ACCOUNTS else None
+        account = ACCOUNTS.get(entry.account)
+        likely = None if account is None else account.likely_bound(host_only=grounds.host_only)
         if likely is not None:
             shares[likely] += entry.share
             shares[UNMODELLED] -= entry.share
@@ -426,7 +427,8 @@ def regime_of_group(grounds: Grounds, group: str) -> Regime | None:
         return None
     kernels = [kernel for kernel in grounds.kernels if kernel.bound == group]
     judged = [kernel for kernel in kernels if kernel.regime is not None]
-    if _are_too_fast(kernels):
+    us, judged_us = (math.fsum(row.us for row in rows) for rows in (kernels, judged))
+    if _are_too_fast(kernels) or judged_us < us / 2:
         return None
     reached = reached_share(kernels)
     # Bytes that are open for most of the time still bound the regime from above.

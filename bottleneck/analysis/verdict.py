@@ -4,6 +4,7 @@ It says what limits the step, where, and what to do first. Which resource limits
 """
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
@@ -73,17 +74,20 @@ _WORTH_NAMING = 0.1
 _LEAST_ASIDE = 0.01  # of the step, in start-up that is worth a line
 _LEAST_SHOWN = 0.001  # of a step: less than the tables of shares show
 # Accounts whose time a sentence names by the largest kernel in their place.
+_SORTS = "unknown.sorts"
 _NAMED_BY_KERNEL = WORK_GROUPS | {"unknown"}
 
 
-def _likely(kernel: KernelSummary) -> str | None:
+def _likely(grounds: Grounds, kernel: KernelSummary) -> str | None:
     """Gives the usual bound of unmodelled work of this kind and size.
 
     Null for other work.
     """
     if is_thin_product(kernel):
         return "memory"
-    return ACCOUNTS[kernel.account].likely if kernel.account in UNMODELLED_ACCOUNTS else None
+    if kernel.account not in UNMODELLED_ACCOUNTS:
+        return None
+    return ACCOUNTS[kernel.account].likely_bound(host_only=grounds.host_only)
 
 
 def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
@@ -204,7 +208,7 @@ def _opening(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]:
             busy = f"{_shown_account(grounds, small)} of the step is busy with {phrase_of(small.account)}"
             yield Clause("doubt", f"{busy} (counted as overhead)", label="But")
         if (largest := _largest_of(grounds.kernels)) is not None:
-            yield Clause("place", _with_time(grounds, largest), label="Largest")
+            yield Clause("place", _with_time(grounds, largest, grounds.kernels), label="Largest")
     else:
         yield from _of_group(grounds, decision, wall)
 
@@ -246,12 +250,12 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
         leading = _leading_group(grounds, decision)
         if leading != first or first not in WORK_GROUPS:
             yield Clause("place", _contributor(grounds, leading, of_group=decision.bound == "mixed"), label="Largest")
-        elif (most := _largest_of([row for row in grounds.kernels if first in {row.bound, _likely(row)}])) is not None:
+        elif (most := _largest_of(_of_bound(grounds, first))) is not None:
             is_all = most.us >= _ALL_OF_GROUP * likely[first] * grounds.ledger.wall_us
             place = (
-                f"{_label(most)}, which is all of the {'arithmetic' if first == 'compute' else 'memory access'}"
+                f"{_label(most)}, which is all of the {_work_words(grounds, first).lower()}"
                 if is_all
-                else _line_of_many(grounds, most) or _with_time(grounds, most)
+                else _line_of_many(grounds, most) or _with_time(grounds, most, _of_bound(grounds, first))
             )
             yield Clause("place", place, label="Largest")
     elif decision.bound == "mixed":
@@ -321,7 +325,8 @@ def _of_one_group(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]
             )
         unknown = _larger_of_unknown_bound(grounds, largest)
         if unknown is not None and not is_in_doubt(grounds, decision):  # else the doubt names it
-            yield Clause("place", f"{_with_time(grounds, unknown)}; its bound is not known", label="Besides")
+            unknown_time = _with_time(grounds, unknown, _with_bounds(grounds, ("unknown",)))
+            yield Clause("place", f"{unknown_time}; its bound is not known", label="Besides")
         return
     stands = largest.us >= _STANDS_FOR_GROUP * group_us
     if grounds.captures and group == "overhead" and largest.account in _ISSUES:
@@ -341,7 +346,7 @@ def _of_one_group(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]
     # A machine that holds the program up says nothing of the program itself.
     own = _largest_of(grounds.kernels) if largest.account == STALL else None
     if own is not None and own.share >= _WORTH_NAMING:
-        yield Clause("place", f"of the program itself: {_with_time(grounds, own)}", label="Besides")
+        yield Clause("place", f"of the program itself: {_with_time(grounds, own, grounds.kernels)}", label="Besides")
 
 
 def _small_ops(grounds: Grounds, group: str) -> str:
@@ -364,7 +369,7 @@ def _limits(grounds: Grounds, group: str, how_sure: str = "") -> str:
     """Says what limits the device or the program, as a person would."""
     if group not in WORK_GROUPS:
         return f"{_GROUP_WORDS[group].capitalize()} {how_sure}limits {_whose(grounds)}"
-    return f"{'Arithmetic' if group == 'compute' else 'Memory access'} {how_sure}limits {_whose(grounds)}"
+    return f"{_work_words(grounds, group)} {how_sure}limits {_whose(grounds)}"
 
 
 def _takes(grounds: Grounds, group: str, share: float, *, is_known: bool) -> str:
@@ -373,7 +378,24 @@ def _takes(grounds: Grounds, group: str, share: float, *, is_known: bool) -> str
     It also does so where ``is_known`` is false, since unmodelled work may be a larger part.
     """
     part = "most" if share >= MOST_OF_STEP else "the largest part" if is_known else "the largest known part"
-    return f"{'Arithmetic' if group == 'compute' else 'Memory access'} takes {part} of {_whose(grounds)}'s time"
+    return f"{_work_words(grounds, group)} takes {part} of {_whose(grounds)}'s time"
+
+
+def _of_bound(grounds: Grounds, group: str) -> list[KernelSummary]:
+    """Gives the rows that a group of work limits, surely or by their kind."""
+    return [row for row in grounds.kernels if group in {row.bound, _likely(grounds, row)}]
+
+
+def _work_words(grounds: Grounds, group: str) -> str:
+    """Names what a device or program does in a group of work.
+
+    On a CPU most of it may be sorts, which compare numbers and compute nothing.
+    """
+    if group != "compute":
+        return "Memory access"
+    rows = _of_bound(grounds, group) if grounds.host_only else []
+    compared_us = math.fsum(row.us for row in rows if row.reason_code == "comparisons" or row.account == _SORTS)
+    return "Sorting" if compared_us > _STANDS_FOR_GROUP * math.fsum(row.us for row in rows) else "Arithmetic"
 
 
 def _whose(grounds: Grounds) -> str:
@@ -488,7 +510,7 @@ def _leading_group(grounds: Grounds, decision: BoundDecision) -> str:
     first = decision.ranked[0]
     account = _largest_entry(grounds, first).account
     if decision.by_kind and first in WORK_GROUPS:
-        op = _largest_of([row for row in grounds.kernels if first in {row.bound, _likely(row)}])
+        op = _largest_of(_of_bound(grounds, first))
     else:
         op = None if account not in _NAMED_BY_KERNEL else _largest_kernel(grounds, _bounds_of(account))
     if decision.bound != "mixed" or op is None:
@@ -508,7 +530,8 @@ def _contributor(grounds: Grounds, group: str, *, of_group: bool = False) -> str
     if entry.account in _NAMED_BY_KERNEL:
         if kernel is None:
             return entry.account
-        return _line_of_many(grounds, kernel, _bounds_of(entry.account)) or _with_time(grounds, kernel)
+        bounds = _bounds_of(entry.account)
+        return _line_of_many(grounds, kernel, bounds) or _with_time(grounds, kernel, _with_bounds(grounds, bounds))
     phrase, share = phrase_of(entry.account), _shown_account(grounds, entry)
     place, part = _worst_place(grounds, entry), f" (a part of the {_GROUP_WORDS[group]})" if of_group else ""
     return f"{phrase}{part}, {format_us(entry.us)} ({share}){f'; worst: {place}' if place else ''}"
@@ -543,15 +566,16 @@ def _line_us(grounds: Grounds, bounds: tuple[str, ...]) -> dict[str, float]:
 _MOST_OF_OP = 0.5
 
 
-def _with_time(grounds: Grounds, kernel: KernelSummary) -> str:
+def _with_time(grounds: Grounds, kernel: KernelSummary, rows: Sequence[KernelSummary]) -> str:
     """Describes an op by its time and share.
 
-    The module with most of it is named only where its line calls modules of several classes.
+    ``rows`` are those of which the op is the largest: its time is that of its calls among them. The module with most of
+    it is named only where its line calls modules of several classes.
     """
     words = f"{_label(kernel)}, {format_us(kernel.us)} ({format_share(kernel.share)})"
     sums: dict[str, float] = {}
     for number, row in enumerate(grounds.kernels):
-        if row.bound == kernel.bound and _label(row) == _label(kernel):
+        if row in rows and _label(row) == _label(kernel):
             for name, us in grounds.row_modules.get(number, {}).items():
                 sums[name] = sums.get(name, 0.0) + us
     name, us = max(sums.items(), key=lambda pair: pair[1], default=("", 0.0))
@@ -636,17 +660,24 @@ class LargestPart(Struct, frozen=True):
     def is_answered_by(self, finding: Finding, grounds: Grounds) -> bool:
         """Tells whether a finding makes this part shorter.
 
-        The finding's gain, 1 % of the step or more, must come from this part, or from the whole step.
+        The finding's gain, 1 % of the step or more, must come from this part, or from the whole step. Advice without a
+        gain has to name an op of this part.
         """
         gain = finding.predicted_gain_us
         if gain is not None and gain.high < LITTLE / 2 * grounds.ledger.wall_us:
             return False
         if not finding.claims:
-            return gain is not None or finding.comes_first or finding.code is not None
+            is_general = gain is not None or finding.comes_first
+            return is_general or (finding.code is not None and self._is_named_by(finding, grounds))
         own_us = math.fsum(grounds.kernels[row].us for row in self.rows) if self.rows else self.entry.us
         names = {self.entry.account, *(f"kernel:{row}" for row in self.rows)}
         claimed_us = math.fsum(us for claim, us in finding.claims.items() if claim in names)
         return claimed_us >= _LEAST_ANSWERED * own_us
+
+    def _is_named_by(self, finding: Finding, grounds: Grounds) -> bool:
+        ops = {name for row in self.rows if (name := grounds.kernels[row].op or grounds.kernels[row].name)}
+        words = " ".join((finding.title, finding.advice, *finding.evidence))
+        return not ops or any(re.search(rf"(?<![\w:]){re.escape(name)}(?!\w|::)", words) for name in ops)
 
 
 # What shows why a kernel is slow, where nothing else is to be said.
@@ -764,7 +795,11 @@ def _largest_kernel(grounds: Grounds, bounds: tuple[str, ...]) -> KernelSummary 
 
     Only rows of these bounds count. It has the time of all rows of that op and line.
     """
-    return _largest_of([row for row in grounds.kernels if row.bound in bounds])
+    return _largest_of(_with_bounds(grounds, bounds))
+
+
+def _with_bounds(grounds: Grounds, bounds: tuple[str, ...]) -> list[KernelSummary]:
+    return [row for row in grounds.kernels if row.bound in bounds]
 
 
 def _largest_of(kernels: Sequence[KernelSummary]) -> KernelSummary | None:

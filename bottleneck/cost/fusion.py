@@ -137,7 +137,7 @@ def _bare(name: str) -> str:
 
 
 def _folds(name: str, family: str | None) -> bool:
-    return family in ("reduction", "loss", "passes") or "softmax" in name or name.endswith("logsumexp")
+    return family in ("reduction", "loss", "passes", "sort") or "softmax" in name or name.endswith("logsumexp")
 
 
 def _folded_dims(call: OpCall | None, rank: int) -> tuple[int, ...] | None:

@@ -147,7 +147,17 @@ def _fft(result: str, flops_per_point: float, call: OpCall) -> Cost:
     )
 
 
-FORMULAS: Formulas = named(
+SORTS: Formulas = named(
+    {
+        "sort": _sort,
+        "_unique _unique2 unique_dim unique_consecutive unique_dim_consecutive": _unique,
+        "topk": _topk,
+        "median nanmedian kthvalue mode": _select,
+        "histc bincount histogram": _histogram,
+        "multinomial": _draws,
+    }
+)
+SCANS: Formulas = named(
     {
         "cumsum cumprod cumsum_ cumprod_": _cumulative,
         "_cummax_helper _cummin_helper": Streams(
@@ -155,14 +165,9 @@ FORMULAS: Formulas = named(
         ),  # values, and where they came from
         "_logcumsumexp": Streams(SCAN, 1, flops=4.0, special_ops=2.0),
         "nonzero": _nonzero,
-        "sort": _sort,
-        "_unique _unique2 unique_dim unique_consecutive unique_dim_consecutive": _unique,
-        "topk": _topk,
-        "median nanmedian kthvalue mode": _select,
-        "histc bincount histogram": _histogram,
-        "multinomial": _draws,
         "_fft_c2c": partial(_fft, "complex", 5.0),
         "_fft_r2c": partial(_fft, "half", 2.5),
         "_fft_c2r": partial(_fft, "real", 2.5),
     }
 )
+FORMULAS: Formulas = {**SORTS, **SCANS}

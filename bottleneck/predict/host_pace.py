@@ -24,6 +24,7 @@ _KIND_OF_FAMILY = {
     "attention": "product",
     "reduction": "reduction",
     "passes": "reduction",
+    "sort": "reduction",
     "pooling": "reduction",
 }
 # Other reductions keep positions.

@@ -474,4 +474,5 @@ _BY_FAMILY: Mapping[str, Callable[[OpCall, Cost, float], list[Kernel]]] = {
     "reduction": _of("reduction"),
     "copy": _of("copy"),
     "passes": _of("scan"),
+    "sort": _of("scan"),
 }

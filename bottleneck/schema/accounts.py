@@ -49,6 +49,7 @@ class Account:
     is_scaled: bool = True
     families: tuple[str, ...] = ()
     likely: str | None = None
+    host_likely: str | None = None
     kind: str | None = None
     device_waits_for: str = ""
 
@@ -61,6 +62,10 @@ class Account:
     def group(self) -> str:
         """The group of the ledger that it belongs to."""
         return self.key.partition(".")[0]
+
+    def likely_bound(self, *, host_only: bool) -> str | None:
+        """Returns the bound that such unmodelled work usually has."""
+        return self.host_likely if host_only and self.host_likely is not None else self.likely
 
     @property
     def cause(self) -> str | None:
@@ -77,7 +82,9 @@ def _idle(cause: str, meaning: str, phrase: str, advice: str, **more: str) -> Ac
     return Account(f"{IDLE}{cause}", meaning, phrase, advice, **more, is_host_state=True)  # type: ignore[arg-type]
 
 
-def _unmodelled(kind: str, words: str, families: tuple[str, ...], likely: str) -> Account:
+def _unmodelled(
+    kind: str, words: str, families: tuple[str, ...], likely: str, host_likely: str | None = None
+) -> Account:
     """Makes the account of one kind of unmodelled work.
 
     The kind follows from the names of kernels and ops.
@@ -89,6 +96,7 @@ def _unmodelled(kind: str, words: str, families: tuple[str, ...], likely: str) -
         advice=_RECORD_SHAPES,
         families=families,
         likely=likely,
+        host_likely=host_likely,
         kind=words,
     )
 
@@ -282,10 +290,11 @@ _ROWS = (
     _unmodelled("pooling", "pooling and interpolation", ("pooling", "interpolation"), likely="memory"),
     _unmodelled(
         "reductions",
-        "reductions, sorts, scans and FFTs",
-        ("reduction", "sort", "scan", "fft", "passes"),
+        "reductions, scans and FFTs",
+        ("reduction", "scan", "fft", "passes"),
         likely="memory",
     ),
+    _unmodelled("sorts", "sorts and selections", ("sort",), likely="memory", host_likely="compute"),
     _unmodelled("lookups", "indexing and embedding lookups", ("indexing", "recommendation"), likely="memory"),
     _unmodelled("optimizer", "optimizer updates", ("optimizer",), "memory"),
     Account(

@@ -165,6 +165,7 @@ REASONS: Mapping[str, str] = {
     "no_multiply_adds": "no fused multiply-adds: {flops:FLOP} at half of the peak at most",
     # The processors of the host.
     "one_thread": "one thread: random numbers come from one generator, one after the other",
+    "comparisons": "comparisons of numbers, one after the other, whose rate no peak tells",
     "small_product": "small product: m = {m}, n = {n}, k = {k}",
     "small_loop": "too small for 2 threads: {size:B}, and loops split from 32,768 elements",
     # Of copies that take longer than theirs.

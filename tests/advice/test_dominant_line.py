@@ -7,10 +7,12 @@ import pytest
 from bottleneck.advice import advise
 from bottleneck.advice.dominant_line import OP_KINDS, with_dominant_line
 from bottleneck.advice.ranking import Draft
+from bottleneck.pipeline import examine
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.sources import find_traces
 from tests.advice.cases import program_line, two_steps, with_recording
-from tests.builders import op
+from tests.builders import op, step, write_trace
 
 TEXT = "loss = f(x)"
 
@@ -84,6 +86,46 @@ def test_layers_short_lines_and_calls_of_all_are_left_alone(tmp_path: Path) -> N
         assert with_dominant_line(evidence, []) == []
     assert with_dominant_line(case(tmp_path / "short", "aten::sort", 200), []) == []
     assert with_dominant_line(case(tmp_path / "all", "aten::sort", text="loss.backward()"), []) == []
+
+
+def trace_without_lines(
+    folder: Path, name: str, dur: float, *, work: str | None = None, dims: bool = False
+) -> Evidence:
+    """The trace of somebody else of two steps of 1 ms with this op, with no lines, and no sizes unless asked."""
+    sizes = {"dims": [[1000, 1000]]} if dims else {}
+    body = [
+        op(name, 60, dur, **sizes),
+        *([op(work, 61, dur - 2, **sizes)] if work else []),
+        op("aten::mm", 760, 150, **({"dims": [[64, 64], [64, 64]]} if dims else {})),
+    ]
+    events = [step(number, 1000 * number, 999) for number in range(2)]
+    events += [one | {"ts": one["ts"] + at} for at in (0, 1000) for one in body]
+    folder.mkdir()
+    return examine(find_traces(write_trace(folder / "trace.json", events, deviceProperties=[]))[0])
+
+
+@pytest.mark.parametrize(("name", "words"), [("aten::sort", "torch.topk"), ("aten::cat", "write into its place")])
+def test_an_op_without_lines_has_a_condition_and_no_figure(tmp_path: Path, name: str, words: str) -> None:
+    (draft,) = with_dominant_line(trace_without_lines(tmp_path / "most", name, 600), [])
+    assert draft.slug == "dominant-line" and draft.gain_us is None and draft.comes_first
+    assert draft.advice.startswith("If ") and words in draft.advice and name in draft.title and "60" in draft.title
+    (less,) = with_dominant_line(trace_without_lines(tmp_path / "less", name, 250), [])
+    assert less.advice == draft.advice and not less.comes_first
+    assert with_dominant_line(trace_without_lines(tmp_path / "few", name, 150), []) == []
+    assert with_dominant_line(trace_without_lines(tmp_path / "told", name, 600), [specific(300)]) == [specific(300)]
+    first = advise(trace_without_lines(tmp_path / "first", name, 600))[0]
+    assert first.slug == "dominant-line"
+
+
+def test_an_op_of_another_kind_without_lines_has_the_usual_ways(tmp_path: Path) -> None:
+    (draft,) = with_dominant_line(trace_without_lines(tmp_path / "most", "aten::cumsum", 600, dims=True), [])
+    assert draft.advice.startswith("Make aten::cumsum cheaper where that can be") and "ordinary sum" in draft.advice
+    assert not draft.comes_first
+    assert with_dominant_line(trace_without_lines(tmp_path / "less", "aten::cumsum", 250), []) == []
+    # Products have advice of their own, and what a layer calls is what the network is for.
+    assert with_dominant_line(trace_without_lines(tmp_path / "mm", "aten::mm", 600), []) == []
+    layer = trace_without_lines(tmp_path / "layer", "aten::dropout", 600, work="aten::bernoulli_")
+    assert with_dominant_line(layer, []) == []
 
 
 def test_no_two_kinds_have_the_same_words() -> None:

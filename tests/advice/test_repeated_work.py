@@ -8,6 +8,7 @@ import pytest
 from bottleneck.advice import advise
 from bottleneck.advice.repeated_work import (
     normalised_operand,
+    normalised_weights,
     repeated_module,
     repeated_parametrization,
     repeated_result,
@@ -138,6 +139,26 @@ def test_a_network_that_gets_the_same_again_beside_other_inputs_is_called_once_f
     assert "2 of 4 calls of Net had inputs of an earlier one" in draft.evidence[0]
     assert draft.advice.startswith("Call Net once per step for these inputs, and pass its result on")
     assert 0.65 * 400 < draft.gain_us.low < draft.gain_us.high < 460
+
+
+@pytest.mark.parametrize("name", ["aten::_weight_norm_interface", "aten::mul"])
+def test_weight_norm_without_a_backward_pass_is_taken_off_by_its_ops_alone(tmp_path: Path, name: str) -> None:
+    size = [512, 512]
+    norm = ("aten::_weight_norm", 150), (name, 149)  # in double precision it is made of a norm and products
+    made = [op(of, 100 + 250 * at, us, dims=[size, [512, 1], []]) for at in range(2) for of, us in norm]
+    body = [*made, *(op("aten::linear", 260 + 250 * at, 80, dims=[[8, 512], size, [512]]) for at in range(2))]
+    draft = normalised_weights(two_steps(tmp_path / "inference", body))
+    assert draft is not None and draft.gain_us is not None and draft.slug == "repeated-module"
+    assert draft.brief is not None and "remove_parametrizations" in draft.brief and "2 weights" in draft.evidence[0]
+    assert draft.gain_us.low == pytest.approx(0.25 * 300, rel=0.05)
+    # With 10 us of Python before the second one.
+    assert 305 < draft.gain_us.high < 315
+    node = complete("autograd::engine::evaluate_function: AddmmBackward0", "cpu_op", 700, 100)
+    assert normalised_weights(two_steps(tmp_path / "training", [*body, node])) is None
+    assert normalised_weights(two_steps(tmp_path / "little", [one | {"dur": one["dur"] - 135} for one in made])) is None
+    found = RepeatedModule("ParametrizationList_0", "train.py:43")
+    known = two_steps(tmp_path / "known", [*encoded(800, "ParametrizationList_0"), *body], repeated_modules=(found,))
+    assert repeated_module(known) is not None and normalised_weights(known) is None
 
 
 def test_a_parametrization_that_nothing_trains_is_taken_off(tmp_path: Path) -> None:

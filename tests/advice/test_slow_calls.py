@@ -6,17 +6,25 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice import data_loading, host
+from bottleneck.advice import advise, data_loading, host
 from bottleneck.advice.hot_lines import HotLine, hot_lines
-from bottleneck.advice.slow_calls import SLOW_CALLS, SlowCall, match_of, slow_call, without_general
-from bottleneck.pipeline import analyse
+from bottleneck.advice.slow_calls import (
+    SLOW_CALLS,
+    SlowCall,
+    list_made_tensor,
+    match_of,
+    slow_call,
+    without_general,
+)
+from bottleneck.pipeline import analyse, examine
 from bottleneck.schema.analysis import IdleCause
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.measurements import RunSteps, SampledLine, SearchedContainer
 from bottleneck.schema.records import replace
 from bottleneck.schema.source_text import parse_line, searched_in
+from bottleneck.schema.sources import find_traces
 from tests.advice.cases import case_of, cpu_events, idle_row, with_analysis, with_ledger, with_recording
-from tests.builders import frame, op, step
+from tests.builders import frame, op, step, write_trace
 
 SEEN = SearchedContainer("history[u]", "list", 1523)
 TEST = SampledLine("train.py:35", 0.6, "draw", "while j in history[u]:", (), SEEN)
@@ -330,6 +338,36 @@ def test_every_row_has_a_brief_that_says_what_to_do(call: SlowCall) -> None:
     """The first screen had five lines of advice for one finding."""
     assert call.advice.startswith(call.change) and 20 <= len(call.change) <= 200
     assert call.change.split()[0] not in {"Where", "If", "For"} and call.change.count("(") == call.change.count(")")
+
+
+def list_trace(
+    folder: Path, gap: float, *, names: Sequence[str] = ("empty", "to", "lift_fresh", "detach_")
+) -> Evidence:
+    """A trace without Python calls of two steps of 1 ms, whose ops of these names have a gap behind the first."""
+    dims: list[object] = [[256, 96]]
+    at = [10.0, *(12.0 + gap + 3 * number for number in range(len(names) - 1))]
+    body = [
+        op(f"aten::{name}", ts, 2, dims=dims if name != "empty" else [[]]) for name, ts in zip(names, at, strict=True)
+    ]
+    body.append(op("aten::mm", 700, 200, dims=[[64, 64], [64, 64]]))
+    events = [step(number, 1000.0 * number, 999) for number in range(2)]
+    events += [event | {"ts": event["ts"] + 1000.0 * number} for number in range(2) for event in body]
+    folder.mkdir()
+    return examine(find_traces(write_trace(folder / "trace.json", events, deviceProperties=[]))[0])
+
+
+def test_a_tensor_made_of_a_list_is_known_by_the_gap_between_its_ops(tmp_path: Path) -> None:
+    draft = list_made_tensor(list_trace(tmp_path / "list", 500))
+    assert draft is not None and draft.gain_us is None and draft.comes_first and draft.brief is not None
+    assert "np.stack" in draft.brief and "256x96 numbers" in draft.evidence[0] and "500 us" in draft.evidence[1]
+    assert advise(list_trace(tmp_path / "first", 500))[0].title == draft.title
+    assert list_made_tensor(list_trace(tmp_path / "short", 30)) is None
+    # torch.tensor() of an array hands it on first, and Python between other ops fills no tensor.
+    array = ("lift_fresh", "to", "detach_")
+    assert list_made_tensor(list_trace(tmp_path / "array", 500, names=array)) is None
+    assert list_made_tensor(list_trace(tmp_path / "other", 500, names=("empty", "to", "relu"))) is None
+    recorded = [op("aten::empty", 10, 2), op("aten::to", 512, 1), op("aten::lift_fresh", 514, 1)]
+    assert list_made_tensor(case_of(tmp_path / "run", [step(0, 0, 999), *recorded])) is None
 
 
 def test_every_row_says_its_advice_without_gaps() -> None:

@@ -88,6 +88,28 @@ def test_what_is_sorted_is_computed_for_a_selection_too(tmp_path: Path) -> None:
     assert draft is not None and draft.gain_us is not None and draft.gain_us.high <= 100
 
 
+@pytest.mark.parametrize("name", ["sort", "argsort"])
+def test_scores_that_are_gathered_at_the_first_places_do_not_need_the_sort(tmp_path: Path, name: str) -> None:
+    size = [64, 10000]
+    order = op(f"aten::{name}", 110, 400, dims=[size, [], []], concrete=["", "1", "True"])
+    few = sliced(size, 0, 10, axis=1) | {"ts": 516}
+    few["args"]["Input type"] = ["long int", *["Scalar"] * 4]
+
+    def reader(of: str, dims: list[list[int]], kind: str = "float") -> Event:
+        return op(of, 522, 8, dims=dims, types=[kind, "Scalar", "long int", "Scalar"][: len(dims)])
+
+    def draft(folder: str, read: Event) -> object:
+        return unused_result(two_steps(tmp_path / folder, [program_line(34, 100, 432), order, few, read, *MODEL]))
+
+    assert draft("scores", reader("aten::gather", [size, [], [64, 10], []])) is not None
+    # The whole order is used as well; or as many values as there are.
+    assert draft("order", reader("aten::mul", [size, []], "long int")) is None
+    whole = draft("all", reader("aten::gather", [size, [], size, []]))
+    assert whole is None
+    # Of a sort the values may be read whole, of an argsort there are none.
+    assert (draft("values", reader("aten::mul", [size, []])) is None) == (name == "sort")
+
+
 def test_a_sort_is_found_by_the_slice_of_its_sizes_where_lines_are_not_known(tmp_path: Path) -> None:
     sort = op("aten::argsort", 110, 400, dims=[[64, 10000], [], []], concrete=["", "1", "True"])
     few, many = (sliced([64, 10000], 0, number, axis=1) for number in (10, 6000))

@@ -20,9 +20,9 @@ from bottleneck.advice.wasted_work import (
 )
 from bottleneck.schema.measurements import Padding, RunSteps, StepGrowth
 from bottleneck.schema.records import replace
-from tests.advice.cases import case_of
+from tests.advice.cases import case_of, program_line, two_steps
 from tests.analysis.frames import CPU
-from tests.builders import Event, frame, op, step
+from tests.builders import Event, complete, frame, op, step
 
 # Weights are read in no time.
 FAST = replace(CPU, bandwidth_bytes_per_s=1e13)
@@ -184,6 +184,43 @@ def test_padding_that_was_sampled_is_worth_its_share_of_the_work(tmp_path: Path)
     assert padding_not_known(case) is None
 
 
+def test_padding_is_told_at_the_line_that_looks_the_ids_up_and_a_loader_only_where_there_is_one(tmp_path: Path) -> None:
+    lookup = op("aten::embedding", 12, 20, dims=[[1000, 64], [8, 64], [], [], []])
+    labels = op("aten::embedding", 42, 30, dims=[[1000, 64], [8], [], [], []])
+    product = op("aten::mm", 80, 850, dims=[[8 * 64, 64], [64, 64]])
+    body = [program_line(34, 10, 24), lookup, program_line(35, 40, 35), labels, product]
+    draft = padded_inputs(two_steps(tmp_path / "service", body, padding=Padding(0.5, 8, 64), device=FAST))
+    assert draft is not None and draft.places == ("train.py:34",) and draft.code is not None
+    assert "only before train.py:34" in draft.advice and draft.evidence[0].endswith(
+        "; they are looked up at train.py:34"
+    )
+    assert "loader" not in draft.code and "where the rows become one tensor" in draft.code
+    mark = complete("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", "user_annotation", 1, 8)
+    loaded = padded_inputs(two_steps(tmp_path / "loader", [mark, *body], padding=Padding(0.5, 8, 64), device=FAST))
+    assert loaded is not None and loaded.code is not None and "loader's collate_fn" in loaded.code
+
+
+def test_a_mask_of_the_ids_asks_for_padding_where_sizes_are_not_recorded(tmp_path: Path) -> None:
+    def case(name: str, *ops: Event) -> Draft | None:
+        events = [step(number, 1000.0 * number, 999) for number in range(2)]
+        body = [*ops, op("aten::mm", 40, 900)]
+        events += [event | {"ts": event["ts"] + 1000.0 * number} for number in range(2) for event in body]
+        return padding_not_known(case_of(tmp_path / name, events, device=FAST))
+
+    mask, lookup = op("aten::eq", 5, 2), op("aten::embedding", 10, 9)
+    softmax = op("aten::_masked_softmax", 25, 9)
+    draft = case("mask", mask, lookup, softmax)
+    assert draft is not None and "a mask is made" in draft.evidence[0] and draft.gain_us is None
+    assert "pad each batch to its longest row only" in draft.advice
+    assert case("later", lookup, op("aten::ne", 22, 2), softmax) is not None
+    assert case("no comparison", lookup, softmax) is None and case("no mask", mask, lookup) is None
+    far = [op("aten::relu", 20 + at, 0.5) for at in range(5)]
+    assert case("far", lookup, *far, op("aten::eq", 26, 2), op("aten::where", 29, 2)) is None
+    # Sizes that are recorded tell by themselves.
+    small = op("aten::embedding", 10, 9, dims=[[1000, 64], [1, 8], [], [], []])
+    assert case("small", mask, small, softmax) is None
+
+
 def test_work_on_fewer_rows_than_were_padded_is_not_counted(tmp_path: Path) -> None:
     """A decoder that goes on with the captions that have not ended computes on no padding."""
 
@@ -229,7 +266,7 @@ def test_rows_of_ids_may_hold_padding_that_a_trace_does_not_show(tmp_path: Path)
     assert draft is not None and draft.gain_us is None and "--inspect-padding" in draft.advice
     assert draft.evidence == ("embeddings of 8 x 64 ids; a trace has no values",)
     named = padding_not_known(case_of(tmp_path / "named", embedded(8, 64), device=FAST, command=("a b.py", "--x")))
-    assert named is not None and named.advice.endswith("bottleneck run --inspect-padding 'a b.py' --x.")
+    assert named is not None and "bottleneck run --inspect-padding 'a b.py' --x." in named.advice
     assert padding_not_known(case_of(tmp_path / "b", embedded(1, 64), device=FAST)) is None
     assert padding_not_known(case_of(tmp_path / "c", calls([64] * 4), device=FAST)) is None
 

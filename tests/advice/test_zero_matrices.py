@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.advice.zero_matrices import masked_attention, zero_matrix_product
+from bottleneck.advice.zero_matrices import masked_attention, zero_matrix_product, zeros_not_known
 from bottleneck.schema.measurements import OddTensor, ValuesLook
 from tests.advice.cases import program_line, two_steps, with_recording
 from tests.builders import Event, op
@@ -128,3 +128,39 @@ def test_a_mask_of_links_that_masks_no_scores_is_left_alone(tmp_path: Path) -> N
     without_softmax = [event for event in _attention() if event["name"] != "aten::_softmax"]
     case = two_steps(tmp_path, without_softmax, source_texts={"train.py:10": text})
     assert masked_attention(with_recording(case, values=ValuesLook(1000, zeros=(LINKS,)))) is None
+
+
+SQUARE, FEATURES = [1500, 1500], op("aten::mm", 100, 40, dims=[[1500, 256], [256, 64]])
+SPREAD = op("aten::mm", 150, 500, dims=[SQUARE, [1500, 64]])
+
+
+def test_a_square_matrix_that_no_step_makes_is_asked_about(tmp_path: Path) -> None:
+    backward = op("aten::mm", 660, 200, dims=[SQUARE, [1500, 64]], strides=[[1, 1500], [64, 1]])
+    evidence = two_steps(tmp_path, [program_line(11, 90, 565), FEATURES, SPREAD, backward])
+    draft = zeros_not_known(evidence)
+    assert draft is not None and draft.slug == "zero-matrix-product" and draft.gain_us is None and draft.comes_first
+    assert draft.advice.startswith("If the matrix of 1500x1500 at train.py:11 is mostly zeros (an adjacency)")
+    assert "2 products per step" in draft.evidence[0]
+    assert zeros_not_known(with_recording(evidence, values=ValuesLook(1000))) is None
+
+
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (op("aten::mm", 660, 200, dims=[[1500, 64], [64, 1500]]), "its gradient is made"),
+        (op("aten::div", 660, 200, dims=[SQUARE, [1500, 1]]), "it is made in the step"),
+        (op("aten::mm", 660, 200, dims=[[64, 1500], SQUARE]), "it is data in the gradient of a weight"),
+    ],
+)
+def test_a_square_matrix_that_is_no_adjacency_is_left_alone(tmp_path: Path, other: Event, why: str) -> None:
+    assert zeros_not_known(two_steps(tmp_path, [FEATURES, SPREAD, other])) is None, why
+
+
+def test_a_small_or_wide_product_and_one_without_rows_of_data_are_left_alone(tmp_path: Path) -> None:
+    assert zeros_not_known(two_steps(tmp_path / "alone", [SPREAD])) is None
+    wide = op("aten::mm", 150, 500, dims=[SQUARE, [1500, 1500]])
+    assert zeros_not_known(two_steps(tmp_path / "wide", [FEATURES, wide])) is None
+    small = [op("aten::mm", 100, 40, dims=[[200, 64], [64, 8]]), op("aten::mm", 150, 500, dims=[[200, 200], [200, 8]])]
+    assert zeros_not_known(two_steps(tmp_path / "small", small)) is None
+    little = SPREAD | {"dur": 100}
+    assert zeros_not_known(two_steps(tmp_path / "little", [FEATURES, little])) is None

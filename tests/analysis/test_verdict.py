@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.analysis.bound import Grounds, grounds_of
+from bottleneck.analysis.bound import Grounds, grounds_of, likely_shares
 from bottleneck.analysis.ledger import ledger_of
 from bottleneck.analysis.verdict import decide
 from bottleneck.schema.accounts import ACCOUNTS
@@ -196,6 +196,27 @@ def test_overhead_beside_work_judged_by_its_kind_is_named_by_its_account_and_not
     assert "Largest: allocating and freeing memory (a part of the overhead), 30.0 us (30.0 %)" in verdict.sentence
 
 
+def test_what_sorts_on_a_cpu_is_not_said_to_be_arithmetic_or_memory_access() -> None:
+    sort = replace(
+        _KERNEL, op="aten::sort", bound="compute", regime=None, explained=None, reason_code="comparisons", us=80
+    )
+    product = replace(_KERNEL, op="aten::mm", bound="compute", regime="far_below_roof", explained=0.1, us=10)
+    grounds = replace(_grounds({"compute": 90, "memory": 10}, sort, product), host_only=True)
+    verdict = decide(grounds)
+    assert verdict.bound == "compute" and verdict.regime is None
+    assert verdict.sentence.startswith("Sorting limits your program: 90.0 of 100 us per step (90.0 %)")
+    few = replace(grounds, kernels=(replace(sort, us=10), replace(product, us=80)))
+    assert decide(few).sentence.startswith("Arithmetic takes most of your program's time")
+
+
+def test_sorts_without_sizes_are_probably_comparisons_on_a_cpu_and_passes_on_a_device() -> None:
+    sort = replace(_KERNEL, op="aten::sort", bound="unknown", account="unknown.sorts", us=85)
+    grounds = _grounds({"unknown.sorts": 85, "overhead.python": 15}, sort)
+    verdict = decide(replace(grounds, host_only=True))
+    assert verdict.bound == "compute" and verdict.sentence.startswith("Sorting probably limits your program")
+    assert likely_shares(grounds)["memory"] == pytest.approx(0.85)
+
+
 def test_a_processor_is_no_device_and_is_judged_by_the_kinds_of_its_work() -> None:
     grounds = replace(_grounds({"unknown.convolution": 80, "unknown.pointwise": 20}), host_only=True)
     verdict = decide(grounds)
@@ -380,6 +401,18 @@ def test_a_largest_part_that_a_later_finding_answers_names_its_number() -> None:
     assert "For aten::convolution see number 2 below." in decide(grounds, (first, other)).sentence
     assert "see number" not in decide(grounds, (other, replace(first, corrects_results=False))).sentence
     assert "There is no advice for aten::convolution." in decide(grounds, (first,)).sentence
+
+
+def test_advice_without_a_gain_answers_only_an_op_that_it_names() -> None:
+    """Of aten::_weight_norm_interface it said "see number 2 below", which was bf16 for convolutions."""
+    kernel = replace(_KERNEL, op="aten::_weight_norm_interface", us=80.0, share=0.8, bound="memory", account="memory")
+    grounds = _grounds({"memory": 80, "compute": 20}, kernel)
+    first = replace(_SYNC, claims={"compute": 10.0})
+    asks = replace(_SYNC, slug="half-precision-not-known", predicted_gain_us=None, claims={}, code="autocast")
+    other = replace(asks, evidence=("products take 20 us per step; aten::_convolution: 18 us per step",))
+    assert "no advice for aten::_weight_norm_interface" in decide(grounds, (first, other)).sentence
+    own = replace(asks, evidence=("aten::_weight_norm_interface: 80 us per step",))
+    assert "For aten::_weight_norm_interface see number 2 below." in decide(grounds, (first, own)).sentence
 
 
 def test_all_groups_that_are_near_the_largest_share_the_step() -> None:
@@ -616,6 +649,20 @@ def test_the_module_with_most_of_the_largest_op_is_named_beside_its_line(modules
     product = replace(_KERNEL, op="aten::addmm", source="a.py:7", us=80.0, share=0.8)
     grounds = replace(_grounds({"memory": 100}, product), row_modules={0: modules})
     assert f"Largest: aten::addmm at a.py:7, 80.0 us (80.0 %){words}." in decide(grounds).sentence
+
+
+def test_the_time_of_a_module_is_that_of_the_calls_that_are_told() -> None:
+    """It read "aten::mm, 11.1 ms (30.1 %), 18.0 ms of it in GCN > GCNLayer": thin products were told apart."""
+    product = replace(
+        _KERNEL, op="aten::mm", source="a.py:7", bound="unknown", account="unknown.matmul", us=45.0, share=0.45
+    )
+    thin = replace(product, us=40.0, share=0.4, flops=1e6, bytes_low=1e6)
+    other = replace(product, op="aten::bmm", us=5.0, share=0.05)
+    modules = {0: {"GCN > Layer": 30.0, "Head": 15.0}, 1: {"GCN > Layer": 40.0}}
+    accounts = {"unknown.matmul": 90, "overhead.python": 10}
+    grounds = replace(_grounds(accounts, product, thin, other), row_modules=modules, host_only=True)
+    said = decide(grounds).sentence
+    assert "Largest: aten::mm at a.py:7, 45.0 us (45.0 %), 30.0 us of it in GCN > Layer." in said
 
 
 def test_modules_of_an_op_are_told_by_their_class_and_the_one_around(tmp_path: Path) -> None:
