@@ -21,11 +21,13 @@ from bottleneck.advice.kernel_work import (
     requires_gain,
     work_of,
 )
+from bottleneck.advice.onednn_products import ATTENDS_BACKWARD, ATTENDS_ON_HOST, attention_calls
 from bottleneck.advice.quantities import format_per_step, is_compiled, rows_of_ops, setting_line, smallest_op_us
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import DISPATCH, backward_of, removal_of, top_rows
 from bottleneck.schema.accounts import FEW_FLOPS_PER_BYTE
 from bottleneck.schema.analysis import Interval
+from bottleneck.schema.device import ONEDNN_PEAK
 from bottleneck.schema.evidence import Evidence, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.op_names import BACKWARD_NODE, at_known, at_source
@@ -68,6 +70,14 @@ _SURELY_CONVOLVED = {False: 2.6, True: 2.1}
 _SURELY_RECURRENT = 1.2
 # And so many times at most: four more trainings (ResNet students, RetinaNet, U-Net, VQ-VAE) came to 1.5 to 2.3 times.
 _MOST_CONVOLVED = {False: 3.2, True: 2.8}
+# Fused attention of a CPU multiplies blocks, in fp32 by MKL, backward in bf16 by oneDNN: each block's call costs so
+# many smallest ops more, and half of what arithmetic saves is sure. With torch 2.13 (EPYC with AVX512-BF16, one
+# thread, 16 to 96 heads of 32 or 64 numbers) its backward pass took 2.2 to 10 times as long in bf16 on 32 to 64
+# tokens, 1.6 to 3.4 times on 128, as long on 256, and was 1.6 times as fast on 1,024. Forward it took 1.02 to 1.43
+# times as long: it converts between both types, and wins only by matrix units, which are far more than twice as fast
+# as vectors.
+_ATTENTION_OPS, _SURE_OF_ATTENTION = (13.0, 21.0), 0.5
+_ATTENDS_LONGER, _OF_MATRIX_UNITS = 0.45, 3.0
 # What the middle of the interval must promise on a CPU, where casts and calls may cost as much as bf16 saves.
 _HOST_PAYS = 0.05
 # Products of so much of the step make a reader ask for bf16.
@@ -469,17 +479,44 @@ def _host_gain(work: KernelWork, found: _Narrower) -> tuple[Interval, tuple[str,
     ratio = np.where(work.family("recurrent"), np.minimum(_SURELY_RECURRENT, found.ratio), ratio)
     floors = np.where(compute_us >= memory_us, compute_us * (1 - 1 / ratio), memory_us / 2)
     floors = np.where(np.isnan(work.roof("compute_us")), faster / 2, np.minimum(floors, faster))
-    multiplied = products & ~_by_channel(work, products)
+    attended = products & (work.op_like(ATTENDS_ON_HOST) | work.op_like(ATTENDS_BACKWARD))
+    multiplied = products & ~_by_channel(work, products) & ~attended
+    attention = _attention_gain(work, found, attended)
     low_cost, high_cost, calls = _host_cost_us(work, products)
     most = work.us * (1 - 1 / _MOST_CONVOLVED[has_backward_pass(work.evidence)])
     faster = np.where(work.family("convolution"), np.minimum(faster, most), faster)
-    low = float(np.minimum(floors, faster)[multiplied].sum()) - high_cost
-    high = float(faster[multiplied].sum() + found.halved_us.sum()) - low_cost
-    words = (
+    low = float(np.minimum(floors, faster)[multiplied].sum()) + attention.low - high_cost
+    high = float(faster[multiplied].sum() + found.halved_us.sum()) + attention.high - low_cost
+    words = [
         f"casts and the longer calls of {counted(round(calls), 'product')} cost {format_us(low_cost)} to "
         f"{format_us(high_cost)} of what bf16 saves"
+    ]
+    if attention.low < 0:
+        words.append(
+            f"attention, {format_us(work.us_of(attended))} now, may take {format_us(-attention.low)} longer in bf16: "
+            "each small block of it is a call of oneDNN"
+        )
+    return Interval(min(low, high), high), tuple(words)
+
+
+def _attention_gain(work: KernelWork, narrow: _Narrower, rows: Flags) -> Interval:
+    """Gives the gain of bf16 for fused attention on a CPU.
+
+    It is less than nothing where that takes longer.
+    """
+    backward, us = rows & work.op_like(ATTENDS_BACKWARD), work.us
+    forward, peaks = rows & ~backward, work.evidence.analysis.device.peaks_flops_per_s
+    arithmetic_us = np.minimum(work.compute_us(), us) * (1 - 1 / narrow.ratio)
+    op_us = smallest_op_us(work.evidence) / work.evidence.steps
+    least_us, most_us = (ops * op_us * attention_calls(work) for ops in _ATTENTION_OPS)
+    low = _SURE_OF_ATTENTION * arithmetic_us - most_us
+    high = np.minimum(us * (1 - 1 / narrow.ratio), arithmetic_us) - least_us
+    single = max((peaks[name] for name in (*_SINGLE_PEAKS, ONEDNN_PEAK) if peaks.get(name)), default=math.inf)
+    gains_forward = narrow.faster_us[forward].sum() if narrow.peak >= _OF_MATRIX_UNITS * single else 0.0
+    return Interval(
+        float(low[backward].sum()) - _ATTENDS_LONGER * work.us_of(forward),
+        float(high[backward].sum() + gains_forward),
     )
-    return Interval(min(low, high), high), (words,)
 
 
 def _by_channel(work: KernelWork, products: Flags) -> Flags:

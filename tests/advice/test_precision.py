@@ -118,6 +118,53 @@ def test_convolutions_on_a_cpu_gain_less_for_sure_than_products(tmp_path: Path) 
     assert 0.6 * convolution.us < draft.gain_us.high <= (1 - 1 / 3.2) * convolution.us
 
 
+def gain_beside_attention(folder: Path, name: str, heads: list[int], us: float, bf16: float) -> tuple[float, float]:
+    """What attention adds, at least and at most, to the gain of a large product in bf16."""
+    peaks = {"fp32_tensor": 1.14e11, "fp32_vector": 1.33e11, "bf16_tensor": bf16}
+    device = replace(CPU, peaks_flops_per_s=peaks, launch_floor_us=0.42)
+    large = Call("aten::mm", 180_000, [[2048, 2048], [2048, 2048]])
+    dims = [*[heads] * 5, heads[:3]] if name else [heads] * 3
+    options = {"concrete": [*[""] * len(dims), "0.", "False", "", ""]}
+    attends = Call(
+        f"aten::_scaled_dot_product_flash_attention_for_cpu{name}", us, [*dims, [], [], [], []], more=options
+    )
+    alone, both = (
+        half_precision(on_cpu(folder / str(len(calls)), calls, device=device, threads=1))
+        for calls in ([TRAINS, large], [TRAINS, large, attends])
+    )
+    assert alone is not None and alone.gain_us is not None and both is not None and both.gain_us is not None
+    return both.gain_us.low - alone.gain_us.low, both.gain_us.high - alone.gain_us.high
+
+
+@pytest.mark.parametrize(
+    ("name", "heads", "us", "lost_us"),
+    [
+        ("_backward", [8, 8, 32, 32], 329, 2586),
+        ("_backward", [12, 8, 64, 32], 1849, 7556),
+        ("_backward", [6, 8, 128, 64], 7486, 4613),
+        ("_backward", [2, 8, 512, 64], 31_461, -7830),
+        ("_backward", [2, 8, 1024, 64], 116_814, -46_005),
+        ("", [8, 8, 32, 32], 170, 72),
+        ("", [2, 8, 1024, 64], 46_353, 1815),
+    ],
+    ids=str,
+)
+def test_small_attention_of_a_cpu_takes_longer_in_bf16(
+    tmp_path: Path, name: str, heads: list[int], us: float, lost_us: float
+) -> None:
+    """Measured with torch 2.13 on an EPYC with AVX512-BF16, one thread: 504 for 114 GFLOP/s."""
+    low, high = gain_beside_attention(tmp_path, name, heads, us, 5.04e11)
+    assert low <= -lost_us <= high
+
+
+def test_attention_of_a_cpu_gains_forward_only_by_matrix_units(tmp_path: Path) -> None:
+    heads = [2, 8, 1024, 64]
+    _, by_vectors = gain_beside_attention(tmp_path / "vectors", "", heads, 46_353, 2.9e11)
+    _, by_matrices = gain_beside_attention(tmp_path / "matrices", "", heads, 46_353, 8e11)
+    assert by_vectors <= 0
+    assert by_matrices > 10_000
+
+
 def test_a_depthwise_convolution_has_no_product_for_matrix_units(tmp_path: Path) -> None:
     peaks = {"fp32_tensor": 1e11, "fp32_vector": 1e11, "bf16_tensor": 4e11}
     device = replace(CPU, peaks_flops_per_s=peaks)
