@@ -18,6 +18,7 @@ from bottleneck.advice.precision import (
 from bottleneck.devices.match import device_by_name
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import AtAnyPace, Evidence
+from bottleneck.schema.measurements import PageFaults
 from bottleneck.schema.records import replace
 from tests.advice.cases import case_of, program_line, two_steps, with_analysis
 from tests.advice.programs import Call, halves, on_cpu, on_gpu
@@ -503,9 +504,50 @@ def test_products_in_fp64_on_a_cpu_gain_from_fp32(tmp_path: Path, types: dict[st
     assert (draft is not None) == is_told
     if draft is not None:
         assert draft.gain_us is not None and draft.changes_results
-        assert draft.gain_us.high == pytest.approx(60_000 * 0.6 * 1.25, rel=0.01)
-        assert draft.gain_us.low == pytest.approx(draft.gain_us.high * 0.6)
+        assert draft.gain_us.high == pytest.approx(60_000 * 0.66, rel=0.01)
+        assert draft.gain_us.low == pytest.approx(60_000 * 0.6 * 0.75, rel=0.01)
         assert "in fp64 (" in draft.evidence[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "was_us", "is_us"),
+    [
+        ("aten::mm", 5146, 2492),
+        ("aten::bmm", 138, 48),
+        ("aten::add", 37.5, 15.5),
+        ("aten::tanh", 488, 265),
+        ("aten::_log_softmax", 281, 83),
+        ("aten::sqrt", 1762, 419),
+        ("aten::gelu", 2897, 29),
+        ("aten::gelu_backward", 716, 28),
+        ("aten::native_layer_norm", 855, 803),
+        ("aten::sum", 89, 44),
+        ("aten::where", 751, 746),
+        ("aten::sort", 5316, 5280),
+    ],
+)
+def test_fp32_on_a_cpu_saves_what_was_measured_of_each_kind_of_op(
+    tmp_path: Path, name: str, was_us: float, is_us: float
+) -> None:
+    """With torch 2.13 on an EPYC, one thread; a network for the Burgers equation was 2.2 to 2.9 times as fast."""
+    device = replace(CPU, peaks_flops_per_s={"fp32_tensor": 1.14e11, "fp32_vector": 1.3e11, "fp64_tensor": 6.5e10})
+    sizes: list[object] = [[64, 32, 32], [64, 32, 32]] if name == "aten::bmm" else [[512, 512], [512, 512]]
+    draft = double_precision(on_cpu(tmp_path, [Call(name, 100 * was_us, sizes, more=doubles(2))], device=device))
+    assert draft is not None and draft.gain_us is not None
+    assert draft.gain_us.low <= 100 * (was_us - is_us) <= draft.gain_us.high
+
+
+def test_new_pages_of_doubles_go_with_half_of_the_bytes(tmp_path: Path) -> None:
+    add = Call("aten::add", 10_000, [[1024, 1024], [1024, 1024], []], more={"types": ["double", "double", "Scalar"]})
+    device = replace(CPU, fresh_bytes_per_s=4e9)
+    faults = PageFaults(4096, profiled=1000.0, unprofiled=1000.0)
+    without, beside = (
+        double_precision(on_cpu(tmp_path / str(number), [add], device=device, page_faults=counts))
+        for number, counts in enumerate((None, faults))
+    )
+    assert without is not None and without.gain_us is not None and beside is not None and beside.gain_us is not None
+    assert beside.gain_us.high - without.gain_us.high == pytest.approx(1024, rel=0.1)
+    assert beside.gain_us.low == without.gain_us.low
 
 
 def test_convolutions_in_fp64_that_go_sample_by_sample_gain_their_dispatching_too(tmp_path: Path) -> None:
