@@ -23,7 +23,14 @@ from bottleneck.advice.kernel_work import (
     work_of,
 )
 from bottleneck.advice.onednn_products import ATTENDS_BACKWARD, ATTENDS_ON_HOST, attention_calls
-from bottleneck.advice.quantities import format_per_step, is_compiled, rows_of_ops, setting_line, smallest_op_us
+from bottleneck.advice.quantities import (
+    add_claims,
+    format_per_step,
+    is_compiled,
+    rows_of_ops,
+    setting_line,
+    smallest_op_us,
+)
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import DISPATCH, backward_of, removal_of, top_rows
 from bottleneck.schema.accounts import FEW_FLOPS_PER_BYTE
@@ -920,13 +927,8 @@ def _with_pages(
 
     Half of the bytes need half of the new pages, and none where they no longer come from the system.
     """
-    left_us, more = part * counted_faults_us(evidence), dict(claims)
-    gain_us = Interval(gain_us.low, gain_us.high + left_us)
-    for account in _OF_PAGES:
-        claim_us = min(left_us, max(evidence.account_us(account) - more.get(account, 0.0), 0.0))
-        if claim_us > 0:
-            more[account], left_us = more.get(account, 0.0) + claim_us, left_us - claim_us
-    return gain_us, more
+    pages_us = part * counted_faults_us(evidence)
+    return Interval(gain_us.low, gain_us.high + pages_us), add_claims(evidence, claims, pages_us, _OF_PAGES)
 
 
 def _of_doubles(work: KernelWork, rows: Flags, less: Floats) -> tuple[Floats, Floats]:
