@@ -12,7 +12,15 @@ from bottleneck.advice.python_loops import LOST_OF_DOUBLES, looped_op
 from bottleneck.advice.quantities import format_count, format_per_step, outermost_us, rows_of_ops
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.recurrent_cells import CELLS, saved_by_sequence_us
-from bottleneck.advice.removal import Removal, backward_of, main_source, removal_of, roots_of, top_rows
+from bottleneck.advice.removal import (
+    Removal,
+    backward_of,
+    main_source,
+    python_beside_us,
+    removal_of,
+    roots_of,
+    top_rows,
+)
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Integers
@@ -170,6 +178,8 @@ def looped_cell(evidence: Evidence) -> Draft | None:
     if call >= 0 and evidence.is_host_only and has_double(work_of(evidence), int(call)):
         return None
     low_us = low_us if call >= 0 else -LOST_OF_DOUBLES * removal.us
+    # The module runs its steps without Python in between.
+    python_us = python_beside_us(evidence, removal, [*roots, *backward_of(evidence, roots)])
     line = main_source(evidence, roots)
     return Draft(
         slug="looped-cell",
@@ -183,9 +193,10 @@ def looped_cell(evidence: Evidence) -> Draft | None:
         brief=f"Give torch.nn.{module} the whole sequence in one call",
         places=(line,),
         code=_CODE.format(module=module),
-        gain_us=Interval(low_us, high_us) if evidence.is_host_only else None,
+        gain_us=Interval(low_us, high_us + python_us) if evidence.is_host_only else None,
         gain_reason=None if evidence.is_host_only else "cuDNN runs a sequence in a few kernels; only a trial shows it",
-        claims=removal.claims if evidence.is_host_only else {},
+        claims=removal.claims_with("overhead.python", python_us) if evidence.is_host_only else {},
+        removes=evidence.is_host_only and call >= 0 and low_us > 0,
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from bottleneck.advice.kernel_work import KernelWork, requires_gain, work_of
 from bottleneck.advice.quantities import format_per_step, smallest_op_us
 from bottleneck.advice.ranking import Draft
+from bottleneck.schema.analysis import Interval
 from bottleneck.schema.device import ONEDNN_PEAK
 from bottleneck.schema.evidence import Evidence
 from bottleneck.schema.intervals import Flags, Floats
@@ -29,10 +30,14 @@ _LARGE_FLOPS, _SURE_OF_LARGE, _SURE_OF_SMALL = 1e8, 0.9, 0.5
 _BYTES, _LARGE_RESULT = 4.0, 16e6
 # torch's fused attention on a CPU multiplies blocks of so many queries, from so many on, with 512 keys: twice forward,
 # five times backward (aten/src/ATen/native/cpu/FlashAttentionKernel.cpp). Each product is a call of oneDNN: that of
-# 16 x 6 heads on 64 tokens took 2.59 for 0.56 ms, backward 7.42 for 1.06 ms: 10.6 and 13.2 us for each call.
+# 16 x 6 heads on 64 tokens took 2.59 for 0.56 ms, backward 7.42 for 1.06 ms: 10.6 and 13.2 us for each call. On one
+# thread 16 to 96 heads of 32 or 64 numbers on 32 to 128 tokens took 8.5 to 9.8 us, backward 12 to 13 us.
 _QUERIES, _KEYS = ((768, 256), (192, 64), (0, 32)), 512
 _ATTENTION = "aten::_scaled_dot_product_flash_attention_for_cpu"
-_PRODUCTS = {_ATTENTION: 2, f"{_ATTENTION}_backward": 5}
+ATTENDS_ON_HOST, ATTENDS_BACKWARD = re.compile(f"^{_ATTENTION}$"), re.compile(f"^{_ATTENTION}_backward$")
+_PRODUCTS = ((ATTENDS_ON_HOST, 2), (ATTENDS_BACKWARD, 5))
+# Backward products read some of their matrices transposed: their calls take so many smallest ops.
+_BACKWARD_CALL_OPS = (22.0, 32.0)
 _CODE = 'torch.set_float32_matmul_precision("medium")  # at the start of the program'
 
 
@@ -68,7 +73,8 @@ def onednn_products(evidence: Evidence) -> Draft | None:
         "multiplies them in fp32 all the same, on one with AMX in bf16.",
         brief='Let oneDNN multiply: torch.set_float32_matmul_precision("medium")',
         code=_CODE,
-        gain_us=work.gain(low, high),
+        # What small products and attention lose may be more than what the others save.
+        gain_us=Interval(min(float(low.sum()), float(high.sum())), float(high.sum())),
         claims=work.claims(np.maximum(high, 0.0)),
         tries=("onednn-products",),
     )
@@ -88,29 +94,34 @@ def _saved_us(work: KernelWork, rows: Flags, ratio: float) -> tuple[Floats, Floa
 
     Less than nothing where it takes longer. ``ratio`` is the time of arithmetic by oneDNN in that of the usual library.
     """
-    calls_us = [ops * smallest_op_us(work.evidence) / work.evidence.steps for ops in _CALL_OPS]
+    op_us = smallest_op_us(work.evidence) / work.evidence.steps
+    is_backward = work.op_like(ATTENDS_BACKWARD)
+    least_us, most_us = (
+        op_us * np.where(is_backward, backward, usual)
+        for usual, backward in zip(_CALL_OPS, _BACKWARD_CALL_OPS, strict=True)
+    )
     flops = work.cost("matrix_flops")
     sure = np.where(flops >= _LARGE_FLOPS, _SURE_OF_LARGE, _SURE_OF_SMALL)
     is_large = _BYTES * flops >= 2 * _LARGE_RESULT * work.cost("k")
     sure = np.where(rows & is_large, 0.0, sure)
     arithmetic_us = np.nan_to_num(np.minimum(work.compute_us(), work.us))
-    fastest = np.maximum(work.memory_us(), arithmetic_us * ratio) + calls_us[0]
-    saved_us, attention = (1 - ratio) * arithmetic_us, _attention_calls(work)
+    fastest = np.maximum(work.memory_us(), arithmetic_us * ratio) + least_us
+    saved_us, attention = (1 - ratio) * arithmetic_us, attention_calls(work)
     is_attention = attention > 0
-    low = np.where(rows | is_attention, sure * saved_us, 0.0) - calls_us[1] * np.where(rows, 1.0, attention)
-    high = np.where(is_attention, saved_us, 0.0) - calls_us[0] * attention
+    low = np.where(rows | is_attention, sure * saved_us, 0.0) - most_us * np.where(rows, 1.0, attention)
+    high = np.where(is_attention, saved_us, 0.0) - least_us * attention
     return low, np.where(rows, work.us - fastest, high)
 
 
-def _attention_calls(work: KernelWork) -> Floats:
+def attention_calls(work: KernelWork) -> Floats:
     """Counts the products, one after the other, of each call of fused attention.
 
-    0 for other rows.
+    On a CPU each is a call of oneDNN, unless fp32 stays with the usual library. 0 for other rows.
     """
     threads = (None if work.evidence.recording is None else work.evidence.recording.threads) or 1
     calls = np.zeros(work.us.size)
-    for name, products in _PRODUCTS.items():
-        rows = work.op_like(re.compile(f"^{name}$"))
+    for name, products in _PRODUCTS:
+        rows = work.op_like(name)
         for signature in np.unique(work.signature[rows & (work.signature >= 0)]).tolist():
             sizes = [size for size in work.sizes_of(signature) if len(size) == _OF_HEADS]
             if len(sizes) >= products // 2 + 1:

@@ -6,6 +6,7 @@ Narrower numbers have half as many bytes, and matrix units are faster on them.
 import math
 import re
 from collections import Counter
+from collections.abc import Mapping
 from functools import partial
 
 import numpy as np
@@ -21,12 +22,21 @@ from bottleneck.advice.kernel_work import (
     requires_gain,
     work_of,
 )
-from bottleneck.advice.quantities import format_per_step, is_compiled, rows_of_ops, setting_line, smallest_op_us
+from bottleneck.advice.onednn_products import ATTENDS_BACKWARD, ATTENDS_ON_HOST, attention_calls
+from bottleneck.advice.quantities import (
+    add_claims,
+    format_per_step,
+    is_compiled,
+    rows_of_ops,
+    setting_line,
+    smallest_op_us,
+)
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import DISPATCH, backward_of, removal_of, top_rows
 from bottleneck.schema.accounts import FEW_FLOPS_PER_BYTE
 from bottleneck.schema.analysis import Interval
-from bottleneck.schema.evidence import Evidence, remembered
+from bottleneck.schema.device import ONEDNN_PEAK
+from bottleneck.schema.evidence import Evidence, counted_faults_us, remembered
 from bottleneck.schema.intervals import Flags, Floats, Integers
 from bottleneck.schema.op_names import BACKWARD_NODE, at_known, at_source
 from bottleneck.schema.tables import as_integers, text_matches
@@ -43,9 +53,21 @@ _FAR_BELOW, _STAYS, _STAYS_UNKNOWN = 0.5, 0.5, 1 / 3
 # weights' the other way round.
 _CAST_TRAFFIC = 1.5
 
-# Of the time that fp32 saves against fp64 by peaks and bytes. Two programs on a CPU became 1.8 and 2.05 times as fast,
-# where a half of their work in fp64 would have been 1.85 times at most.
-_HALVED = (0.75, 1.25)
+# Of the time that fp32 saves against fp64 by peaks and bytes, so much is sure.
+_SURE_OF_HALVED = 0.75
+# Of the time of an op in fp64 on a CPU, what fp32 saves at least (null: that part of its halved bytes or of its peaks)
+# and at most. With torch 2.13 (EPYC, one thread, 30,000 to a million numbers) fp32 was so many times as fast: products
+# 1.6 to 2.9 (small ones gain most), arithmetic by elements 1.2 to 2.6, functions such as exp and tanh 1.7 to 4.2,
+# softmax 1.8 to 3.4, gelu 9 to 99 (1.9 of its tanh), numbers drawn from normal distributions 5.8. Norms, sums, gathers,
+# masks and maxima gained from nothing (0.6 to 1.6 times as fast), sorts and solvers nothing.
+_OF_DOUBLES: tuple[tuple[re.Pattern[str], float | None, float], ...] = (
+    (re.compile(r"^aten::gelu"), 0.4, 0.99),
+    (re.compile(r"^aten::(?:normal_|randn)"), 0.4, 0.85),
+    (re.compile(r"softmax|sigmoid|silu|^aten::(?:r?sqrt|exp|log|tanh?|sin|cos|erf|pow|softplus)"), 0.25, 0.77),
+    (re.compile(r"norm|^aten::(?:where|index|gather|cum|a?max|a?min|arg|sum|mean|copy_|cat|stack|mask)"), 0.0, 0.6),
+    (re.compile(r"^aten::(?:sort|topk|\w*linalg|\w*solve|_?cholesky|_?lu)"), 0.0, 0.45),
+    (re.compile(""), None, 0.66),
+)
 
 # Of the time of a convolution in fp64 on a CPU, what fp32 saves: oneDNN has none for fp64, which ATen multiplies by
 # way of im2col, without vectors in the copies. With torch 2.13 (EPYC, one thread, ten shapes of 3 to 256 channels)
@@ -68,6 +90,14 @@ _SURELY_CONVOLVED = {False: 2.6, True: 2.1}
 _SURELY_RECURRENT = 1.2
 # And so many times at most: four more trainings (ResNet students, RetinaNet, U-Net, VQ-VAE) came to 1.5 to 2.3 times.
 _MOST_CONVOLVED = {False: 3.2, True: 2.8}
+# Fused attention of a CPU multiplies blocks, in fp32 by MKL, backward in bf16 by oneDNN: each block's call costs so
+# many smallest ops more, and half of what arithmetic saves is sure. With torch 2.13 (EPYC with AVX512-BF16, one
+# thread, 16 to 96 heads of 32 or 64 numbers) its backward pass took 2.2 to 10 times as long in bf16 on 32 to 64
+# tokens, 1.6 to 3.4 times on 128, as long on 256, and was 1.6 times as fast on 1,024. Forward it took 1.02 to 1.43
+# times as long: it converts between both types, and wins only by matrix units, which are far more than twice as fast
+# as vectors.
+_ATTENTION_OPS, _SURE_OF_ATTENTION = (13.0, 21.0), 0.5
+_ATTENDS_LONGER, _OF_MATRIX_UNITS = 0.45, 3.0
 # What the middle of the interval must promise on a CPU, where casts and calls may cost as much as bf16 saves.
 _HOST_PAYS = 0.05
 # Products of so much of the step make a reader ask for bf16.
@@ -472,17 +502,44 @@ def _host_gain(work: KernelWork, found: _Narrower) -> tuple[Interval, tuple[str,
     ratio = np.where(work.family("recurrent"), np.minimum(_SURELY_RECURRENT, found.ratio), ratio)
     floors = np.where(compute_us >= memory_us, compute_us * (1 - 1 / ratio), memory_us / 2)
     floors = np.where(np.isnan(work.roof("compute_us")), faster / 2, np.minimum(floors, faster))
-    multiplied = products & ~_by_channel(work, products)
+    attended = products & (work.op_like(ATTENDS_ON_HOST) | work.op_like(ATTENDS_BACKWARD))
+    multiplied = products & ~_by_channel(work, products) & ~attended
+    attention = _attention_gain(work, found, attended)
     low_cost, high_cost, calls = _host_cost_us(work, products)
     most = work.us * (1 - 1 / _MOST_CONVOLVED[has_backward_pass(work.evidence)])
     faster = np.where(work.family("convolution"), np.minimum(faster, most), faster)
-    low = float(np.minimum(floors, faster)[multiplied].sum()) - high_cost
-    high = float(faster[multiplied].sum() + found.halved_us.sum()) - low_cost
-    words = (
+    low = float(np.minimum(floors, faster)[multiplied].sum()) + attention.low - high_cost
+    high = float(faster[multiplied].sum() + found.halved_us.sum()) + attention.high - low_cost
+    words = [
         f"casts and the longer calls of {counted(round(calls), 'product')} cost {format_us(low_cost)} to "
         f"{format_us(high_cost)} of what bf16 saves"
+    ]
+    if attention.low < 0:
+        words.append(
+            f"attention, {format_us(work.us_of(attended))} now, may take {format_us(-attention.low)} longer in bf16: "
+            "each small block of it is a call of oneDNN"
+        )
+    return Interval(min(low, high), high), tuple(words)
+
+
+def _attention_gain(work: KernelWork, narrow: _Narrower, rows: Flags) -> Interval:
+    """Gives the gain of bf16 for fused attention on a CPU.
+
+    It is less than nothing where that takes longer.
+    """
+    backward, us = rows & work.op_like(ATTENDS_BACKWARD), work.us
+    forward, peaks = rows & ~backward, work.evidence.analysis.device.peaks_flops_per_s
+    arithmetic_us = np.minimum(work.compute_us(), us) * (1 - 1 / narrow.ratio)
+    op_us = smallest_op_us(work.evidence) / work.evidence.steps
+    least_us, most_us = (ops * op_us * attention_calls(work) for ops in _ATTENTION_OPS)
+    low = _SURE_OF_ATTENTION * arithmetic_us - most_us
+    high = np.minimum(us * (1 - 1 / narrow.ratio), arithmetic_us) - least_us
+    single = max((peaks[name] for name in (*_SINGLE_PEAKS, ONEDNN_PEAK) if peaks.get(name)), default=math.inf)
+    gains_forward = narrow.faster_us[forward].sum() if narrow.peak >= _OF_MATRIX_UNITS * single else 0.0
+    return Interval(
+        float(low[backward].sum()) - _ATTENDS_LONGER * work.us_of(forward),
+        float(high[backward].sum() + gains_forward),
     )
-    return Interval(min(low, high), high), (words,)
 
 
 def _by_channel(work: KernelWork, products: Flags) -> Flags:
@@ -811,8 +868,8 @@ def double_precision(evidence: Evidence) -> Draft | None:
     """Finds work in fp64, as tensors made from NumPy's numbers are.
 
     fp32 has half of the bytes and at least twice the peak. Gain: t (1 - P_fp64/P_fp32) of what is bound by arithmetic,
-    where both peaks are known, else t/2; from 75 % of it, on a CPU up to 125 %: of half the bytes more stay in its
-    caches. Convolutions on a CPU get another kernel, whose gain was measured.
+    where both peaks are known, else t/2; from 75 % of it. On a CPU each kind of op saves what was measured of it, and
+    at most the new pages of its results go too. Convolutions on a CPU get another kernel.
     """
     work, peaks = work_of(evidence), evidence.analysis.device.peaks_flops_per_s
     double, single = (
@@ -825,7 +882,7 @@ def double_precision(evidence: Evidence) -> Draft | None:
         return None
     ratio = double / single if double and single and double < single else 0.5
     less = np.where(rows, work.us * np.where(work.bound("compute"), 1 - ratio, 0.5), 0.0)
-    least, most = _HALVED[0] * less, np.minimum(_HALVED[1] * less, work.us) if evidence.is_host_only else less
+    least, most = _of_doubles(work, rows, less)
     replaced = rows & work.family("convolution") & evidence.is_host_only
     least, most = (
         np.where(replaced, part * work.us, us) for part, us in zip(_OTHER_KERNEL, (least, most), strict=True)
@@ -838,6 +895,7 @@ def double_precision(evidence: Evidence) -> Draft | None:
         low_us, high_us = (part * issued_us for part in _OTHER_KERNEL)
         gain_us = Interval(gain_us.low + low_us, gain_us.high + high_us)
         claims = {**claims, DISPATCH: claims.get(DISPATCH, 0.0) + high_us}
+    gain_us, claims = _with_pages(evidence, gain_us, claims, work.us_of(rows) / max(float(work.us.sum()), 1e-9))
     return Draft(
         slug="double-precision",
         title="Work runs in fp64, which few programs need",
@@ -859,6 +917,38 @@ def double_precision(evidence: Evidence) -> Draft | None:
         code="x = torch.from_numpy(array).float()  # and model.float(), no torch.set_default_dtype(torch.float64)",
         changes_results=True,
     )
+
+
+# Accounts in which new pages are, the likeliest first.
+_OF_PAGES = ("overhead.allocator", "memory", "overhead.unknown", "compute")
+
+
+def _with_pages(
+    evidence: Evidence, gain_us: Interval, claims: Mapping[str, float], part: float
+) -> tuple[Interval, dict[str, float]]:
+    """Adds this part of the page faults to the upper end.
+
+    Half of the bytes need half of the new pages, and none where they no longer come from the system.
+    """
+    pages_us = part * counted_faults_us(evidence)
+    return Interval(gain_us.low, gain_us.high + pages_us), add_claims(evidence, claims, pages_us, _OF_PAGES)
+
+
+def _of_doubles(work: KernelWork, rows: Flags, less: Floats) -> tuple[Floats, Floats]:
+    """Returns what each row in fp64 saves in fp32, at least and at most.
+
+    ``less`` is that by its bytes or by the peaks, which holds on a device.
+    """
+    least, most = _SURE_OF_HALVED * less, less
+    if not work.evidence.is_host_only:
+        return least, most
+    open_rows = rows
+    for pattern, low, high in _OF_DOUBLES:
+        mine = open_rows & work.op_like(pattern)
+        open_rows = open_rows & ~mine
+        least = np.where(mine & (low is not None), (low or 0.0) * work.us, least)
+        most = np.where(mine, np.maximum(high * work.us, least), most)
+    return least, most
 
 
 _CONVOLUTIONS = re.compile(r"^aten::(?:conv[123]d|convolution)$")

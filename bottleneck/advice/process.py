@@ -29,7 +29,7 @@ from bottleneck.units import US_PER_S, counted, format_share, format_si, format_
 _REPLICATES = re.compile(r"^(Broadcast|Scatter|Gather|ReduceAddCoalesced)(Backward)?$|^DataParallel\.forward$")
 # What autograd's record of one op costs, in times of the smallest op of the machine (0.54 us): 1.8 us (linear layers of
 # 64 to 256 on 1 to 64 rows, torch 2.13, one thread: 3.1 us without gradients, 4.9 us with), 3 to 6 us in LeNet.
-_NODE_OPS = (2.5, 7.0)
+NODE_OPS = (2.5, 7.0)
 _NODES = 4
 # What autograd keeps for a backward pass is not reused by the next op: on a CPU part of it comes in new pages in each
 # step, and without gradients in next to none. That was 0 to 53 % of the results below 32 MiB, which are new pages
@@ -206,7 +206,7 @@ def unused_gradients(evidence: Evidence) -> Draft | None:
     if nodes < _NODES:
         return None
     low, high = (
-        nodes * ops * (smallest_op_us(evidence) if evidence.is_host_only else SMALLEST_OP_US) for ops in _NODE_OPS
+        nodes * ops * (smallest_op_us(evidence) if evidence.is_host_only else SMALLEST_OP_US) for ops in NODE_OPS
     )
     most_us = (
         evidence.account_us("overhead.dispatch", "overhead.python", "overhead.launch_floor")

@@ -8,7 +8,7 @@ stretched the step (``host_scale``).
 import math
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import pandas as pd
@@ -44,6 +44,19 @@ def claims_of(evidence: Evidence, *accounts: str, most_us: float = math.inf) -> 
         if claim > 0:
             claims[account] = claim
     return claims
+
+
+def add_claims(evidence: Evidence, claims: Mapping[str, float], us: float, accounts: Iterable[str]) -> dict[str, float]:
+    """Adds so much of these accounts, in this order, to claims.
+
+    No account gives more than what is left of it.
+    """
+    more, left_us = dict(claims), us
+    for account in accounts:
+        claim_us = min(left_us, max(evidence.account_us(account) - more.get(account, 0.0), 0.0))
+        if claim_us > 0:
+            more[account], left_us = more.get(account, 0.0) + claim_us, left_us - claim_us
+    return more
 
 
 def record_again(evidence: Evidence, option: str) -> str:

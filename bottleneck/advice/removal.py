@@ -44,6 +44,10 @@ class Removal(Struct, frozen=True):
         """The claims of so much of it."""
         return {name: part * us for name, us in self.claims.items()}
 
+    def claims_with(self, account: str, us: float) -> dict[str, float]:
+        """The claims, and so much more of this account."""
+        return {**self.claims, account: self.claims.get(account, 0.0) + us} if us > 0 else self.claims
+
 
 @remembered
 def roots_of(evidence: Evidence) -> Integers:
@@ -95,6 +99,21 @@ def with_python(evidence: Evidence, removal: Removal, roots: Sequence[int], *, c
         return removal
     gain = Interval(removal.gain.low + certain * us, removal.gain.high + us)
     return Removal(removal.us + us, gain, {**removal.claims, "overhead.python": us})
+
+
+def python_beside_us(evidence: Evidence, removal: Removal, roots: Sequence[int]) -> float:
+    """Returns the Python between ops that may go with these ops, at most.
+
+    It is their part of all such time on a CPU, by the number of outermost ops: a loop's rounds, autograd between its
+    nodes. What the removal counts of it already is left out.
+    """
+    outermost = (evidence.linked.ops["depth"] == 0).to_numpy() & ops_in_window(evidence)
+    count = int(np.count_nonzero(outermost))
+    if not count or not len(roots) or not evidence.is_host_only:
+        return 0.0
+    part = np.count_nonzero(outermost[np.unique(roots)]) / count
+    counted_us = removal.claims.get("overhead.python", 0.0)
+    return float(max(part * evidence.account_us("overhead.python") - counted_us, 0.0))
 
 
 def with_unseen_faults(evidence: Evidence, removal: Removal, roots: Sequence[int]) -> Removal:

@@ -37,12 +37,13 @@ from bottleneck.advice.line_patterns import (
     starts_over,
     writes_item,
 )
+from bottleneck.advice.loop_lines import functions_of_lines
 from bottleneck.advice.quantities import claims_of, format_count, format_per_step
 from bottleneck.advice.ranking import Draft
 from bottleneck.advice.removal import top_rows
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence, remembered
-from bottleneck.schema.op_names import at_source
+from bottleneck.schema.op_names import at_source, place_of
 from bottleneck.schema.source_text import parse_line, searched_in
 from bottleneck.schema.tables import as_integers
 from bottleneck.units import counted, format_us
@@ -66,7 +67,8 @@ class SlowCall(Struct, frozen=True):
     'in each step', {searched} what a membership test looks through, and {given} the function that the line gives to
     another. ``least`` is the part of the line's time that goes at least. The text of a row
     ``without_ops`` counts only at lines in which torch runs nothing to speak of: a sum() may be one of tensors.
-    ``per_batch`` marks what is better done for a batch at once.
+    ``per_batch`` marks what is better done for a batch at once. With ``takes_next`` what the same function makes of the
+    result next may go too.
     """
 
     title: str
@@ -78,6 +80,7 @@ class SlowCall(Struct, frozen=True):
     least: float = 0.5
     without_ops: bool = False
     per_batch: bool = False
+    takes_next: bool = False
 
     @property
     def advice(self) -> str:
@@ -346,6 +349,8 @@ SLOW_CALLS: Sequence[SlowCall] = (
         code='images = np.load("images.npy", mmap_mode="r")  # decoded and resized once',
         functions=re.compile(r"(?:^|/)(?:PIL/|imageio/|skimage/io|torchvision/io/)"),
         by_text=called(r"Image\.open|imread|imdecode|decode_image|decode_jpeg|read_image"),
+        least=0.7,
+        takes_next=True,
     ),
     SlowCall(
         "Expressions of regular search are compiled again {often}",
@@ -1115,11 +1120,52 @@ def _causes(evidence: Evidence) -> tuple[str, ...]:
     return ("python", "input") if loader_kinds(evidence) <= {ONE_PROCESS} else ("python",)
 
 
+_DRAWS = re.compile(r"rand|augment|jitter|flip|choice", re.IGNORECASE)
+
+
+def _made_next(evidence: Evidence, slow: _KnownLines) -> tuple[HotLine, ...]:
+    """Gives other lines of the function that work on the result of a line.
+
+    What is kept in place of the result may be theirs: images in the size of training. Lines that draw at random make
+    another one each time.
+    """
+    own = {function for line in slow.lines if (function := _function_of(evidence, line)) is not None}
+    if not slow.call.takes_next or not own:
+        return ()
+    first, mine = _line_number(slow.lines[0]), {line.source for line in slow.lines}
+    return tuple(
+        line
+        for line in hot_lines(evidence, slow.cause)
+        if line.source not in mine
+        and _function_of(evidence, line) in own
+        and _line_number(line) > first
+        and evidence.share_of_step(line.us) >= _LEAST_BESIDE
+        and not _DRAWS.search(line.text)
+    )
+
+
+def _function_of(evidence: Evidence, line: HotLine) -> str | None:
+    """Returns 'train.py: load' for a line of it; null where unknown."""
+    functions = functions_of_lines(evidence)
+    for name in line.named:
+        place = place_of(name)
+        if name in functions:
+            return functions[name]
+        if place is not None and place.is_function:
+            return f"{place.file}: {name.partition(' (')[0].removesuffix('()')}"
+    return None
+
+
+def _line_number(line: HotLine) -> int:
+    number = line.source.rpartition(":")[2]
+    return int(number) if number.isdigit() else 0
+
+
 def slow_call(evidence: Evidence) -> Draft | None:
     """Finds a slowest line of Python that has a quicker way.
 
     It is in the step or in its loader, and a known call or pattern. Gain: the time of that line, from a part of it that
-    the row of the table tells.
+    the row of the table tells; at most with what the same function makes of its result, where that may be kept.
     """
     slow = _matched(evidence)
     if slow is None:
@@ -1133,6 +1179,8 @@ def slow_call(evidence: Evidence) -> Draft | None:
         "given": given_function(line),
     }
     us, sampled = math.fsum(match.us for match in slow.lines), line.sampled()
+    made_next = _made_next(evidence, slow)
+    most_us = us + math.fsum(one.us for one in made_next)
     folds = {fold.name for fold in evidence.analysis.lines}
     return Draft(
         slug="slow-call",
@@ -1142,6 +1190,11 @@ def slow_call(evidence: Evidence) -> Draft | None:
                 f"{match.source} takes {format_per_step(evidence, match.us)}{match.quoted()}"
                 for match in slow.lines[:3]
             ),
+            *(
+                f"{one.source} works on the result next, {format_per_step(evidence, one.us)}{one.quoted()}: that goes "
+                "too where what it makes is kept"
+                for one in made_next[:2]
+            ),
             *(() if sampled is None else (sampled,)),
             *(() if line.searched is None else (f"{line.searched.words()}, seen once while the program ran",)),
             *((f"most of it is in {line.callees[0]}",) if line.callees else ()),
@@ -1150,10 +1203,12 @@ def slow_call(evidence: Evidence) -> Draft | None:
         brief=_brief(call, words, line),
         places=tuple(match.source for match in slow.lines[:3]),
         code=call.code,
-        gain_us=Interval(call.least * us, us),
-        claims=claims_of(evidence, f"overhead.{slow.cause}", most_us=us),
+        gain_us=Interval(call.least * us, most_us),
+        claims=claims_of(evidence, f"overhead.{slow.cause}", most_us=most_us),
         removes=True,
-        lines=tuple(dict.fromkeys(name for match in slow.lines for name in match.named if name in folds)),
+        lines=tuple(
+            dict.fromkeys(name for match in (*slow.lines, *made_next) for name in match.named if name in folds)
+        ),
         comes_first=evidence.share_of_step(us) >= _FIRST
         and (slow.cause != "input" or us >= MOST_OF_LOADING * evidence.account_us("overhead.input")),
     )

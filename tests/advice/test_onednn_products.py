@@ -59,7 +59,8 @@ def test_less_is_sure_of_small_products_and_of_results_in_new_pages(tmp_path: Pa
     assert draft is not None and draft.gain_us is not None
     (row,) = evidence.analysis.kernels
     call_us = 24 * (evidence.analysis.device.launch_floor_us or 0.54)
-    assert draft.gain_us.low == pytest.approx(max(sure * 0.95 * (1 - 1 / 2.3) * row.us - call_us, 0.0), rel=0.05, abs=1)
+    # A product that saves nothing for sure still pays for its call.
+    assert draft.gain_us.low == pytest.approx(sure * 0.95 * (1 - 1 / 2.3) * row.us - call_us, rel=0.05, abs=1)
 
 
 @pytest.mark.parametrize(
@@ -85,8 +86,23 @@ def test_each_product_of_fused_attention_is_a_call_that_costs(
         gains.append(draft.gain_us)
     least, most = (gains[0].low - gains[1].low, gains[0].high - gains[1].high)
     # Large blocks win back a part of it by their arithmetic.
-    assert 0.8 < least / (products / 2 * 24 * call_us) < 1.02
-    assert most <= products / 2 * 17 * call_us
+    least_ops, most_ops = (22, 32) if name else (17, 24)
+    assert 0.8 < least / (products / 2 * most_ops * call_us) < 1.02
+    assert most <= products / 2 * least_ops * call_us
+
+
+def test_small_attention_may_lose_more_than_other_products_save(tmp_path: Path) -> None:
+    """A classifier with 41 to 55 tokens took 60 ms in place of 52 at the precision `medium`."""
+    dims, length = [[32, 8, 64, 32]] * 4, 100_000.0
+    products_of_it = [op("aten::mm", 1 + 9000.0 * at, 8900, dims=[[460, 460]] * 2) for at in range(10)]
+    attends = op("aten::_scaled_dot_product_flash_attention_for_cpu_backward", 91_000, 8900, dims=[*dims, [], []])
+    events = [step(0, 0, length - 1), *products_of_it, attends]
+    device = replace(FASTER, launch_floor_us=0.5)
+    draft = onednn_products(case_of(tmp_path, events, unprofiled_us=length, device=device, threads=1))
+    assert draft is not None and draft.gain_us is not None
+    # 5 x 512 calls of 22 to 32 ops take 28 to 41 ms, where small products save 11 at least.
+    assert -41_000 < draft.gain_us.low < -10_000
+    assert draft.gain_us.high > 10_000
 
 
 def test_small_products_lose_by_it(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 
+from bottleneck.advice.quantities import smallest_op_us
+from bottleneck.advice.ranking import Draft
 from bottleneck.advice.untrained_parameters import untrained_parameters
 from bottleneck.schema.measurements import SpareGradients
 from bottleneck.schema.records import replace
@@ -34,11 +36,21 @@ def training(module: str = "Encoder_0") -> list[Event]:
     return events
 
 
+def most_in_ops(draft: Draft) -> float:
+    """The upper end without the Python between ops, and what autograd records there."""
+    assert draft.gain_us is not None
+    return draft.gain_us.high - draft.claims.get("overhead.python", 0.0)
+
+
 def test_gradients_of_parameters_that_no_optimizer_has_are_worth_their_backward_pass(tmp_path: Path) -> None:
     case = case_of(tmp_path, training(), unprofiled_us=99.0)
     draft = untrained_parameters(looked_at(case, spare=SPARE))
     assert draft is not None and draft.gain_us is not None and draft.comes_first
-    assert 0.9 * 50 < draft.gain_us.low < draft.gain_us.high <= 70
+    assert 0.9 * 50 < draft.gain_us.low < most_in_ops(draft) <= 70
+    # Of the Python between two ops per step, half may be autograd's; its node takes 7 of the smallest ops at most.
+    smallest_us = smallest_op_us(case)
+    unseen_us = case.account_us("overhead.python") / 2 + 7 * smallest_us
+    assert draft.gain_us.high == pytest.approx(draft.gain_us.low / 0.9 + unseen_us, rel=0.02)
     assert "Net.encoder" in draft.advice and "at train.py:12" in draft.advice
 
 
@@ -49,7 +61,7 @@ def test_a_module_whose_input_needs_a_gradient_keeps_a_part_of_its_backward_pass
     )
     assert whole is not None and whole.gain_us is not None and part is not None and part.gain_us is not None
     assert part.gain_us.low == pytest.approx(whole.gain_us.low / 3)
-    assert part.gain_us.high == pytest.approx(whole.gain_us.high * 0.6)
+    assert part.gain_us.high == pytest.approx(whole.gain_us.low / 0.9 * 0.6)
 
 
 def test_a_backward_pass_of_other_modules_is_left_alone(tmp_path: Path) -> None:
@@ -108,7 +120,7 @@ def distilling(
 def test_a_backward_pass_whose_gradients_pile_up_unread_need_not_run(tmp_path: Path) -> None:
     draft = untrained_parameters(case_of(tmp_path, distilling(), unprofiled_us=1000.0))
     assert draft is not None and draft.gain_us is not None and draft.comes_first
-    assert 0.9 * 450 <= draft.gain_us.low < draft.gain_us.high <= 500
+    assert 0.9 * 450 <= draft.gain_us.low < most_in_ops(draft) <= 500 < draft.gain_us.high
     assert "Freeze Teacher_0" in draft.advice and "at train.py:12" not in draft.advice
     assert "in train() (train.py:12) under torch.no_grad()" in draft.advice
     assert draft.evidence[0].startswith("1 gradient of Teacher_0") and "64x128" in draft.evidence[0]
@@ -121,7 +133,7 @@ def test_a_network_that_gradients_pass_through_keeps_a_part_of_its_backward_pass
     through = untrained_parameters(case_of(tmp_path / "through", distilling(order, inputs=2), unprofiled_us=1000.0))
     assert alone is not None and alone.gain_us is not None and through is not None and through.gain_us is not None
     assert through.gain_us.low == pytest.approx(alone.gain_us.low / 3, rel=0.02)
-    assert through.gain_us.high == pytest.approx(alone.gain_us.high * 0.6, rel=0.02)
+    assert through.gain_us.high < alone.gain_us.high * 0.7
 
 
 def test_momentum_of_the_same_size_resets_no_gradient(tmp_path: Path) -> None:
@@ -244,7 +256,7 @@ def test_a_generator_whose_output_a_critic_learns_from_is_to_be_detached(tmp_pat
     assert draft.advice.startswith("Detach the output of Generator_0 at train.py:20 with .detach()")
     assert draft.places == ("train.py:20",) and draft.comes_first and draft.removes
     part = rounds.count("c") / len(rounds)
-    assert 0.9 * 350 * part <= draft.gain_us.low < draft.gain_us.high <= 400 * part
+    assert 0.9 * 350 * part <= draft.gain_us.low < most_in_ops(draft) <= 400 * part
 
 
 def test_a_network_that_another_one_learns_through_is_to_be_switched_off(tmp_path: Path) -> None:
@@ -295,7 +307,7 @@ def test_an_attack_takes_the_gradient_of_its_input_alone(tmp_path: Path) -> None
     draft = untrained_parameters(case_of(tmp_path, events, unprofiled_us=1000.0))
     assert draft is not None and draft.gain_us is not None
     assert draft.advice.startswith("Take the gradient of the input alone, with torch.autograd.grad(loss, x)")
-    assert "Net_0 at train.py:20" in draft.advice and 0 < draft.gain_us.low < draft.gain_us.high < 0.6 * 400
+    assert "Net_0 at train.py:20" in draft.advice and 0 < draft.gain_us.low < most_in_ops(draft) < 0.62 * 400
 
 
 def test_an_output_to_detach_goes_before_a_network_to_switch_off(tmp_path: Path) -> None:
