@@ -193,10 +193,10 @@ def processor_times(psutil: Any, numbers: Set[int]) -> Mapping[str, float]:
     They are counted since the system started. What runs on others takes nothing from a program that may not use them.
     """
     every = psutil.cpu_times(percpu=True)
-    chosen = [times for number, times in enumerate(every) if number in numbers]
+    chosen = [times._asdict() for number, times in enumerate(every) if number in numbers]
     if len(chosen) in {0, len(every)}:
         return dict(psutil.cpu_times()._asdict())
-    return {name: sum(getattr(times, name) for times in chosen) for name in chosen[0]._fields}
+    return {name: sum(times[name] for times in chosen) for name in chosen[0]}
 
 
 def usable_cores(processors: Path = _PROCESSORS) -> int | None:
