@@ -172,7 +172,7 @@ class Base:
     Without a ``side`` there is a ``reason``, which also states the remedy.
 
     ``commit`` is its full name, empty for a folder outside of git. ``is_dirty``: the candidate has changes that are
-    in no commit.
+    in no commit. ``own`` says that the base is the candidate itself, for who compares it with what lies here.
     """
 
     side: Side | None
@@ -181,6 +181,7 @@ class Base:
     reason: str | None = None
     is_dirty: bool = False
     warnings: tuple[str, ...] = ()
+    own: str | None = None
 
 
 @contextmanager
@@ -215,7 +216,11 @@ def base_side(
         yield Base(None, against, reason=reason)
         return
     basis = find_base(git, against, variables)
-    base = Base(None, basis.label, basis.commit or "", basis.reason, is_dirty(git), _warnings(git, basis, setup))
+    changed = is_dirty(git)
+    is_own = basis.commit is not None and basis.commit == find_commit(git, "HEAD") and not changed
+    own = f"nothing here differs from {basis.label}: it is compared with itself" if is_own else None
+    warnings = _warnings(git, basis, setup)
+    base = Base(None, basis.label, basis.commit or "", basis.reason, changed, warnings, own)
     if basis.commit is None:
         yield base
         return
@@ -290,9 +295,9 @@ def _folder_base(root: Path | None, given: Path, here: Path) -> Base:
     inner = tree / here.relative_to(root.resolve()) if root and here.is_relative_to(root.resolve()) else tree
     side = Side(str(given), inner if inner.is_dir() else tree, sources(root.resolve() if root else here, tree))
     mine = identify(root) if root is not None else None
-    warnings = (f"{given} is the candidate's own folder: it is compared with itself",) if tree == here else ()
+    own = f"{given} is the candidate's own folder: it is compared with itself" if tree == here else None
     commit = find_commit(git_in(given), "HEAD") if identity else None
-    return Base(side, str(given), commit or "", None, bool(mine and mine.is_dirty), warnings)
+    return Base(side, str(given), commit or "", None, bool(mine and mine.is_dirty), own=own)
 
 
 def _unusable(git: Git, root: Path) -> str | None:
@@ -313,8 +318,6 @@ def _warnings(git: Git, found: BaseCommit, setup: str) -> tuple[str, ...]:
     warnings = [found.warning] if found.warning else []
     if found.commit is None:
         return tuple(warnings)
-    if found.commit == find_commit(git, "HEAD") and not is_dirty(git):
-        warnings.append(f"nothing here differs from {found.label}: it is compared with itself")
     if git("cat-file", "-e", f"{found.commit}:.gitmodules").is_good:
         warnings.append("submodules are empty in the base; let `setup` run `git submodule update --init`")
     if b"filter=lfs" in git("show", f"{found.commit}:.gitattributes").output:

@@ -163,7 +163,7 @@ def gate_programs(run: GateRun, programs: Sequence[Program]) -> Gate:
         base=run.base.label,
         candidate="this folder" if identity is None else identity.label,
         seconds=time.monotonic() - started,
-        warnings=run.base.warnings,
+        warnings=(*run.base.warnings, *([run.base.own] if run.base.own else [])),
         version=__version__,
     )
 

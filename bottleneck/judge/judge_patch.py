@@ -87,6 +87,8 @@ def judge_patch(run: JudgeRun, programs: Sequence[Program]) -> PatchJudgement:
     UsageError, before anything runs, where a side lacks one of them.
     """
     started = time.monotonic()
+    for warning in run.sides.warnings:
+        run.say(warning)
     lacking = [share_program(run.sides, program.target, run.here) for program in programs]
     results = tuple(
         _judge_program(run, program, (warning,) if warning else ())

@@ -77,17 +77,14 @@ def patch_sides(
         else:
             after = stack.enter_context(_side_of(changed, here, settings, scratch))
         both = (before, after)
-        is_same = before.side.folder.resolve() == after.side.folder.resolve()
+        touched = _touched(before, after, here, changed)
         warnings = tuple(dict.fromkeys(warning for source in both for warning in source.warnings))
-        if is_same:
+        if before.side.folder.resolve() == after.side.folder.resolve():
             warnings += (f"{after.side.label} is compared with itself",)
-        yield PatchSides(
-            before.side,
-            after.side,
-            _touched(before, after, here, changed),
-            frozenset(source.side.folder for source in both if source.is_ours),
-            warnings,
-        )
+        elif not touched and not differing_lines(after.side.folder, before.side.folder):
+            warnings += ("no Python file differs between both sides: only other files can make a difference",)
+        ours = frozenset(source.side.folder for source in both if source.is_ours)
+        yield PatchSides(before.side, after.side, touched, ours, warnings)
 
 
 def is_patch(text: str) -> bool:

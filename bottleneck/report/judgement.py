@@ -187,17 +187,22 @@ def build(judgement: PatchJudgement, *, full: bool = True) -> Document:
     worst = "" if first is None else "results differ" if first.is_same is False else first.verdict
     # Why a verdict is open is longer than the verdict.
     verdict, why = (_verdict_words(first), _why_open(first)) if first and is_single else (judgement.sentence, "")
-    opening = (LabelledLine("", as_sentence(verdict)), *([LabelledLine("Why", as_sentence(why))] if why else []))
+    # What is wrong with the two sides says how far the rest can be trusted.
+    opening = (
+        LabelledLine("", as_sentence(verdict)),
+        *([LabelledLine("Why", as_sentence(why))] if why else []),
+        *(LabelledLine("Note", as_sentence(warning)) for warning in judgement.warnings),
+    )
     return Document(
         headline="judge",
         subject=first.name if first is not None and is_single else counted(len(results), "workload"),
         tone="bad" if first is not None and first.is_same is False else _TONES.get(worst, "unknown"),
         sentence=as_sentence(verdict),
-        lines=(*opening, *_lines(results[0])) if is_single else (),
+        lines=(*opening, *_lines(results[0])) if is_single else opening[1:],
         facts=_facts(judgement),
         fact_width=9,
         sections=tuple(sections),
-        warnings=(*judgement.warnings, *(warning for result in results for warning in result.warnings)),
+        warnings=tuple(warning for result in results for warning in result.warnings),
         closing=f"Exit code {judgement.exit_code}: {_EXIT_WORDS[judgement.exit_code]}.",
     )
 

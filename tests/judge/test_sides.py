@@ -122,6 +122,24 @@ def test_the_same_sources_twice_are_said_to_be(clone: Path, tmp_path: Path) -> N
         assert "the working tree is compared with itself" in sides.warnings
 
 
+def test_two_sides_with_the_same_python_files_are_said_to_be(clone: Path, tmp_path: Path) -> None:
+    same = "no Python file differs between both sides: only other files can make a difference"
+    with patch_sides("main", None, clone, GateSettings(), tmp_path / "scratch") as sides:
+        assert sides.warnings == (same,)
+    (clone / "train.py").write_text(FIRST.replace("two = 2\n", ""))
+    with patch_sides("main", None, clone, GateSettings(), tmp_path / "scratch") as sides:
+        assert sides.touched == {} and sides.warnings == ()
+
+
+def test_a_patch_of_the_commit_that_lies_here_is_not_compared_with_itself(clone: Path, tmp_path: Path) -> None:
+    (clone / "train.py").write_text(PATCHED)
+    patch = tmp_path / "change.diff"
+    patch.write_text(git(clone, "diff") + "\n")
+    (clone / "train.py").write_text(FIRST)
+    with patch_sides("main", str(patch), clone, GateSettings(), tmp_path / "scratch") as sides:
+        assert sides.warnings == ()
+
+
 def test_lines_that_are_new_or_changed_are_those_of_the_second_folder(tmp_path: Path) -> None:
     for name, text in (("a", "x\ny\nz\n"), ("b", "x\nnew\nnew\ny\n")):
         (tmp_path / name / "sub").mkdir(parents=True)
