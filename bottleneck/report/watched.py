@@ -23,8 +23,8 @@ from bottleneck.report.document import (
 from bottleneck.report.json_text import encode
 from bottleneck.report.line_chart import ChartCurve, ChartPoint, LineChart
 from bottleneck.report.terminal import PLAIN, TerminalStyle
-from bottleneck.report.text import as_sentence
-from bottleneck.schema.watch_log import PHASES, DevicePhases
+from bottleneck.report.text import UNKNOWN, as_sentence
+from bottleneck.schema.watch_log import PHASES, PHASES_OF_LOADER, DevicePhases, Phase, has_loader_phases
 from bottleneck.schema.watched import LateRank, WatchedCause, WatchedRun, WatchedRunRank, WindowOfRun
 from bottleneck.units import counted, format_part, format_share, format_us
 
@@ -42,6 +42,10 @@ _ON_LATE = {
     "optimizer": "Compare the machine of rank {rank} with the others': other programs, a slower card or processor",
     "rest": "See what rank {rank} alone does between its steps: logging, checkpoints, validation",
 }
+# Where no loader's batches tell the data and the forward pass from the rest.
+_ALL_IN_REST = "forward, data and the rest"
+_ON_LATE_REST = "See what rank {rank} alone does outside of its backward pass: its data, its forward pass, logging"
+_NOT_PARTED = "no DataLoader gave batches, so that waiting for data and the forward pass are parts of one phase here"
 _MOST_CAUSES, _MOST_STEPS, _MOST_WINDOWS = 8, 6, 20
 # A share of the run from which waiting for data is its headline.
 _LOADER_BOUND, _MUCH = 0.25, 0.05
@@ -82,13 +86,17 @@ def _slowest(run: WatchedRun) -> WatchedRunRank:
 def _causes(run: WatchedRun) -> list[WatchedCause]:
     """The causes of all ranks, the largest first.
 
-    What grows stands behind those that take much of the run.
+    What grows stands behind those that take much of the run. The late rank's come before what others take for waiting
+    for it.
     """
     total_us = max(rank.total_us for rank in run.ranks)
+    late = run.late.rank if run.late is not None else None
 
-    def order(cause: WatchedCause) -> tuple[int, float]:
-        beyond_us = cause.beyond_us
-        return (1, 0.0) if beyond_us is None else (0 if beyond_us >= _MUCH * total_us else 2, -beyond_us)
+    def order(cause: WatchedCause) -> tuple[int, bool, float]:
+        beyond_us, is_others = cause.beyond_us, late is not None and cause.rank != late
+        if beyond_us is None:
+            return 1, is_others, 0.0
+        return 0 if beyond_us >= _MUCH * total_us else 2, is_others, -beyond_us
 
     return sorted((cause for rank in run.ranks for cause in rank.causes), key=order)
 
@@ -113,18 +121,21 @@ def _lines(run: WatchedRun, rank: WatchedRunRank) -> tuple[LabelledLine, ...]:
     else:
         place = max(range(len(PHASES)), key=lambda place: rank.phases_us[place])
         share = rank.phases_us[place] / usual_us if usual_us else 0.0
-        first = f"A usual step takes {format_us(usual_us)}, most of it {_WORDS[PHASES[place]]} ({format_share(share)})"
+        most = _phase_words(PHASES[place], rank.phases_us)
+        first = f"A usual step takes {format_us(usual_us)}, most of it {most} ({format_share(share)})"
     lines = [LabelledLine("", first)]
     device = rank.device_phases
     if device is not None and device.copies_us >= _MUCH_COPIED * sum(device.phases_us) > 0.0:
         times = format_part(device.copies_us, sum(device.phases_us))
         lines.append(LabelledLine("Copies", f"Copies of the batch to the device take {times} of a step on the device"))
     if run.late is not None:
-        lines.append(LabelledLine("Late", _late(run.late)))
+        lines.append(LabelledLine("Late", _late(run.late, rank.phases_us)))
     if causes:
         lines.append(LabelledLine("Worst", _told(causes[0], run)))
     if run.late is not None:
-        lines.append(LabelledLine("First", _ON_LATE[run.late.phase].format(rank=run.late.rank)))
+        is_parted = run.late.phase != "rest" or has_loader_phases(rank.phases_us)
+        on_late = _ON_LATE[run.late.phase] if is_parted else _ON_LATE_REST
+        lines.append(LabelledLine("First", on_late.format(rank=run.late.rank)))
     elif causes:
         lines.append(LabelledLine("First", as_sentence(causes[0].advice)))
     elif data_share >= _LOADER_BOUND:
@@ -134,12 +145,25 @@ def _lines(run: WatchedRun, rank: WatchedRunRank) -> tuple[LabelledLine, ...]:
             )
         )
     else:
-        steady = f"No step stands out, and nothing drifts: waiting for data takes {format_share(data_share)}"
-        lines.append(LabelledLine("Note", steady))
+        of_data = f": waiting for data takes {format_share(data_share)}" if has_loader_phases(rank.phases_us) else ""
+        lines.append(LabelledLine("Note", f"No step stands out, and nothing drifts{of_data}"))
     return tuple(lines)
 
 
-def _late(late: LateRank) -> str:
+def _phase_words(phase: Phase, phases_us: Sequence[float]) -> str:
+    return _ALL_IN_REST if phase == "rest" and not has_loader_phases(phases_us) else _WORDS[phase]
+
+
+def _phase_times(phases_us: Sequence[float]) -> tuple[str, ...]:
+    """The time of each phase; unknown where no loader parts it from the rest."""
+    is_parted = has_loader_phases(phases_us)
+    return tuple(
+        format_us(us) if is_parted or phase not in PHASES_OF_LOADER else UNKNOWN
+        for phase, us in zip(PHASES, phases_us, strict=True)
+    )
+
+
+def _late(late: LateRank, phases_us: Sequence[float]) -> str:
     """Words the rank that the others wait for."""
     if late.is_to_end:
         when = "" if late.is_from_start else f" from step {late.first:,} on"
@@ -148,7 +172,7 @@ def _late(late: LateRank) -> str:
     cause = "" if late.cause is None else f"; meanwhile {late.cause}"
     return (
         f"rank {late.rank}{when}: outside the backward pass it takes {format_us(late.own_us)} a step, the "
-        f"quickest rank {format_us(late.others_us)}; most of it is {_WORDS[late.phase]}{cause}"
+        f"quickest rank {format_us(late.others_us)}; most of it is {_phase_words(late.phase, phases_us)}{cause}"
     )
 
 
@@ -185,18 +209,22 @@ def _steps(steps: Sequence[int]) -> str:
 def _phases(rank: WatchedRunRank) -> BarSection:
     total_us = rank.usual_step_us
     shares = [us / total_us if total_us else 0.0 for us in rank.phases_us]
+    names = [_phase_words(phase, rank.phases_us) for phase in PHASES]
+    times = _phase_times(rank.phases_us)
     rows = [
-        TableRow((_WORDS[phase], format_us(us), format_share(share)), group=phase)
-        for phase, us, share in zip(PHASES, rank.phases_us, shares, strict=True)
+        TableRow((name, time, format_share(share) if time != UNKNOWN else UNKNOWN), group=phase)
+        for phase, name, time, share in zip(PHASES, names, times, shares, strict=True)
     ]
     rows.append(TableRow(("the usual step", format_us(total_us), ""), role="total"))
     table = TableSection(
         "A usual step by its phases",
         (*columns("words", "phase"), *columns("number", "per step", "share")),
         tuple(rows),
+        () if has_loader_phases(rank.phases_us) else (_NOT_PARTED,),
     )
     parts = tuple(
-        (phase, share, f"{_WORDS[phase]} {format_share(share)}") for phase, share in zip(PHASES, shares, strict=True)
+        (phase, share, f"{name} {format_share(share)}")
+        for phase, name, share in zip(PHASES, names, shares, strict=True)
     )
     return BarSection("A usual step by its phases", parts, table)
 
@@ -216,7 +244,7 @@ def _phases_on_device(device: DevicePhases) -> TableSection:
 
 def _ranks(run: WatchedRun) -> TableSection:
     rows = [
-        TableRow((str(rank.rank), f"{rank.steps:,}", format_us(rank.usual_step_us), *map(format_us, rank.phases_us)))
+        TableRow((str(rank.rank), f"{rank.steps:,}", format_us(rank.usual_step_us), *_phase_times(rank.phases_us)))
         for rank in run.ranks
     ]
     return TableSection("Ranks", columns("number", "rank", "steps", "usual step", *PHASES), tuple(rows))

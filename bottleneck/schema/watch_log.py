@@ -5,6 +5,7 @@ size, one for each step or for several in a row, and a line of JSON for each slo
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,6 +15,14 @@ from bottleneck.schema.recording import StepSource
 Phase = Literal["data", "forward", "backward", "optimizer", "rest"]
 # In the order in which a step meets them. Data is the wait for the loader; forward has the copies to the device.
 PHASES: tuple[Phase, ...] = ("data", "forward", "backward", "optimizer", "rest")
+# Those that begin and end with a loader's batch. Without a loader nothing tells them from the rest, and both are 0.
+PHASES_OF_LOADER: tuple[Phase, ...] = ("data", "forward")
+
+
+def has_loader_phases(phases_us: Sequence[float]) -> bool:
+    """Tells whether a loader's batches parted the phases, whose times go by PHASES."""
+    return any(us for phase, us in zip(PHASES, phases_us, strict=True) if phase in PHASES_OF_LOADER)
+
 
 FORMAT = "bottleneck/watch/1"
 STEP_FILES, SLOW_FILES, HEADER_FILES = "steps.rank*.bin", "slow.rank*.jsonl", "watch.rank*.json"

@@ -12,7 +12,7 @@ from itertools import pairwise
 import numpy as np
 from msgspec import Struct
 
-from bottleneck.schema.watch_log import PHASES, DeadWorker, Phase, SeenLine, SlowStep
+from bottleneck.schema.watch_log import PHASES, DeadWorker, Phase, SeenLine, SlowStep, has_loader_phases
 from bottleneck.units import counted, format_share, format_si, format_us
 from bottleneck.watched.read_log import WatchedRank
 from bottleneck.watched.turning_point import first_beyond
@@ -24,7 +24,7 @@ NO_PROCESSOR, PHASE, UNKNOWN = "no-processor", "phase", "unknown"
 LEVEL = "level"
 _MOST, _NEARLY_ALL = 0.5, 0.75
 _DATA = PHASES.index("data")
-DURING: Mapping[Phase, str] = {
+_DURING: Mapping[Phase, str] = {
     "data": "while it waits for data",
     "forward": "in the forward pass",
     "backward": "in the backward pass",
@@ -358,16 +358,27 @@ def _has_spun(slow: SlowStep, beyond_us: float) -> bool:
     return waited_us >= _NEARLY_ALL * beyond_us
 
 
+def during(phase: Phase, *, is_parted: bool) -> str:
+    """Words when in a step something took longer.
+
+    ``is_parted`` says that a loader's batches part its phases.
+    """
+    if phase == "rest" and not is_parted:
+        return "outside of the backward pass and the optimizer"
+    return _DURING[phase]
+
+
 def _line(slow: SlowStep, beyond_us: float) -> _Words | None:
     phase = max(range(len(PHASES)), key=lambda place: slow.phases_us[place] - slow.usual_phases_us[place])
-    name = DURING[PHASES[phase]]
+    is_parted = has_loader_phases(slow.phases_us)
+    name = during(PHASES[phase], is_parted=is_parted)
     if not slow.lines:
         return f"{PHASE}:{PHASES[phase]}", f"the time goes {name}", advice_to_record(())
     line = slow.lines[0]
     kind, place = f"line:{line.source}", f"{_place(line)}, {name}"
     if slow.cpu_us - slow.usual_cpu_us < _MOST * beyond_us:
         return kind, f"it waits at {place}", "see what that line waits for: a file, the network, a lock, the device"
-    if PHASES[phase] == "rest":
+    if PHASES[phase] == "rest" and is_parted:
         advice = "take it out of the loop, or do it less often"
     else:
         advice = (
@@ -442,7 +453,7 @@ def _slower(rank: WatchedRank) -> Drift | None:
     phase = max(PHASES, key=lambda name: phases[name][-1] - phases[name][0])
     what = (
         f"steps grew from {format_us(parts[0])} to {format_us(parts[-1])} ({format_share(parts[-1] / parts[0] - 1)}), "
-        f"most of it {DURING[phase]}"
+        f"most of it {during(phase, is_parted=rank.is_parted)}"
     )
     return Drift("time", what, "look for what grows: lists, hooks, a graph that is kept; bottleneck run names it")
 
@@ -453,7 +464,7 @@ def _lasting(rank: WatchedRank) -> Drift | None:
         return None
     what = (
         f"from step {level.first:,} on steps take {format_us(level.after_us)}, before {format_us(level.before_us)}; "
-        f"most of it {DURING[level.phase]}"
+        f"most of it {during(level.phase, is_parted=rank.is_parted)}"
     )
     advice = "look for what begins there; two windows (--every) show it, by bottleneck compare"
     return Drift(LEVEL, what, advice, level.beyond_us)

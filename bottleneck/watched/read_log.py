@@ -19,6 +19,7 @@ from bottleneck.schema.watch_log import (
     STEP_RECORD,
     SlowStep,
     WatchHeader,
+    has_loader_phases,
 )
 
 Floats = npt.NDArray[np.float64]
@@ -58,6 +59,11 @@ class WatchedRank(Struct, frozen=True):
     def usual_us(self) -> float:
         """The median step."""
         return float(np.median(np.repeat(self.step_us, self.records["count"].astype(np.int64))))
+
+    @property
+    def is_parted(self) -> bool:
+        """Tells whether a loader's batches part the phases of its steps."""
+        return has_loader_phases([float(self.records[f"{phase}_us"].sum(dtype=np.float64)) for phase in PHASES])
 
     def phases_us(self) -> Mapping[str, float]:
         """The mean time of each phase per step, in records that are not slow."""

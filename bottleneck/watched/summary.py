@@ -16,7 +16,6 @@ from bottleneck.schema.watch_log import HEADER_FILES, PHASES, STEP_FILES, Record
 from bottleneck.schema.watched import LateRank, WatchedCause, WatchedRun, WatchedRunRank, WindowOfRun
 from bottleneck.units import counted, format_share, format_us, listed
 from bottleneck.watched.causes import (
-    DURING,
     LEVEL,
     LOST_PROCESSOR,
     NO_PROCESSOR,
@@ -25,6 +24,7 @@ from bottleneck.watched.causes import (
     UNKNOWN,
     SlowCause,
     advice_to_record,
+    during,
     find_causes,
     find_drifts,
 )
@@ -202,7 +202,7 @@ def _stretches(slow: SlowStretches, rank: WatchedRank, samples: Sequence[Sample]
         computed = f"their thread had a processor for {format_share(slow.computed_share)} of that time"
         headline = f"{what}: {where} take {pace}; {computed}{others}"
         return WatchedCause(NO_PROCESSOR, headline, advice, number, beyond_us=beyond_us)
-    headline = f"{where} take {pace}; most of the difference is {DURING[slow.phase]}"
+    headline = f"{where} take {pace}; most of the difference is {during(slow.phase, is_parted=rank.is_parted)}"
     advice = "look for what is different in them; two windows (--every) show it, by bottleneck compare"
     # Where few steps are quick, these may be the ones that do less.
     return WatchedCause("pace", headline, advice, number, beyond_us=None if slow.is_most else beyond_us)

@@ -9,7 +9,7 @@ from bottleneck.schema.analysis import GROUPS
 from bottleneck.schema.compile_health import CompileHealth, GraphHealth, Recompile
 from bottleneck.schema.records import replace
 from bottleneck.schema.watch_log import PHASES, DevicePhases
-from bottleneck.schema.watched import WatchedCause, WatchedRun, WatchedRunRank
+from bottleneck.schema.watched import LateRank, WatchedCause, WatchedRun, WatchedRunRank
 
 SLOW = WatchedCause(
     "line:train.py:18",
@@ -97,3 +97,31 @@ def test_what_torch_compile_made_of_the_program_is_shown_where_it_compiled() -> 
     for form in ("terminal", "html"):
         assert "size 0 of x: 16, then 24" in render(compiled, form)
         assert "torch.compile made of it" not in render(watched, form)
+
+
+def test_phases_that_no_loader_parts_are_unknown_and_not_zero() -> None:
+    """They read "waiting for data 0 us", and the late rank was told to look at its logging alone."""
+    phases_us = (0.0, 0.0, 300.0, 200.0, 500.0)
+    ranks = tuple(WatchedRunRank(number, 1_200, 1.5e6, 1_000.0, phases_us) for number in (0, 1))
+    late = LateRank(1, 100, 1_200, 700.0, 500.0, "rest", is_from_start=False, is_to_end=True)
+    document = build(WatchedRun("job", "2026-12-01", ranks, "optimizer", late))
+    lines = {line.label: line.text for line in document.lines}
+    assert lines[""] == "A usual step takes 1.00 ms, most of it forward, data and the rest (50.0 %)"
+    assert lines["First"].endswith(
+        "rank 1 alone does outside of its backward pass: its data, its forward pass, logging"
+    )
+    text = render(WatchedRun("job", "2026-12-01", ranks, "optimizer", late), "terminal")
+    assert re.search(r"waiting for data +- +-\n", text) and "no DataLoader gave batches" in text
+    assert "forward pass are" not in render(run(), "terminal")
+
+
+def test_the_late_ranks_own_cause_is_the_worst_before_what_others_wait() -> None:
+    waits = WatchedCause("level", "from step 99 on steps take longer in the backward pass", "look", beyond_us=6e5)
+    works = replace(waits, headline="from step 99 on steps take longer in the forward pass", rank=1, beyond_us=5e5)
+    phases_us = (100.0, 500.0, 300.0, 200.0, 100.0)
+    ranks = tuple(WatchedRunRank(cause.rank, 1_200, 1.5e6, 1_000.0, phases_us, (cause,)) for cause in (waits, works))
+    late = LateRank(1, 100, 1_200, 700.0, 500.0, "forward", is_from_start=False, is_to_end=True)
+    job = WatchedRun("job", "2026-12-01", ranks, "optimizer", late)
+    assert next(line.text for line in build(job).lines if line.label == "Worst").startswith("rank 1: ")
+    alone = next(line.text for line in build(replace(job, late=None)).lines if line.label == "Worst")
+    assert alone.startswith("rank 0: ")
