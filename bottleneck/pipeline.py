@@ -222,7 +222,7 @@ def explain(
         reduced = reduce_ranks([one for one, _ in digests], left_out, sharing)
         pace = next(source for one, source in digests if one is reduced.pace)
         evidence = combine_ranks(examine(pace, options), reduced, path=str(paths[0]) if len(paths) == 1 else None)
-    evidence = _with_serving(_with_bound(evidence), options.metrics)
+    evidence = _with_bound(_with_serving(evidence, options.metrics))
     return finish_with_advice(_with_critical_path(evidence) if options.critical_path else evidence)
 
 

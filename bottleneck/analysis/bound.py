@@ -62,6 +62,16 @@ _LEAST_JUDGED = 1e-6
 WORK_GROUPS = frozenset({"compute", "memory"})
 
 
+class FewRows(Struct, frozen=True):
+    """Rows of a server's decoding step.
+
+    ``ridge`` is the number from which on arithmetic limits products of 16-bit weights.
+    """
+
+    rows: float
+    ridge: float
+
+
 class Grounds(Struct, frozen=True):
     """Facts that a verdict rests on.
 
@@ -77,7 +87,8 @@ class Grounds(Struct, frozen=True):
     tells of the side of the recording that is not judged. ``faults_us`` is the time of counted page faults in ops
     of the window, ``record_us`` the least time per step that the profiler's own records take, where no step without
     it is known. ``load`` says what waits for other programs were taken off, null where none were. ``has_no_lines``
-    marks a trace of others that was recorded without source lines.
+    marks a trace of others that was recorded without source lines. ``few_rows`` are those of a server's decoding step,
+    where arithmetic cannot limit its products; null elsewhere.
     """
 
     ledger: Ledger
@@ -105,6 +116,7 @@ class Grounds(Struct, frozen=True):
     load: str | None = None
     is_one_step: bool = False
     has_no_lines: bool = False
+    few_rows: FewRows | None = None
 
 
 class BoundDecision(Struct, frozen=True):
@@ -157,7 +169,16 @@ def grounds_of(evidence: Evidence) -> Grounds:
         is_one_step=analysis.steps.count <= 1,
         has_no_lines=evidence.recording is None
         and not (any(row.source for row in analysis.kernels) or any(row.source for row in analysis.idle)),
+        few_rows=_few_rows(evidence),
     )
+
+
+def _few_rows(evidence: Evidence) -> FewRows | None:
+    serving = evidence.analysis.serving
+    if serving is None or serving.trace_limit != "bandwidth-bound-decode" or serving.ridge_tokens is None:
+        return None
+    tokens = serving.phases[0].tokens
+    return None if tokens is None else FewRows(tokens, serving.ridge_tokens)
 
 
 def _left_out(evidence: Evidence) -> str | None:
@@ -269,7 +290,7 @@ def find_bound(grounds: Grounds) -> BoundDecision:
     busy = _busy_share(grounds)
     keeps_busy = busy > _BUSY and not grounds.host_only and shares["communication"] + shares["transfer"] < 1 - _BUSY
     is_compute = by_kind.bound == "compute" and _with_convolutions(grounds, judged) > MOST_OF_STEP
-    if keeps_busy and not is_compute and likely["memory"] <= _BUSY:
+    if keeps_busy and not is_compute and likely["memory"] <= _BUSY and grounds.few_rows is None:
         return BoundDecision("device", None, busy, shares, ranked)
     if _is_mostly_unknown(likely, _ranked(likely)):
         return BoundDecision("inconclusive", None, shares["unknown"], shares, ranked)
@@ -387,14 +408,22 @@ def likely_shares(grounds: Grounds) -> dict[str, float]:
     """
     shares = grounds.ledger.group_shares()
     for entry in grounds.ledger.entries:
-        account = ACCOUNTS.get(entry.account)
-        likely = None if account is None else account.likely_bound(host_only=grounds.host_only)
+        likely = likely_bound_of(grounds, entry.account)
         if likely is not None:
             shares[likely] += entry.share
             shares[UNMODELLED] -= entry.share
     thin = math.fsum(kernel.share for kernel in grounds.kernels if is_thin_product(kernel))
     shares["compute"], shares["memory"] = max(shares["compute"] - thin, 0.0), shares["memory"] + thin
     return shares
+
+
+def likely_bound_of(grounds: Grounds, account: str) -> str | None:
+    """Gives the bound that unmodelled work of an account usually has.
+
+    Null for other accounts. Products and attention of few rows read more than they compute.
+    """
+    likely = ACCOUNTS[account].likely_bound(host_only=grounds.host_only) if account in ACCOUNTS else None
+    return "memory" if likely == "compute" and grounds.few_rows is not None else likely
 
 
 def is_thin_product(kernel: KernelSummary) -> bool:

@@ -23,6 +23,7 @@ from bottleneck.analysis.bound import (
     find_bound,
     is_in_doubt,
     is_thin_product,
+    likely_bound_of,
     likely_shares,
     profiler_share,
     reached_share,
@@ -59,7 +60,7 @@ from bottleneck.schema.measurements import LEAST_SAMPLED_US
 from bottleneck.schema.op_names import RUNS_BACKWARD, at_source, named_source
 from bottleneck.schema.records import replace
 from bottleneck.schema.request_waits import WAIT, Serving, describe_pace
-from bottleneck.units import format_part, format_share, format_si, format_us, listed
+from bottleneck.units import counted, format_part, format_share, format_si, format_us, listed
 
 _GROUP_WORDS = {
     "compute": "compute",
@@ -87,7 +88,7 @@ def _likely(grounds: Grounds, kernel: KernelSummary) -> str | None:
         return "memory"
     if kernel.account not in UNMODELLED_ACCOUNTS:
         return None
-    return ACCOUNTS[kernel.account].likely_bound(host_only=grounds.host_only)
+    return likely_bound_of(grounds, kernel.account)
 
 
 def decide(grounds: Grounds, findings: Sequence[Finding] = ()) -> Verdict:
@@ -285,6 +286,11 @@ def _guessed(grounds: Grounds, group: str, likely: float) -> str:
 
     Of one that holds thin products by their name less may be likely than is known.
     """
+    few = grounds.few_rows
+    if few is not None:
+        rows, ridge = counted(round(few.rows), "row"), round(few.ridge)
+        limit = f"arithmetic limits products of 16-bit weights from {ridge} on"
+        return f"A decoding step has {rows}, and {limit}; the rest is a guess from the types of ops"
     surely = grounds.ledger.group_shares().get(group, 0.0)
     if group in WORK_GROUPS and _WORTH_NAMING <= surely < likely:
         return f"{format_share(likely - surely)} of the step is a guess from the types of ops"
@@ -539,15 +545,20 @@ def _contributor(grounds: Grounds, group: str, *, of_group: bool = False) -> str
 
 # Times the largest op: a line whose ops take as much says more of where the time goes.
 _LINE_OVER_OP = 2.0
+# Reasons why work has no cost: a graph replayed it.
+_REPLAYED = frozenset({"graph_replay", "graph_launch"})
 
 
 def _line_of_many(grounds: Grounds, largest: KernelSummary, bounds: tuple[str, ...] | None = None) -> str | None:
     """Describes the line whose ops together take far more than the largest op.
 
-    With ``bounds`` only ops of these count. Null where there is none.
+    With ``bounds`` only ops of these count. Null where there is none. A line that replays a graph says less than the
+    largest kernel of it: all of the graph runs there.
     """
     line_us: Mapping[str, float] = grounds.line_us if bounds is None else _line_us(grounds, bounds)
-    line, us = max(line_us.items(), key=lambda pair: pair[1], default=("", 0.0))
+    replays = {row.source for row in grounds.kernels if row.reason_code in _REPLAYED}
+    lines = ((line, us) for line, us in line_us.items() if line not in replays)
+    line, us = max(lines, key=lambda pair: pair[1], default=("", 0.0))
     if us < _LINE_OVER_OP * largest.us:
         return None
     return f"the ops {at_source(line)} together, {format_us(us)} ({format_share(us / grounds.ledger.wall_us)})"
@@ -668,6 +679,8 @@ class LargestPart(Struct, frozen=True):
             return False
         if not finding.claims:
             is_general = gain is not None or finding.comes_first
+            # More rows per step make the products of few rows shorter, per row.
+            is_general |= grounds.few_rows is not None and finding.slug == "server-settings"
             return is_general or (finding.code is not None and self._is_named_by(finding, grounds))
         own_us = math.fsum(grounds.kernels[row].us for row in self.rows) if self.rows else self.entry.us
         names = {self.entry.account, *(f"kernel:{row}" for row in self.rows)}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bottleneck.analysis.bound import Grounds, grounds_of, likely_shares
+from bottleneck.analysis.bound import FewRows, Grounds, grounds_of, likely_shares
 from bottleneck.analysis.ledger import ledger_of
 from bottleneck.analysis.verdict import decide
 from bottleneck.schema.accounts import ACCOUNTS
@@ -185,6 +185,23 @@ def test_a_device_whose_kinds_of_work_nearly_all_move_bytes_is_bound_by_memory(m
     verdict = decide(_grounds({**kinds, "overhead.kernel_gap": 2}))
     assert verdict.bound == bound
     assert verdict.sentence.startswith("Memory access probably limits your device: about 94.0 %") is (bound == "memory")
+
+
+def test_products_of_a_decoding_step_are_probably_bound_by_memory() -> None:
+    """The headline said that nothing was known, and a section below it that memory limits the server's decoding."""
+    product = replace(_KERNEL, bound="unknown", account="unknown.matmul", us=55, reason_code="graph_replay")
+    other = replace(product, account="unknown.attention", us=25)
+    kernels = [replace(kernel, op=None, source="replay() (runner.py:3)") for kernel in (product, other)]
+    grounds = _grounds({"unknown.matmul": 55, "unknown.attention": 25, "overhead.launch_floor": 20}, *kernels)
+    assert decide(grounds).bound == "device"
+    verdict = decide(replace(grounds, few_rows=FewRows(32.0, 246.2)))
+    assert verdict.bound == "memory" and verdict.is_guess
+    assert verdict.sentence.startswith("Memory access probably limits your device: about 80.0 % of 100 us per step")
+    assert (
+        "A decoding step has 32 rows, and arithmetic limits products of 16-bit weights from 246 on" in verdict.sentence
+    )
+    # All of the graph runs at that line.
+    assert "Largest: the kernel `some_kernel`" in verdict.sentence and "together" not in verdict.sentence
 
 
 def test_overhead_beside_work_judged_by_its_kind_is_named_by_its_account_and_not_by_an_op() -> None:
