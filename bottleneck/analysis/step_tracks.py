@@ -103,7 +103,9 @@ def _steps(linked: Linked) -> list[_Span]:
 def _span_of(linked: Linked, step: Step, role: _Role) -> _Span:
     mine = as_integers(linked.kernels["step"]) == linked.window.steps.index(step)
     ends = (linked.kernels["ts_us"] + linked.kernels["dur_us"]).to_numpy()[mine]
-    return _Span(step.name, step.start_us, max(step.end_us, float(ends.max(initial=step.end_us))), role)
+    # A lead-in that is not judged is not drawn: it may be fifty times as long as the step.
+    start_us = max(step.start_us, linked.window.start_us)
+    return _Span(step.name, start_us, max(step.end_us, float(ends.max(initial=step.end_us))), role)
 
 
 def _laid_out(evidence: Evidence, spans: Sequence[_Span], listed: StepAnalysis) -> list[StepTracks]:

@@ -47,6 +47,17 @@ def test_device_work_idle_gaps_and_the_host_have_lanes_of_their_own() -> None:
     assert _lane(laid_out, "stream 8") == [("gemm", 10, 40)]
 
 
+def test_a_lead_in_that_is_not_judged_is_not_drawn() -> None:
+    """A decode step of 10.5 ms was the last 2 % of a chart of 474 ms."""
+    explained = finish(evidence(Scene(100, _KERNELS, events=[_TRAIN])))
+    window = explained.linked.window
+    cut = replace(window, steps=(Step("whole trace", window.start_us - 5_000.0, window.end_us, 100.0),))
+    explained = replace(explained, linked=replace(explained.linked, window=cut))
+    timeline = lay_out(explained)
+    assert timeline is not None
+    assert (timeline.steps[0].start_us, timeline.steps[0].length_us) == (0, 100)
+
+
 def test_a_stream_that_the_trace_calls_one_is_named_once() -> None:
     """Older traces call the thread of a stream 'stream 7', which became 'stream stream 7'."""
     kernels = tuple(replace(kernel, stream="0/stream 7") for kernel in _KERNELS)
