@@ -6,6 +6,7 @@ line's own Python takes.
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
@@ -189,6 +190,50 @@ def functions_of_lines(evidence: Evidence) -> dict[str, str]:
         if place is not None and place.is_function and not is_backward(fold.name):
             functions[fold.name] = f"{place.file}: {fold.name.partition(' (')[0].removesuffix('()')}"
     return functions
+
+
+# Of the calls of a function: so many are looked at, and so many have to be inside of one frame that calls several.
+_CALLS_LOOKED_AT, _MOSTLY_IN = 50, 0.8
+
+
+def library_of_loop(evidence: Evidence, source: str, rounds: float) -> str | None:
+    """Names the library's function whose loop calls a line's function in each round.
+
+    It is the one that the program calls: 'odeint() of torchdiffeq'. Null where a file of the program loops, where torch
+    does, and where the recording does not know the program's own files.
+    """
+    own = own_files(evidence)
+    file, _, function = functions_of_lines(evidence).get(source, "").partition(": ")
+    called = re.compile(rf"(?:^|[/\\]){re.escape(file)}\(\d+\): {re.escape(function)}$")
+    events, is_frame = evidence.linked.trace.events, events_in_window(evidence, "python")
+    start, end = events["ts_us"].to_numpy(), (events["ts_us"] + events["dur_us"]).to_numpy()
+    calls = np.flatnonzero(is_frame & text_matches(events["name"], called.search)) if file in own else np.zeros(0, int)
+    if len(calls) < max(_MOSTLY_IN * rounds, LOOP_OF) * evidence.steps:
+        return None
+    frames = np.flatnonzero(is_frame & text_matches(events["name"], LINE_NAME.search))
+    looked_at = calls[:: max(len(calls) // _CALLS_LOOKED_AT, 1)]
+    entries: Counter[str] = Counter()
+    for call in looked_at.tolist():
+        around = frames[(start[frames] < start[call]) & (end[frames] >= end[call])]
+        around = around[np.argsort(end[around] - start[around])]
+        inside = [np.count_nonzero((start[calls] >= start[at]) & (end[calls] <= end[at])) for at in around.tolist()]
+        names = [str(name) for name in events["name"].iloc[around]]
+        innermost = next((name for name, count in zip(names, inside, strict=True) if count > 1), "")
+        package, has_folder, _ = innermost.partition("/")
+        if has_folder and package != "torch" and (place := LINE_NAME.search(innermost)) and place["file"] not in own:
+            entries[next(name for name in reversed(names) if name.startswith(f"{package}/"))] += 1
+    name, count = entries.most_common(1)[0] if entries else ("", 0)
+    place = LINE_NAME.search(name)
+    if place is None or count < _MOSTLY_IN * len(looked_at):
+        return None
+    return f"{place['function']}() of {name.partition('/')[0]}"
+
+
+def own_files(evidence: Evidence) -> frozenset[str]:
+    """Names the files whose lines were recorded: those of the program."""
+    events = evidence.linked.trace.events
+    names = events["name"][(events["category"] == "line").to_numpy()].unique().tolist()
+    return frozenset(match["file"] for name in names if (match := LINE_NAME.search(str(name))))
 
 
 _FOREIGN_FRAME = re.compile(r"(?:^|[/\\])torch[/\\]|^nn\.Module: ")

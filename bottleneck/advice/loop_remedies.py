@@ -65,6 +65,13 @@ IN_ORDER = LoopRemedy(
     SOLVED.code,
     "Compile a round of the loop {at}, or give each round more rows: each needs the one before",
 )
+OF_LIBRARY = LoopRemedy(
+    "A library's loop calls this again and again, for a few rows each time",
+    "Give each call {at} more rows (a larger batch), or let {caller} take fewer rounds (its steps, its tolerance): the "
+    "loop is the library's, and its rounds may need one another.",
+    "",
+    "Give each call {at} more rows, or let {caller} take fewer rounds: the loop is the library's",
+)
 # A cell of a table that takes the ones beside it: `r[i - 1][j - 1]`, `r[i-1, j]`.
 _RECURS = re.compile(r"\[\s*\w+\s*-\s*1\s*(?:\]\s*\[|,)\s*\w+(?:\s*-\s*1)?\s*\]")
 _WAVE_BY_WAVE = LoopRemedy(

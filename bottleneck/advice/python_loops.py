@@ -20,6 +20,7 @@ from bottleneck.advice.loop_lines import (
     OpLoop,
     functions_of_lines,
     layer_lines,
+    library_of_loop,
     loop_claims,
     loop_of,
     loops_by_source,
@@ -30,6 +31,7 @@ from bottleneck.advice.loop_remedies import (
     CARRIED,
     IN_FUNCTION,
     IN_ORDER,
+    OF_LIBRARY,
     PICK_BY_PICK,
     ROW_BY_ROW,
     SAMPLE_BY_SAMPLE,
@@ -153,6 +155,9 @@ def _looped_ops(evidence: Evidence) -> Draft | None:
         runs = loop.source if source == loop.source else f"{loop.source}, called at {source},"
     if remedy is SAMPLE_BY_SAMPLE and adapts_weights(evidence, loop):
         return None
+    library = library_of_loop(evidence, loop.source, loop.count) if remedy in {ROW_BY_ROW, IN_FUNCTION} else None
+    if library is not None:
+        return _loop_of_library(evidence, loop, library)
     low_us = _LEAST_OF_LOOP * (1.0 if is_mostly else loop.overhead) * high_us
     carrying = _carrying_line(evidence, loop) if remedy is ROW_BY_ROW else None
     if carrying is None and remedy in {ROW_BY_ROW, IN_FUNCTION} and goes_in_order(evidence, loop):
@@ -160,13 +165,7 @@ def _looped_ops(evidence: Evidence) -> Draft | None:
     elif carrying is not None:
         remedy, parts = (SOLVED, _OF_SOLVED) if _ADDS.match(evidence.source_texts[carrying]) else (CARRIED, _OF_CARRIED)
         source, (low_us, high_us) = carrying, (part * high_us for part in parts)
-    cell = cell_of(evidence, loop.source)
-    if cell is not None and _has_doubles(evidence, loop.source):
-        low_us, high_us = -LOST_OF_DOUBLES * high_us, LOST_OF_DOUBLES * high_us
-    elif cell is not None and evidence.is_host_only and remedy_by_text(evidence, loop) is None:
-        sure_us = low_us if cell == "LSTM" else 0.0  # whose module calls nothing for each step
-        low_us, high_us = saved_by_sequence_us(cell, loop.us, loop.count)
-        low_us = min(max(low_us, sure_us), high_us)
+    low_us, high_us = _saved_of_cell(evidence, loop, Interval(low_us, high_us))
     return Draft(
         slug="looped-op",
         title=remedy.title,
@@ -183,6 +182,39 @@ def _looped_ops(evidence: Evidence) -> Draft | None:
         claims=loop_claims(evidence, high_us),
         removes=True,
         lines=loop.lines,
+    )
+
+
+def _saved_of_cell(evidence: Evidence, loop: OpLoop, saved: Interval) -> tuple[float, float]:
+    """Gives what the module of a whole sequence saves where the loop steps its cell, else what was known."""
+    cell = cell_of(evidence, loop.source)
+    if cell is not None and _has_doubles(evidence, loop.source):
+        return -LOST_OF_DOUBLES * saved.high, LOST_OF_DOUBLES * saved.high
+    if cell is None or not evidence.is_host_only or remedy_by_text(evidence, loop) is not None:
+        return saved.low, saved.high
+    sure_us = saved.low if cell == "LSTM" else 0.0  # whose module calls nothing for each step
+    low_us, high_us = saved_by_sequence_us(cell, loop.us, loop.count)
+    return min(max(low_us, sure_us), high_us), high_us
+
+
+def _loop_of_library(evidence: Evidence, loop: OpLoop, library: str) -> Draft:
+    """Advises on a loop that the program cannot rewrite: a solver's, a sampler's."""
+    at, remedy = at_source(loop.source), OF_LIBRARY
+    return Draft(
+        slug="looped-op",
+        title=remedy.title,
+        evidence=(
+            f"{library} calls {loop.source}, which runs the same op on the same sizes "
+            f"{counted(format_count(loop.count), 'time')} per step",
+            f"{format_per_step(evidence, loop.us)} goes into these lines and their backward pass, "
+            f"{format_share(loop.overhead)} of it calls that compute next to nothing",
+        ),
+        advice=remedy.advice.format(at=at, caller=library),
+        brief=None if remedy.brief is None else remedy.brief.format(at=at, caller=library),
+        places=(loop.source,),
+        gain_reason="only a trial shows how few rounds keep the accuracy, and how large a batch may be",
+        lines=loop.lines,
+        comes_first=evidence.share_of_step(loop.us) >= _MOST_OF_STEP,
     )
 
 

@@ -162,6 +162,24 @@ def rounds_of_a_cell(rounds: int) -> list[Event]:
     return body
 
 
+@pytest.mark.parametrize("package", ["solvers", "torch", ""])
+def test_a_loop_of_a_library_is_not_the_programs_to_rewrite(package: str, tmp_path: Path) -> None:
+    """A solver of differential equations was to call the network "for all rows at once" (1.84 to 4.18)."""
+    path = f"{package}/solve.py" if package else "train.py"
+    body = [line(22, 11, 800.0), frame(f"{path}(3): solve", 11.2, 799), frame(f"{path}(9): take_step", 11.4, 798)]
+    for number in range(80):
+        at = 12 + 9.9 * number
+        body += [frame("train.py(7): cell", at, 8), line(8, at + 1, 6, "cell")]
+        body.append(op("aten::add", at + 2, 3, dims=[[8], [8], []]))
+    draft = looped_op(case(tmp_path, body))
+    assert draft is not None
+    if package == "solvers":
+        assert draft.gain_us is None and draft.brief is not None and draft.comes_first
+        assert "at train.py:8 more rows, or let solve() of solvers take fewer rounds" in draft.brief
+    else:
+        assert draft.gain_us is not None and "for all rows at once" in draft.advice
+
+
 @pytest.mark.parametrize("text", ["h = cell(x[:, t], h)", "h, c = cell(x, (h, c))", "out = net.step(state, out)"])
 def test_rounds_that_need_the_one_before_are_not_told_to_run_at_once(text: str, tmp_path: Path) -> None:
     at_once = looped_op(case(tmp_path / "plain", rounds_of_a_cell(80), source_texts={"train.py:22": "y = cell(x[t])"}))
