@@ -387,7 +387,7 @@ def channels_first(evidence: Evidence) -> Draft | None:
     less = np.where(rows, work.us, 0.0)
     low, high, words = _priced_by_pixels(work, rows)
     gain, most = work.gain(low, high, rows), np.clip(high, 0.0, None)
-    layout = "channels_last_3d" if _are_volumes(work, rows) else "channels_last"
+    layout = layout_by_pixels(work, rows)
     _, units = _LIBRARIES.get(evidence.linked.trace.flavour, ("", "matrix units"))
     return Draft(
         slug="channels-first",
@@ -496,10 +496,13 @@ _LAST = "model = model.to(memory_format=torch.{layout})\nimages = images.to(memo
 _DIMS_OF_IMAGES, _DIMS_OF_VOLUMES = 4, 5  # samples, channels, (depth,) height, width
 
 
-def _are_volumes(work: KernelWork, rows: Flags) -> bool:
-    """True if most of these rows' time is on volumes."""
+def layout_by_pixels(work: KernelWork, rows: Flags) -> str:
+    """Names torch's memory format by pixels.
+
+    It is that of volumes if most of these rows' time is on volumes. A model of volumes refuses the other: 'required rank 4 tensor'.
+    """
     volumes = work.calls_that(rows, lambda call: len(next(iter(work.tensors_of(call)), ())) == _DIMS_OF_VOLUMES)
-    return work.us_of(volumes) > work.us_of(rows) / 2
+    return "channels_last_3d" if work.us_of(volumes) > work.us_of(rows) / 2 else "channels_last"
 
 
 def _on_host(work: KernelWork, rows: Flags) -> Draft | None:
@@ -531,10 +534,10 @@ def _on_host(work: KernelWork, rows: Flags) -> Draft | None:
             f"turning their inputs and results takes {format_us(float(turned_us.sum()))} at the calibrated bandwidth",
             *work.describe(rows),
         ),
-        advice="Try model and images in channels_last.",
+        advice=f"Try model and images in {layout_by_pixels(work, rows)}.",
         gain_us=Interval(0.0, work.gain(less, less).high),
         claims=work.claims(less),
-        code=_LAST.format(layout="channels_last"),
+        code=_LAST.format(layout=layout_by_pixels(work, rows)),
         tries=("channels-last",),
         confidence="low",
         only_measured=asks,
@@ -552,9 +555,9 @@ def _on_unknown_host(work: KernelWork, rows: Flags) -> Draft | None:
         slug="channels-first",
         title="Images are NCHW, and each convolution may transpose them",
         evidence=(f"convolutions take {format_share(work.share(rows))} of the step", *work.describe(rows)),
-        advice="Try model and images in channels_last.",
+        advice=f"Try model and images in {layout_by_pixels(work, rows)}.",
         gain_reason="only a trial shows it: what a convolution costs by pixels depends on the CPU",
-        code=_LAST.format(layout="channels_last"),
+        code=_LAST.format(layout=layout_by_pixels(work, rows)),
         tries=("channels-last",),
         confidence="low",
     )

@@ -197,7 +197,7 @@ _CALLS_LOOKED_AT, _MOSTLY_IN = 50, 0.8
 
 
 def library_of_loop(evidence: Evidence, source: str, rounds: float) -> str | None:
-    """Names the library's function whose loop calls a line's function in each round.
+    """Names the library's function whose loop calls a line's function.
 
     It is the one that the program calls: 'odeint() of torchdiffeq'. Null where a file of the program loops, where torch
     does, and where the recording does not know the program's own files.

@@ -8,6 +8,7 @@ import re
 import numpy as np
 import pandas as pd
 
+from bottleneck.advice.convolutions import layout_by_pixels
 from bottleneck.advice.kernel_work import PRODUCTS, KernelWork, has_backward_pass, requires_gain, work_of
 from bottleneck.advice.onednn_products import onednn_is_faster
 from bottleneck.advice.quantities import format_count, format_range
@@ -287,7 +288,8 @@ def slow_cpu_products(evidence: Evidence) -> Draft | None:
     convolutions = bool(convolving.any())
     kinds = ["matmuls"] * bool((rows & ~convolving).any()) + ["convolutions"] * convolutions
     mostly = 2 * work.us_of(convolving) > work.us_of(rows)
-    layouts = ["channels_last"] * mostly + ["frozen weights"] * (not has_backward_pass(evidence))
+    by_pixels = layout_by_pixels(work, convolving)
+    layouts = [by_pixels] * mostly + ["frozen weights"] * (not has_backward_pass(evidence))
     return Draft(
         slug="slow-cpu-products",
         title=f"{' and '.join(kinds).capitalize()} ({format_share(work.share(rows))} of the step) stay far below this "
@@ -302,7 +304,7 @@ def slow_cpu_products(evidence: Evidence) -> Draft | None:
         gain_us=work.gain(less / 4, less),
         claims=work.claims(less),
         code=(
-            "model = model.to(memory_format=torch.channels_last)"
+            f"model = model.to(memory_format=torch.{by_pixels})"
             if mostly
             else "print(torch.__config__.parallel_info())  # MKL and oneDNN at hand, and as many threads as cores?"
         ),

@@ -186,7 +186,10 @@ def _looped_ops(evidence: Evidence) -> Draft | None:
 
 
 def _saved_of_cell(evidence: Evidence, loop: OpLoop, saved: Interval) -> tuple[float, float]:
-    """Gives what the module of a whole sequence saves where the loop steps its cell, else what was known."""
+    """Gives what a loop saves where it steps a recurrent cell.
+
+    It is what the module of the whole sequence saved in trials; for other loops what was known.
+    """
     cell = cell_of(evidence, loop.source)
     if cell is not None and _has_doubles(evidence, loop.source):
         return -LOST_OF_DOUBLES * saved.high, LOST_OF_DOUBLES * saved.high

@@ -54,7 +54,7 @@ def row_fetching(evidence: Evidence) -> Draft | None:
     collated = _collated_share(evidence)
     if (each_us > _CHEAP_US or samples < _LEAST_SAMPLES) and (samples > 0 or collated < _ALL_COLLATED):
         return None
-    if _is_known_better(evidence, wait_us):
+    if _is_known_better(evidence, wait_us) or _has_own_collate(evidence):
         return None
     fetching = _fetching_line(evidence)
     lines = hot_lines(evidence, "input")
@@ -128,6 +128,14 @@ def _collated_share(evidence: Evidence) -> float:
     spans = outermost_frames(evidence, _COLLATES)
     inside = loads.hold(spans.start)
     return min(float((spans.end - spans.start)[inside].sum()) / loads.total(), 1.0)
+
+
+def _has_own_collate(evidence: Evidence) -> bool:
+    """True where a function other than torch's puts batches together.
+
+    Such samples, of graphs or of text, are no rows of one tensor. Torch's own is seen by its frames, where frames are recorded.
+    """
+    return outermost_frames(evidence, _GETS_ITEM).start.size > 0 and not _collated_share(evidence)
 
 
 def _is_known_better(evidence: Evidence, wait_us: float) -> bool:

@@ -129,6 +129,17 @@ def test_products_of_a_training_step_have_no_weights_to_freeze(tmp_path: Path) -
     assert draft is not None and draft.advice.startswith("Look at threads")
 
 
+@pytest.mark.parametrize(("dims", "layout"), [(2, "channels_last"), (3, "channels_last_3d")])
+def test_slow_convolutions_of_volumes_are_laid_out_as_volumes(dims: int, layout: str, tmp_path: Path) -> None:
+    """A network of volumes cannot be laid out in `channels_last`, which takes tensors of four dimensions."""
+    sizes: list[object] = [[8, 128, *[32] * dims], [128, 128, *[3] * dims], [], *[[]] * 9]
+    ones, none = f"[{', '.join('1' * dims)}]", f"[{', '.join('0' * dims)}]"
+    concrete = ["", "", "", ones, ones, ones, "False", none, "1", "False", "False", "True"]
+    call = Call("aten::_convolution", 5e6, sizes, more={"concrete": concrete})
+    draft = slow_cpu_products(on_cpu(tmp_path, [call]))
+    assert draft is not None and draft.code == f"model = model.to(memory_format=torch.{layout})"
+
+
 def test_time_that_other_programs_took_is_no_fault_of_the_products(tmp_path: Path) -> None:
     case = on_cpu(tmp_path, square(100_000))
     assert slow_cpu_products(case) is not None

@@ -60,6 +60,13 @@ def test_samples_that_cost_nothing_are_known_by_the_collating(tmp_path: Path) ->
     assert row_fetching(loading_case(tmp_path / "part", 12_000.0, inside=collated(3_000.0))) is None
 
 
+def test_samples_that_a_function_of_its_own_puts_together_are_no_rows_of_a_tensor(tmp_path: Path) -> None:
+    """A loader of graphs was told to index all samples of a batch at once, which a list of graphs cannot."""
+    *fetch, _ = samples(512, 20.0)
+    own = frame("torch_geometric/loader/dataloader.py(27): __call__", 10 + 20.0 * 512, 1_000)
+    assert row_fetching(loading_case(tmp_path, 12_000.0, inside=(*fetch, own))) is None
+
+
 @pytest.mark.parametrize(
     ("rows", "is_told"), [(512, True), (8, False), (100, False)], ids=["cheap", "few", "each costs something"]
 )
