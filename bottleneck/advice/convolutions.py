@@ -499,7 +499,7 @@ _DIMS_OF_IMAGES, _DIMS_OF_VOLUMES = 4, 5  # samples, channels, (depth,) height, 
 def layout_by_pixels(work: KernelWork, rows: Flags) -> str:
     """Names torch's memory format by pixels.
 
-    It is that of volumes if most of these rows' time is on volumes. A model of volumes refuses the other: 'required rank 4 tensor'.
+    It is that of volumes if most of these rows' time is on volumes: a model of these refuses the other.
     """
     volumes = work.calls_that(rows, lambda call: len(next(iter(work.tensors_of(call)), ())) == _DIMS_OF_VOLUMES)
     return "channels_last_3d" if work.us_of(volumes) > work.us_of(rows) / 2 else "channels_last"

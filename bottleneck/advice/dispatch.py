@@ -214,11 +214,13 @@ def _calls_in_words(kinds: _SyncCounts, waits: float) -> str:
 def _place_of_waits(evidence: Evidence) -> str:
     """Gives ', train.py:12' for the line or function that waits longest for the device.
 
-    Empty where none is known.
+    Without lines it says what shows them; else it is empty where none is known.
     """
     source = next((row.source for row in idle_rows(evidence, "sync") if row.source is not None), None)
     place = None if source is None else place_of(source)
-    return "" if place is None else f", {place.file}:{place.line}"
+    if place is None:
+        return "; with_stack=True shows where" if evidence.linked.places is None else ""
+    return f", {place.file}:{place.line}"
 
 
 def _around_in_words(waits: _SyncCounts) -> tuple[str, ...]:

@@ -477,7 +477,7 @@ def _fewer_bytes(evidence: Evidence, collectives: Sequence[CollectiveSummary], e
     )
 
 
-_LOOK_AT_LINK = "Find out why the link is slow (NCCL_DEBUG=INFO), and all-reduce less often (no_sync())"
+_LOOK_AT_LINK = "All-reduce less often (no_sync()), and see which link is used (NCCL_DEBUG=INFO)"
 
 
 def _pace(evidence: Evidence, one: CollectiveSummary) -> tuple[str, str]:

@@ -639,7 +639,10 @@ def python_call(evidence: Evidence) -> Draft | None:
             "(beforehand, or by functools.cache, where the same inputs come again), or do it for the whole "
             "batch at once with NumPy or torch, in place of Python for each item."
         ),
-        brief=None if is_framework else f"Take what runs {where} out of the step, or do it once for the whole batch",
+        brief=None
+        if is_framework
+        else f"Take what runs {where}{' (listed below)' if others else ''} out of the step, or do it once for the whole "
+        "batch",
         places=(_hottest_source(evidence, rows[0].source),),
         code="trainer = Trainer(enable_progress_bar=False, log_every_n_steps=100)  # Lightning; others: logging_steps"
         if is_framework

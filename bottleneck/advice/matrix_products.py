@@ -104,8 +104,8 @@ _FILLED_ENOUGH = 0.75
 _TILE, _SPLIT = re.compile(r"^Cijk_\w*?_MT(\d{1,3})x(\d{1,3})x"), re.compile(r"_GSU(\d{1,3})_")
 _FEWEST_SMS = 32  # a small part has so many; an MI300X has 304
 _TUNE_TILES = (
-    "Turn on the tuning of matrix products (PYTORCH_TUNABLEOP_ENABLED=1, hipBLASLt): smaller tiles, or a split of the "
-    "inner dimension (split-K), would leave no compute unit idle."
+    "Set PYTORCH_TUNABLEOP_ENABLED=1, which tries other kernels for each matrix product: the few blocks of this one "
+    "leave a part of the GPU idle."
 )
 
 

@@ -62,12 +62,12 @@ _INSTEAD: Mapping[str, _Anew] = {
     ),
     GRAPH_CAPTURE: _Anew(
         "The window captures a graph that later steps replay",
-        "Record later steps, which replay the graph: this one compiles, loads or captures it.",
+        "Record later steps, which only replay the graph that this one captures.",
     ),
     ONE_OFF: _Anew(
         "Most of the window is work that is done once",
         "Record later steps, after warm-up: {message}.",
-        brief="Record later steps, after warm-up: torch.profiler.schedule(wait=1, warmup=3, active=3)",
+        brief="Record later steps: schedule(wait=1, warmup=3, active=3), prof.step() after each step",
         quotes=True,
     ),
 }
@@ -80,7 +80,7 @@ _MOST = 0.5
 # Windows of work that is done once, and findings on work that is done once as well: later steps have it no more.
 _DONE_ONCE = frozenset({ONE_OFF, GRAPH_CAPTURE})
 _OF_FIRST_STEPS = frozenset({"device-allocations", "python-call"})
-_BROKEN = _Anew("The trace is not whole", "Record it again: a few whole steps, after warm-up.")
+_BROKEN = _Anew("The trace is not whole", "Record it again, and let prof.step() mark some whole steps after warm-up.")
 _HOST = _Anew(
     "What the host did is not in the trace",
     "Record the host too: activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA], with_stack=True.",
@@ -266,7 +266,7 @@ def _of_few_events(evidence: Evidence) -> _Anew | None:
         return None
     return _Anew(
         "The recording holds too few events to judge a program by",
-        "Record a few whole steps, after warm-up.",
+        "Record three steps or more after warm-up, with sizes: profile(record_shapes=True).",
         seen=(f"{counted(ops, 'op')} and {counted(kernels, 'kernel')} in the window",),
     )
 

@@ -133,7 +133,8 @@ def _collated_share(evidence: Evidence) -> float:
 def _has_own_collate(evidence: Evidence) -> bool:
     """True where a function other than torch's puts batches together.
 
-    Such samples, of graphs or of text, are no rows of one tensor. Torch's own is seen by its frames, where frames are recorded.
+    Such samples, of graphs or of text, are no rows of one tensor. Torch's own function is seen by its frames, where
+    frames are recorded.
     """
     return outermost_frames(evidence, _GETS_ITEM).start.size > 0 and not _collated_share(evidence)
 

@@ -57,7 +57,7 @@ _LEAST_NEEDED_US = 1.0
 _EACH_GRADIENT = (
     " Where the gradient of each sample is needed (to clip it, for privacy), take torch.func.vmap over torch.func.grad."
 )
-_RAISED = "Raise the batch size as long as the step's time grows less than the batch"
+_RAISED = "Double the batch size, and again while samples per second still rise"
 
 
 def larger_batch(evidence: Evidence) -> Draft | None:

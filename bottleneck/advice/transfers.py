@@ -294,8 +294,8 @@ _PINNING = {
     (True, False): "Let the loader put batches into pinned memory (pin_memory=True), and copy them without waiting "
     "(non_blocking=True).",
     (False, True): "Copy results into memory that is pinned once, and without waiting.",
-    (True, True): "Pin the memory of batches (pin_memory=True) and of results, and copy both without waiting "
-    "(non_blocking=True).",
+    (True, True): "Pin batches (pin_memory=True) and buffers for results, copy with non_blocking=True, and synchronize "
+    "before results are read.",
 }
 
 

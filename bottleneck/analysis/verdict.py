@@ -252,9 +252,10 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
         if leading != first or first not in WORK_GROUPS:
             yield Clause("place", _contributor(grounds, leading, of_group=decision.bound == "mixed"), label="Largest")
         elif (most := _largest_of(_of_bound(grounds, first))) is not None:
-            is_all = most.us >= _ALL_OF_GROUP * likely[first] * grounds.ledger.wall_us
+            wall_us = grounds.ledger.wall_us
+            is_all = most.us >= _ALL_OF_GROUP * likely[first] * wall_us
             place = (
-                f"{_label(most)}, which is all of the {_work_words(grounds, first).lower()}"
+                f"{_label(most)}, which is {_all_words(grounds, first, most.us / (likely[first] * wall_us))}"
                 if is_all
                 else _line_of_many(grounds, most) or _with_time(grounds, most, _of_bound(grounds, first))
             )
@@ -268,6 +269,15 @@ def _of_group(grounds: Grounds, decision: BoundDecision, wall: str) -> Iterator[
         yield Clause("place", _contributor(grounds, leading, of_group=True), label="Largest")
     else:
         yield from _of_one_group(grounds, decision)
+
+
+# Of a group's time: less than this is not all of it to a tenth of a percent.
+_WHOLLY = 0.9995
+
+
+def _all_words(grounds: Grounds, group: str, part: float) -> str:
+    """Says that an op is all of a group's work, or nearly."""
+    return f"{'' if part >= _WHOLLY else 'nearly '}all of the {_work_words(grounds, group).lower()}"
 
 
 # Of the step: with more unmodelled work, all that is said of the bound is a guess.
@@ -293,7 +303,7 @@ def _guessed(grounds: Grounds, group: str, likely: float) -> str:
         return f"A decoding step has {rows}, and {limit}; the rest is a guess from the types of ops"
     surely = grounds.ledger.group_shares().get(group, 0.0)
     if group in WORK_GROUPS and _WORTH_NAMING <= surely < likely:
-        return f"{format_share(likely - surely)} of the step is a guess from the types of ops"
+        return f"{100 * (likely - surely):.1f} of these {format_share(likely)} are a guess from the types of ops"
     unknown = grounds.ledger.group_shares()[UNMODELLED]
     part = "This" if unknown >= _NEARLY_ALL else "Most of this" if unknown >= MOST_OF_STEP else "A part of this"
     return f"{part} is a guess from the types of ops"
@@ -325,10 +335,10 @@ def _of_one_group(grounds: Grounds, decision: BoundDecision) -> Iterator[Clause]
             touched = format_us(min(grounds.faults_us, group_us))
             yield Clause("cause", f"Up to {touched} of it is the first touch of fresh pages (page faults)")
         if (kernel := _largest_kernel(grounds, _bounds_of(largest.account))) is not None:
+            all_words = _all_words(grounds, group, kernel.us / group_us)
             is_all = kernel.us >= _ALL_OF_GROUP * group_us
-            yield Clause(
-                "place", f"{_label(kernel)}, all of it" if is_all else _contributor(grounds, group), label="Largest"
-            )
+            place = f"{_label(kernel)}, {all_words}" if is_all else _contributor(grounds, group)
+            yield Clause("place", place, label="Largest")
         unknown = _larger_of_unknown_bound(grounds, largest)
         if unknown is not None and not is_in_doubt(grounds, decision):  # else the doubt names it
             unknown_time = _with_time(grounds, unknown, _with_bounds(grounds, ("unknown",)))
@@ -700,6 +710,18 @@ _LOOK_INTO = {
 }
 
 
+def why_later(first: Finding, later: Finding) -> str:
+    """Says why the finding on the largest part does not come first, as far as its gain tells."""
+    sooner, gain = first.predicted_gain_us, later.predicted_gain_us
+    if gain is None:
+        return ", whose gain is not known"
+    if sooner is None:
+        return ""
+    if gain.low + gain.high < sooner.low + sooner.high:
+        return ", which gains less"
+    return ", which is less sure" if gain.low < sooner.low else ""
+
+
 def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Finding]) -> str | None:
     """Says that no finding makes the largest part shorter, or which one does.
 
@@ -715,7 +737,8 @@ def _unanswered(grounds: Grounds, decision: BoundDecision, findings: Sequence[Fi
     if any(part.is_answered_by(finding, grounds) for finding in findings if not finding.on_request):
         read = in_reading_order(findings, grounds.ledger.wall_us, decision.bound)[:_MOST_READ]
         number = next((at for at, finding in enumerate(read, start=1) if part.is_answered_by(finding, grounds)), 1)
-        return None if number == 1 else f"For {_name_of_part(grounds, part)} see number {number} below"
+        why = "" if number == 1 else why_later(read[0], read[number - 1])
+        return None if number == 1 else f"For {_name_of_part(grounds, part)} see number {number} below{why}"
     first = next(iter(in_reading_order(findings, grounds.ledger.wall_us, decision.bound)), None)
     if first is not None and first.slug in _RECORDINGS:
         return None  # what it shows may be answered

@@ -87,7 +87,8 @@ def test_a_smaller_part_or_another_limit_of_a_sound_trace_does_not_come_first(tm
 
 def test_a_trace_that_lacks_a_part_is_recorded_again(tmp_path: Path) -> None:
     broken = case(tmp_path, Caveat("kernels-missing", "half of the launches have no kernel"), bound="inconclusive")
-    assert advised(broken, _SMALL)[0] == ("record-anew", "Record it again: a few whole steps, after warm-up.")
+    again = "Record it again, and let prof.step() mark some whole steps after warm-up."
+    assert advised(broken, _SMALL)[0] == ("record-anew", again)
 
 
 def test_a_file_that_was_cut_off_is_called_that_before_what_it_lacks(tmp_path: Path) -> None:
@@ -229,7 +230,10 @@ def test_a_trace_without_python_calls_is_recorded_anew_where_much_is_python(
 def test_a_recording_with_next_to_nothing_in_it_is_to_be_made_of_whole_steps(tmp_path: Path) -> None:
     events = [kernel_of(1, 100, 50), op("record_param_comms", 200, 100)]
     (anew,) = with_new_recording(case_of(tmp_path / "two", events), [])
-    assert (anew.slug, anew.advice) == ("record-anew", "Record a few whole steps, after warm-up.")
+    assert (anew.slug, anew.advice) == (
+        "record-anew",
+        "Record three steps or more after warm-up, with sizes: profile(record_shapes=True).",
+    )
     # The device and its host take turns: the part of the window that is judged is the host's.
     assert anew.evidence == ("1 op and 0 kernels in the window",)
     many = [kernel_of(1, 100, 50), *(op("aten::add", 200 + 10 * number, 5) for number in range(20))]

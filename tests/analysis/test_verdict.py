@@ -7,7 +7,7 @@ import pytest
 
 from bottleneck.analysis.bound import FewRows, Grounds, grounds_of, likely_shares
 from bottleneck.analysis.ledger import ledger_of
-from bottleneck.analysis.verdict import decide
+from bottleneck.analysis.verdict import decide, why_later
 from bottleneck.schema.accounts import ACCOUNTS
 from bottleneck.schema.analysis import (
     CONTENDED,
@@ -429,7 +429,17 @@ def test_advice_without_a_gain_answers_only_an_op_that_it_names() -> None:
     other = replace(asks, evidence=("products take 20 us per step; aten::_convolution: 18 us per step",))
     assert "no advice for aten::_weight_norm_interface" in decide(grounds, (first, other)).sentence
     own = replace(asks, evidence=("aten::_weight_norm_interface: 80 us per step",))
-    assert "For aten::_weight_norm_interface see number 2 below." in decide(grounds, (first, own)).sentence
+    words = "For aten::_weight_norm_interface see number 2 below, whose gain is not known."
+    assert words in decide(grounds, (first, own)).sentence
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "why"), [(-5.0, 60.0, "which is less sure"), (2.0, 3.0, "which gains less"), (30.0, 40.0, "")]
+)
+def test_why_the_answer_to_the_largest_part_does_not_come_first_is_said(low: float, high: float, why: str) -> None:
+    """A gain of 3 % came before "see number 3 below", and nothing said why."""
+    first = replace(_SYNC, predicted_gain_us=Interval(10.0, 20.0))
+    assert why_later(first, replace(_SYNC, predicted_gain_us=Interval(low, high))) == (f", {why}" if why else "")
 
 
 def test_all_groups_that_are_near_the_largest_share_the_step() -> None:
@@ -553,7 +563,7 @@ def test_much_time_of_the_profilers_records_is_told_of_a_step_that_is_bound_by_o
     [
         (
             {"compute": 20, "unknown.convolution": 40, "overhead.python": 40},
-            "60.0 % of 100 us per step. 40.0 % of the step is a guess ",
+            "60.0 % of 100 us per step. 40.0 of these 60.0 % are a guess ",
         ),
         (
             {"compute": 5, "unknown.convolution": 55, "overhead.python": 40},
