@@ -619,6 +619,7 @@ def python_call(evidence: Evidence) -> Draft | None:
     is_framework = place is not None and place[:2] in _framework_lines(evidence)
     others = _count_other_places(rows)
     where = f"{_hottest(evidence, rows[0].source)}{_and_others(others)}"
+    below = " (listed below)" if others else ""
     return Draft(
         slug="python-call",
         title="The framework's own loop takes a part of each step"
@@ -641,8 +642,7 @@ def python_call(evidence: Evidence) -> Draft | None:
         ),
         brief=None
         if is_framework
-        else f"Take what runs {where}{' (listed below)' if others else ''} out of the step, or do it once for the whole "
-        "batch",
+        else f"Take what runs {where}{below} out of the step, or do it once for the whole batch",
         places=(_hottest_source(evidence, rows[0].source),),
         code="trainer = Trainer(enable_progress_bar=False, log_every_n_steps=100)  # Lightning; others: logging_steps"
         if is_framework

@@ -711,7 +711,10 @@ _LOOK_INTO = {
 
 
 def why_later(first: Finding, later: Finding) -> str:
-    """Says why the finding on the largest part does not come first, as far as its gain tells."""
+    """Says why the finding on the largest part does not come first.
+
+    It goes by its gain; empty where that does not tell.
+    """
     sooner, gain = first.predicted_gain_us, later.predicted_gain_us
     if gain is None:
         return ", whose gain is not known"

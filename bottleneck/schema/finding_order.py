@@ -159,6 +159,10 @@ def adds(finding: Finding) -> bool:
     return gain is None or added is None or added.high >= _SAME_TIME * gain.high
 
 
+# It says what a longer run would gain, and nothing of this one.
+_OF_LONGER_RUNS = frozenset({"compile-break-even"})
+
+
 def _place(finding: Finding, wall_us: float, bound: Bound, *, asks_for_products: bool) -> int:
     """The group of a finding.
 
@@ -166,8 +170,8 @@ def _place(finding: Finding, wall_us: float, bound: Bound, *, asks_for_products:
     modelled, a change without a figure comes before little gains.
     """
     gain, speedup = finding.predicted_gain_us, finding.predicted_speedup
-    if finding.corrects_results or finding.comes_first:
-        return 0
+    if finding.corrects_results or finding.comes_first or finding.slug in _OF_LONGER_RUNS:
+        return 7 if finding.slug in _OF_LONGER_RUNS else 0
     if gain is None:
         is_first = bound == "device" and finding.code is not None and finding.confidence != "low"
         return 1 if bound in {"compute", "mixed"} and finding.slug in _OF_PRODUCTS else 3 if is_first else 5

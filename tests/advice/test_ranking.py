@@ -355,6 +355,16 @@ def test_a_disturbance_of_the_machine_stands_behind_sure_advice_on_the_program(
     assert in_reading_order(findings, 1000.0, "overhead")[0].slug == first
 
 
+def test_what_only_a_longer_run_would_gain_is_read_last() -> None:
+    """The first step of a program was to compile "for runs of more than about 5,167 steps", which this run is not."""
+    hope = draft(Interval(-80.0, 120.0), {"compute": 120.0}, "fresh-pages")
+    findings = ranked(draft(None, slug="compile-break-even"), hope)
+    assert [finding.slug for finding in in_reading_order(findings, 1000.0, "compute")] == [
+        "fresh-pages",
+        "compile-break-even",
+    ]
+
+
 def test_a_question_is_no_finding_to_read_first() -> None:
     findings = ranked(draft(None, slug="padding-not-known"), draft(None, slug="not-known"))
     assert [finding.slug for finding in in_reading_order(findings, 1000.0, "compute")] == ["not-known"]
