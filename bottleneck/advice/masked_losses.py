@@ -27,6 +27,7 @@ _LEAST_SHARE = 0.15
 _LEFT_OUT = re.compile(r"^-100(?:\.0*)?$")
 _SAYS_SO = re.compile(r"ignore_index|-100\b")
 _UNREDUCED = "0"
+_PADS = frozenset({"aten::pad", "aten::constant_pad_nd"})
 _MASKS = frozenset({"aten::mul", "aten::index", "aten::masked_select", "aten::masked_fill", "aten::where"})
 _MOST_AFTER = 6
 # Of the time of the head: how many positions count, only the values tell. Labels that are taken out one by one are most
@@ -59,7 +60,10 @@ def _masked_heads(evidence: Evidence) -> tuple[_Head, ...]:
     sources = ops["source"].astype(object).to_numpy()[top].tolist()
     texts = evidence.source_texts
     marks = {call for call in set(calls) if any(map(_LEFT_OUT.match, map(str, _scalars(work, call))))}
-    is_marked = any(call in marks and not _LOSSES.match(name) for call, name in zip(calls, names, strict=True))
+    is_marked = any(
+        call in marks and not _LOSSES.match(name) and not _pads_one(work, name, call)
+        for call, name in zip(calls, names, strict=True)
+    )
     heads: list[_Head] = []
     seen: set[Size] = set()
     for at, name in enumerate(names):
@@ -88,6 +92,12 @@ def _masked_heads(evidence: Evidence) -> tuple[_Head, ...]:
 
 def _scalars(work: KernelWork, call: int) -> Sequence[object]:
     return work.text_column("concrete", call)
+
+
+def _pads_one(work: KernelWork, name: str, call: int) -> bool:
+    """True where a label is added to each row: a causal loss has none for the last position."""
+    amounts = re.findall(r"-?\d+", str(next(iter(_scalars(work, call)[1:2]), "")))
+    return name in _PADS and sum(map(int, amounts)) <= 1
 
 
 def _ignores(work: KernelWork, call: int) -> bool:

@@ -85,9 +85,12 @@ def slow_convolution(evidence: Evidence) -> Draft | None:
 
 
 def _is_one_by_one(work: KernelWork, signature: int) -> bool:
-    """True for a kernel of 1 x 1, which is a product."""
+    """True for a kernel of 1 x 1, which is a product.
+
+    The kernel is the last tensor of so many dimensions, behind the image and, backwards, the gradient of the result.
+    """
     sizes = [size for size in work.sizes_of(signature) if len(size) >= 3]
-    return len(sizes) > 1 and math.prod(sizes[1][2:]) == 1
+    return len(sizes) > 1 and math.prod(sizes[-1][2:]) == 1
 
 
 def _are_of_one_image(work: KernelWork, rows: Flags) -> Flags:

@@ -57,6 +57,15 @@ def test_a_causal_model_has_no_label_for_the_last_position(
     assert "before the product at train.py:11" in draft.advice and 350 < draft.gain_us.high <= 450
 
 
+@pytest.mark.parametrize(("amounts", "is_found"), [("[0, 1]", False), ("[0, 20]", True)])
+def test_one_label_that_a_causal_loss_adds_leaves_no_positions_out(
+    amounts: str, is_found: bool, tmp_path: Path
+) -> None:
+    """A training of GPT-2 was told to select the positions with a target, which are 127 of 128 (1.07 to 1.39)."""
+    pad = op("aten::pad", 52, 5, dims=[[8, 64], [], [], []], concrete=["", amounts, "", "-100."])
+    assert (masked_positions(case(tmp_path, pad)) is not None) is is_found
+
+
 def test_a_product_over_other_positions_is_not_that_of_the_loss(tmp_path: Path) -> None:
     draft = masked_positions(case(tmp_path, LABELS, given=(8, 70, 128)))
     assert draft is None or "train.py:11" not in draft.advice

@@ -39,6 +39,19 @@ def test_one_small_image_per_call_gains_from_company_and_else_the_library_is_ask
         assert draft.gain_reason is not None and "mkldnn.is_available" in draft.advice
 
 
+@pytest.mark.parametrize(
+    "sizes", [[[8, 24, 1, 4096], [48, 24, 1, 1]], [[8, 48, 1, 4096], [8, 24, 1, 4096], [48, 24, 1, 1]]]
+)
+def test_kernels_of_one_by_one_are_products_in_one_thread_and_need_no_library(
+    sizes: list[list[int]], tmp_path: Path
+) -> None:
+    """A Fourier operator with oneDNN was told to take a build with it, for its backward pass over 1 x 1 kernels."""
+    name = "aten::_slow_conv2d_forward" if len(sizes) == 2 else "aten::_slow_conv2d_backward"
+    calls = [Call(name, 1000.0, [*sizes, [], []])]
+    assert slow_convolution(on_cpu(tmp_path / "one", calls, threads=1)) is None
+    assert slow_convolution(on_cpu(tmp_path / "two", calls, threads=2)) is not None
+
+
 def test_without_sizes_both_are_said(tmp_path: Path) -> None:
     draft = slow_convolution(on_cpu(tmp_path, [convolution(None)]))
     assert draft is not None and draft.gain_us is None
