@@ -26,6 +26,7 @@ def mcp_command(
     this machine. None runs a program unless --allow-run names its folder.
     """  # noqa: D301 - the escape keeps the lines of the examples apart
     from bottleneck.commands.analysis_options import refuse_unfinished, usual_jobs
+    from bottleneck.report.output import discard_output
     from bottleneck.system.interrupts import answered
 
     try:
@@ -39,5 +40,8 @@ def mcp_command(
             fix='install it: pip install "mcp>=2.3"',
         ) from exc
     tools = AgentTools(TraceReader(refuse_unfinished, usual_jobs()), AllowedFolders(allowed or ()))
-    with answered():
-        make_server(tools).run()
+    try:
+        with answered():
+            make_server(tools).run()
+    except* BrokenPipeError:  # the client went away while it was answered, as one may that has ended
+        discard_output()

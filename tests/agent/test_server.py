@@ -380,6 +380,33 @@ def test_a_client_that_goes_away_ends_server_and_program(tmp_path: Path) -> None
 
 
 @pytest.mark.process
+def test_a_client_that_reads_no_more_is_no_bug_of_ours(tmp_path: Path) -> None:
+    """It was told as a bug, with a file to report it by."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "bottleneck", "mcp"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    ) as server:
+        assert server.stdin is not None and server.stdout is not None and server.stderr is not None
+        client = {"name": "test", "version": "1"}
+        server.stdin.write(
+            message(1, "initialize", protocolVersion="2025-06-18", capabilities={}, clientInfo=client)
+            + message(None, "notifications/initialized")
+        )
+        server.stdin.flush()
+        server.stdout.readline()
+        server.stdout.close()
+        server.stdin.write(message(2, "tools/list"))
+        server.stdin.close()
+        errors = server.stderr.read()
+        server.wait(timeout=30)
+    assert server.returncode == 0 and b"bug of ours" not in errors
+
+
+@pytest.mark.process
 def test_a_program_that_takes_too_long_is_ended(tmp_path: Path) -> None:
     (tmp_path / "sleeper.py").write_text(SLEEPER)
     began = time.monotonic()
