@@ -95,7 +95,10 @@ def _scalars(work: KernelWork, call: int) -> Sequence[object]:
 
 
 def _pads_one(work: KernelWork, name: str, call: int) -> bool:
-    """True where a label is added to each row: a causal loss has none for the last position."""
+    """True where one label is added to each row.
+
+    A causal loss has none for the last position.
+    """
     amounts = re.findall(r"-?\d+", str(next(iter(_scalars(work, call)[1:2]), "")))
     return name in _PADS and sum(map(int, amounts)) <= 1
 

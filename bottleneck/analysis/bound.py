@@ -297,7 +297,7 @@ def find_bound(grounds: Grounds) -> BoundDecision:
     return by_kind
 
 
-_CONVOLUTIONS = "unknown.convolution"
+_CONVOLUTIONS, _CREATION = "unknown.convolution", "unknown.creation"
 
 
 def _with_convolutions(grounds: Grounds, shares: Mapping[str, float]) -> float:
@@ -413,7 +413,9 @@ def likely_shares(grounds: Grounds) -> dict[str, float]:
             shares[likely] += entry.share
             shares[UNMODELLED] -= entry.share
     thin = math.fsum(kernel.share for kernel in grounds.kernels if is_thin_product(kernel))
-    shares["compute"], shares["memory"] = max(shares["compute"] - thin, 0.0), shares["memory"] + thin
+    drawn = math.fsum(kernel.share for kernel in grounds.kernels if is_drawn_on_host(grounds, kernel))
+    for group, more in (("compute", drawn - thin), ("memory", thin - drawn)):
+        shares[group] = max(shares[group] + more, 0.0)
     return shares
 
 
@@ -424,6 +426,18 @@ def likely_bound_of(grounds: Grounds, account: str) -> str | None:
     """
     likely = ACCOUNTS[account].likely_bound(host_only=grounds.host_only) if account in ACCOUNTS else None
     return "memory" if likely == "compute" and grounds.few_rows is not None else likely
+
+
+_DRAWS = re.compile(r"^aten::(?:bernoulli|normal|uniform|rand|exponential|geometric|cauchy|log_normal|multinomial)")
+
+
+def is_drawn_on_host(grounds: Grounds, kernel: KernelSummary) -> bool:
+    """Tells whether a CPU draws random numbers here, by one generator in one thread.
+
+    That is arithmetic, where fills, which share the account, write memory.
+    """
+    is_open = kernel.bound == UNMODELLED and kernel.account == _CREATION
+    return grounds.host_only and is_open and bool(_DRAWS.match(kernel.op or ""))
 
 
 def is_thin_product(kernel: KernelSummary) -> bool:

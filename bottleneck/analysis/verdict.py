@@ -21,6 +21,7 @@ from bottleneck.analysis.bound import (
     Grounds,
     accounts_aside,
     find_bound,
+    is_drawn_on_host,
     is_in_doubt,
     is_thin_product,
     likely_bound_of,
@@ -86,6 +87,8 @@ def _likely(grounds: Grounds, kernel: KernelSummary) -> str | None:
     """
     if is_thin_product(kernel):
         return "memory"
+    if is_drawn_on_host(grounds, kernel):
+        return "compute"
     if kernel.account not in UNMODELLED_ACCOUNTS:
         return None
     return likely_bound_of(grounds, kernel.account)

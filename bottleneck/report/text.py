@@ -50,7 +50,10 @@ def cut_text(text: str, limit: int) -> str:
         return text
     bracket = _CLOSING_BRACKET.search(text)
     if bracket is not None and len(bracket[0]) < limit // 2:
-        return cut_text(text[: bracket.start()], limit - len(bracket[0])) + bracket[0]
+        before = text[: bracket.start()]
+        shortened = cut_text(before, limit - len(bracket[0]))
+        # It belongs to the last sentence: where that is left out whole, so is its bracket.
+        return shortened + bracket[0] if shortened == before or shortened.endswith("…") else shortened
     head = text[:limit]
     sentence = max(head.rfind(". "), head.rfind("; "))
     if sentence >= limit // 2:

@@ -130,7 +130,7 @@ def at_source(source: str | None) -> str:
     if source is None:
         return "at no known line"
     if is_backward(source):
-        return f"in the {source}"
+        return f"in the {backward_of(named_source(forward_of(source)))}"
     if (named := named_source(source)) != source:
         return f"at {named}"
     return f"{'at' if source.endswith(tuple('0123456789')) else 'in'} {source}"

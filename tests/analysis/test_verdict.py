@@ -234,6 +234,15 @@ def test_sorts_without_sizes_are_probably_comparisons_on_a_cpu_and_passes_on_a_d
     assert likely_shares(grounds)["memory"] == pytest.approx(0.85)
 
 
+def test_random_numbers_on_a_cpu_are_arithmetic_and_fills_are_not() -> None:
+    """Dropout's masks of a trace without sizes were probably bound by memory, and of one with sizes by arithmetic."""
+    drawn = replace(_KERNEL, op="aten::bernoulli_", bound="unknown", account="unknown.creation", us=60.0, share=0.6)
+    grounds = replace(_grounds({"unknown.creation": 60, "overhead.python": 40}, drawn), host_only=True)
+    assert decide(grounds).bound == "compute" and "Largest: aten::bernoulli_" in decide(grounds).sentence
+    filled = replace(grounds, kernels=(replace(drawn, op="aten::fill_"),))
+    assert decide(filled).bound == "memory" and likely_shares(replace(grounds, host_only=False))["memory"] == 0.6
+
+
 def test_a_processor_is_no_device_and_is_judged_by_the_kinds_of_its_work() -> None:
     grounds = replace(_grounds({"unknown.convolution": 80, "unknown.pointwise": 20}), host_only=True)
     verdict = decide(grounds)

@@ -22,6 +22,13 @@ from bottleneck.units import apportion, apportion_groups, format_ratio, format_r
 from tests.report.samples import HOSTILE_NAMES
 
 
+def test_a_bracket_goes_with_the_sentence_that_it_ends() -> None:
+    """A line read "shapes were not recorded. (12.2 %)"."""
+    text = "This is a guess: shapes were not recorded. Most of it is random numbers (49.0 %), pointwise work (12.2 %)"
+    assert cut_text(text, 74) == "This is a guess: shapes were not recorded."
+    assert cut_text(text, 97).endswith(" … (12.2 %)")
+
+
 @pytest.mark.parametrize(
     ("text", "shown"),
     [

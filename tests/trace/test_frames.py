@@ -82,6 +82,7 @@ def test_what_a_source_says_is_read_again() -> None:
     assert at_source("model.py:12") == "at model.py:12" and at_source(None) == "at no known line"
     assert at_source("step() (model.py:4)") == "in step() (model.py:4)"
     assert at_source("backward of model.py:12") == "in the backward of model.py:12"
+    assert at_source("backward of <module> (model.py:1)") == "in the backward of the top level of model.py"
     assert place_of("nowhere") is None and place_of("a:b") is None
 
 
