@@ -3,6 +3,7 @@
 It says what makes such ops cheaper, where no other rule explains the line. In a trace without lines it names the op.
 """
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -231,7 +232,8 @@ def with_dominant_line(evidence: Evidence, drafts: Sequence[Draft]) -> list[Draf
     It is added where none of the drafts explains that line. Of a trace without lines the draft is on an op.
     """
     dominant = _dominant(evidence) or _dominant_op(evidence)
-    if dominant is None or any(_explains(evidence, draft, dominant.us) for draft in drafts):
+    op = dominant.name if isinstance(dominant, _DominantOp) else None
+    if dominant is None or any(_explains(evidence, draft, dominant.us, op) for draft in drafts):
         return list(drafts)
     if isinstance(dominant, _DominantOp):
         draft = _words_on_op(evidence, dominant)
@@ -245,10 +247,11 @@ _OF_THE_REST = frozenset(
 )
 
 
-def _explains(evidence: Evidence, draft: Draft, us: float) -> bool:
+def _explains(evidence: Evidence, draft: Draft, us: float, op: str | None) -> bool:
     """True for a finding that explains the step or so much of its time.
 
-    It says where much of the step goes, or why the line or op with that time takes it.
+    It says where much of the step goes, or why the line or op with that time takes it. What is known of other ops of a
+    kind says nothing of this ``op``.
     """
     if draft.comes_first or draft.corrects_results:
         return True
@@ -258,7 +261,9 @@ def _explains(evidence: Evidence, draft: Draft, us: float) -> bool:
     if draft.slug in _OF_THE_REST:
         return most_us >= us
     if draft.slug in OF_KINDS:
-        return most_us >= us / 2
+        rows = [f"kernel:{at}" for at, row in enumerate(evidence.analysis.kernels) if row.op == op]
+        own_us = most_us if op is None else math.fsum(draft.claims.get(row, 0.0) for row in rows)
+        return own_us >= us / 2
     return evidence.share_of_step(most_us) >= _EXPLAINED
 
 

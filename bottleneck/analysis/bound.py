@@ -401,6 +401,9 @@ def _bound_of(
 _PRODUCT = re.compile(r"^aten::(?:\w*mm|\w*mv|linear|matmul|dot)$")
 
 
+_OF_VECTOR = re.compile(r"^aten::(?:addmv|mv|dot|vdot)_?$")
+
+
 def likely_shares(grounds: Grounds) -> dict[str, float]:
     """Gives shares of the groups with unmodelled work assigned.
 
@@ -445,7 +448,11 @@ def is_thin_product(kernel: KernelSummary) -> bool:
 
     It reads so much for its arithmetic that its kind's usual bound does not hold.
     """
-    if kernel.bound != UNMODELLED or kernel.flops is None or kernel.bytes_low is None:
+    if kernel.bound != UNMODELLED:
+        return False
+    if _OF_VECTOR.match(kernel.op or ""):
+        return True  # each number of the matrix is read for one product
+    if kernel.flops is None or kernel.bytes_low is None:
         return False
     return bool(_PRODUCT.match(kernel.op or "")) and 0 < kernel.flops < FEW_FLOPS_PER_BYTE * kernel.bytes_low
 

@@ -36,6 +36,7 @@ def clean(text: str, limit: int = 200) -> str:
 
 # The last bracket of a text, with the full stop behind it.
 _CLOSING_BRACKET = re.compile(r" \([^()]*\)\.?$")
+_SHARE = re.compile(r" \(<?[\d.]+ %\)\.?")
 
 
 def cut_text(text: str, limit: int) -> str:
@@ -52,8 +53,10 @@ def cut_text(text: str, limit: int) -> str:
     if bracket is not None and len(bracket[0]) < limit // 2:
         before = text[: bracket.start()]
         shortened = cut_text(before, limit - len(bracket[0]))
-        # It belongs to the last sentence: where that is left out whole, so is its bracket.
-        return shortened + bracket[0] if shortened == before or shortened.endswith("…") else shortened
+        # It belongs to the last sentence, or to the last item of a list: where that is left out, so is its bracket.
+        is_of_item = _SHARE.fullmatch(bracket[0]) is not None and ")" in shortened
+        is_cut = shortened.endswith("…")
+        return shortened + bracket[0] if shortened == before or (is_cut and not is_of_item) else shortened
     head = text[:limit]
     sentence = max(head.rfind(". "), head.rfind("; "))
     if sentence >= limit // 2:

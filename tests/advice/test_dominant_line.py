@@ -10,6 +10,7 @@ from bottleneck.advice.ranking import Draft
 from bottleneck.pipeline import examine
 from bottleneck.schema.analysis import Interval
 from bottleneck.schema.evidence import Evidence
+from bottleneck.schema.records import replace
 from bottleneck.schema.sources import find_traces
 from tests.advice.cases import program_line, two_steps, with_recording
 from tests.builders import op, step, write_trace
@@ -115,6 +116,19 @@ def test_an_op_without_lines_has_a_condition_and_no_figure(tmp_path: Path, name:
     assert with_dominant_line(trace_without_lines(tmp_path / "told", name, 600), [specific(300)]) == [specific(300)]
     first = advise(trace_without_lines(tmp_path / "first", name, 600))[0]
     assert first.slug == "dominant-line"
+
+
+@pytest.mark.parametrize(
+    ("is_own", "slugs"), [(True, ["needless-copies"]), (False, ["dominant-line", "needless-copies"])]
+)
+def test_what_is_known_of_other_ops_says_nothing_of_the_one_that_takes_most(
+    is_own: bool, slugs: list[str], tmp_path: Path
+) -> None:
+    """Of a queue that was joined anew in each step nothing was said, since other tensors were copied as long."""
+    case = trace_without_lines(tmp_path / "trace", "aten::cat", 600)
+    row = next(at for at, kernel in enumerate(case.analysis.kernels) if (kernel.op == "aten::cat") is is_own)
+    copies = replace(specific(500), slug="needless-copies", claims={f"kernel:{row}": 500.0})
+    assert [draft.slug for draft in with_dominant_line(case, [copies])] == slugs
 
 
 def test_an_op_of_another_kind_without_lines_has_the_usual_ways(tmp_path: Path) -> None:

@@ -66,6 +66,14 @@ def test_an_unmodelled_product_of_few_rows_is_probably_bound_by_its_bytes() -> N
     assert decide(replace(_grounds(accounts, many_rows), host_only=True)).bound == "compute"
 
 
+def test_a_matrix_times_a_vector_is_bound_by_its_bytes_whatever_its_size() -> None:
+    """A search of 400 MB for one query at a time was probably limited by arithmetic."""
+    product = replace(_KERNEL, op="aten::addmv_", bound="unknown", account="unknown.matmul", us=90.0, share=0.9)
+    grounds = replace(_grounds({"unknown.matmul": 90, "overhead.python": 10}, product), host_only=True)
+    assert decide(grounds).bound == "memory" and "Largest: aten::addmv_" in decide(grounds).sentence
+    assert decide(replace(grounds, kernels=(replace(product, op="aten::addmm"),))).bound == "compute"
+
+
 def test_a_kernel_of_a_replayed_graph_is_named_by_itself() -> None:
     """The verdict named the region, with 91.7 % of the step in one line and 40.5 % in the next."""
     region = replace(_KERNEL, op="Torch-Compiled Region", bound="unknown", account="unknown.pointwise")
