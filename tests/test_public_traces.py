@@ -157,7 +157,8 @@ def test_servers_are_judged_from_their_own_work_on(traces: Path, part: str, cut_
     explained = explain([next(traces.glob(f"*{part}*"))])
     analysis, window = explained.analysis, explained.linked.window
     assert window.lead_in_us == pytest.approx(cut_us, rel=0.01)
-    assert analysis.verdict.bound == "device"
+    # Their products have 32 rows, and arithmetic limits those of 16-bit weights from 246 on.
+    assert analysis.verdict.bound == "memory" and analysis.verdict.is_guess
     assert analysis.totals.busy_us / analysis.steps.wall_us == pytest.approx(busy, abs=0.01)
 
 

@@ -619,7 +619,9 @@ def python_call(evidence: Evidence) -> Draft | None:
     is_framework = place is not None and place[:2] in _framework_lines(evidence)
     others = _count_other_places(rows)
     where = f"{_hottest(evidence, rows[0].source)}{_and_others(others)}"
-    below = " (listed below)" if others else ""
+    # In the first lines, which have little room.
+    below = f" and {counted(others, 'other')} (below)" if others else ""
+    brief = f"{_hottest(evidence, rows[0].source)}{below}"
     return Draft(
         slug="python-call",
         title="The framework's own loop takes a part of each step"
@@ -640,9 +642,7 @@ def python_call(evidence: Evidence) -> Draft | None:
             "(beforehand, or by functools.cache, where the same inputs come again), or do it for the whole "
             "batch at once with NumPy or torch, in place of Python for each item."
         ),
-        brief=None
-        if is_framework
-        else f"Take what runs {where}{below} out of the step, or do it once for the whole batch",
+        brief=None if is_framework else f"Take what runs {brief} out of the step, or do it once per batch",
         places=(_hottest_source(evidence, rows[0].source),),
         code="trainer = Trainer(enable_progress_bar=False, log_every_n_steps=100)  # Lightning; others: logging_steps"
         if is_framework
@@ -650,6 +650,7 @@ def python_call(evidence: Evidence) -> Draft | None:
         gain_us=up_to(spent_us),
         claims=claims_of(evidence, "overhead.python", most_us=spent_us),
         waits=tuple(rows),
+        cannot_lose=not is_framework,
     )
 
 

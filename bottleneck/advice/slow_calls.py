@@ -68,7 +68,7 @@ class SlowCall(Struct, frozen=True):
     another. ``least`` is the part of the line's time that goes at least. The text of a row
     ``without_ops`` counts only at lines in which torch runs nothing to speak of: a sum() may be one of tensors.
     ``per_batch`` marks what is better done for a batch at once. With ``takes_next`` what the same function makes of the
-    result next may go too.
+    result next may go too. A line with ``unless`` in its text is for something else.
     """
 
     title: str
@@ -81,6 +81,7 @@ class SlowCall(Struct, frozen=True):
     without_ops: bool = False
     per_batch: bool = False
     takes_next: bool = False
+    unless: "re.Pattern[str] | None" = None
 
     @property
     def advice(self) -> str:
@@ -646,6 +647,8 @@ SLOW_CALLS: Sequence[SlowCall] = (
             r"(?:nan)?(?:percentile|quantile|median)|unique|histogram\w*|bincount|corrcoef|cov"
             r"|cumsum|nanmean|nanstd|nunique|value_counts|describe|most_common|Counter|(?:np|numpy)\.(?:mean|std|var)"
         ),
+        # Along one axis of a picture or a signal, which is as large afterwards in the others.
+        unless=re.compile(r"\bkeepdims?\s*=\s*True\b"),
     ),
     SlowCall(
         "An array is searched as a whole for one key",
@@ -1037,13 +1040,17 @@ def match_of(line: HotLine) -> SlowCall | None:
         return next(candidate for candidate in SLOW_CALLS if candidate.by_text is _searches_sequence)
     # What converts an image that was only opened decodes it first.
     callees = sorted(line.callees, key=lambda callee: _DECODES.search(callee) is None)
-    called_rows = (_called_row(callee) for callee in callees)
-    shown = next((candidate for candidate in called_rows if candidate is not None), None)
+    called_rows = (candidate for callee in callees if (candidate := _called_row(callee)) is not None)
+    shown = next((candidate for candidate in called_rows if not _is_else(candidate, line.text)), None)
     by_text = _told_by_text(line)
     # What NumPy is called for says more than that it is NumPy.
     if shown is None or (shown is _ARRAYS and by_text is not None and _before(by_text, shown)):
         return by_text
     return shown
+
+
+def _is_else(candidate: SlowCall, text: str) -> bool:
+    return candidate.unless is not None and candidate.unless.search(text) is not None
 
 
 def _called_row(callee: str) -> SlowCall | None:
@@ -1066,7 +1073,7 @@ def _told_by_text(line: HotLine) -> SlowCall | None:
     texts = (
         candidate
         for candidate in SLOW_CALLS
-        if candidate.by_text is not None and not (candidate.without_ops and runs_ops)
+        if not (candidate.without_ops and runs_ops) and not _is_else(candidate, line.text)
     )
     return next((candidate for candidate in texts if candidate.by_text is not None and candidate.by_text(line)), None)
 

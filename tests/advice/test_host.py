@@ -373,6 +373,7 @@ def test_python_at_several_places_is_not_given_to_the_first(tmp_path: Path) -> N
     rows = [idle_row("python", us, f"{name}() (train.py:{at})") for name, us, at in (("f", 2e3, 5), ("g", 1e3, 9))]
     draft = host.python_call(cpu(tmp_path, {"memory": 1000.0, "overhead.python": 3000.0}, *rows))
     assert draft is not None and draft.title.startswith("Python in f() and in 1 other place takes")
+    assert draft.brief is not None and "and 1 other (below)" in draft.brief and draft.cannot_lose
     assert "what runs in f() (train.py:5) and in 1 other place out of the step" in draft.advice
     draft = host.python_call(cpu(tmp_path, {"memory": 1000.0, "overhead.python": 2000.0}, rows[0]))
     assert draft is not None and "other place" not in draft.title

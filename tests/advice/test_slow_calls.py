@@ -142,6 +142,14 @@ def title(text: str = "", callees: tuple[str, ...] = (), searched: SearchedConta
     return None if found is None else found.title
 
 
+def test_the_grey_of_a_picture_is_no_statistic_to_keep_in_a_table() -> None:
+    """A loader that turned pictures grey was told to compute "once" what differs from picture to picture."""
+    called = ("numpy/_core/_methods.py: _mean",)
+    assert "Statistics" in str(title("m = series.mean(axis=0)", called))
+    assert title("gray = img.mean(axis=2, keepdims=True)", called) is None
+    assert "Statistics" not in str(title("gray = np.mean(img, axis=2, keepdims=True)"))
+
+
 def test_images_are_told_to_be_turned_into_tensors_in_the_function_that_does_it() -> None:
     source = "to_tensor() (functional.py:127)"
     row = match_of(HotLine(source, (source,), 1.0, ""))
