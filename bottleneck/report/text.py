@@ -54,7 +54,7 @@ def cut_text(text: str, limit: int) -> str:
         before = text[: bracket.start()]
         shortened = cut_text(before, limit - len(bracket[0]))
         # It belongs to the last sentence, or to the last item of a list: where that is left out, so is its bracket.
-        is_of_item = _SHARE.fullmatch(bracket[0]) is not None and ")" in shortened
+        is_of_item = _SHARE.fullmatch(bracket[0]) is not None and _SHARE.search(before) is not None
         is_cut = shortened.endswith("…")
         return shortened + bracket[0] if shortened == before or (is_cut and not is_of_item) else shortened
     head = text[:limit]

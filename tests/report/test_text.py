@@ -27,6 +27,8 @@ def test_a_bracket_goes_with_the_sentence_that_it_ends() -> None:
     text = "This is a guess: shapes were not recorded. Most of it is random numbers (49.0 %), pointwise work (12.2 %)"
     assert cut_text(text, 74) == "This is a guess: shapes were not recorded."
     assert cut_text(text, 97).endswith("random numbers (49.0 %) …")
+    places = "80.4 % of the run is elsewhere: advantages(), a.py:80 (65.9 %), rollout(), a.py:77 (11.0 %)"
+    assert "11.0" not in cut_text(places, 50)
 
 
 @pytest.mark.parametrize(
